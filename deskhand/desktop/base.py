@@ -1,0 +1,169 @@
+"""What a desktop is. Invariant: actions are at-most-once, and a frame that reaches a caller is whole, fresh and of the right size.
+
+`Desktop` is the protocol that every kind of desktop (embedded, OSWorld, WAA, bridge, gateway) fulfils.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from PIL import Image
+
+from deskhand.actions.ops import Op
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One settled screen.
+
+    `bgrx` is `uint8[H, W, 4]`, read-only; the fourth channel is undefined. `rgb()`, `png()` and `sha256` are lazy and
+    must not be called on the event loop (use `asyncio.to_thread`).
+    """
+
+    bgrx: np.ndarray
+    sequence: int
+    content_hash: str
+    """Fast hash of the pixels (not cryptographic); equal pixels have equal hashes."""
+    settled_ms: float
+    """Milliseconds from the last input until the screen was quiet."""
+    settle_reason: str
+    """"quiet", "cap" (still moving when the budget ended), or "none" (no settle was asked for)."""
+    changed_bbox: tuple[int, int, int, int] | None
+    """(left, top, right, bottom), half-open, that changed since the frame before; None when nothing did."""
+    cursor: tuple[int, int]
+    size: tuple[int, int] = field(init=False)
+    """(width, height) in pixels."""
+
+    def __post_init__(self) -> None:
+        height, width = self.bgrx.shape[:2]
+        object.__setattr__(self, "size", (width, height))
+
+    def rgb(self) -> np.ndarray:
+        """`uint8[H, W, 3]`, a new contiguous array."""
+        return np.ascontiguousarray(self.bgrx[:, :, 2::-1])
+
+    @cached_property
+    def _png(self) -> bytes:
+        buffer = io.BytesIO()
+        Image.fromarray(self.rgb()).save(buffer, format="PNG", compress_level=1)
+        return buffer.getvalue()
+
+    def png(self) -> bytes:
+        """The frame as PNG bytes; encoded once."""
+        return self._png
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of the raw RGB bytes: the name of the pixels in the store and the recorder."""
+        return hashlib.sha256(self.rgb().tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a finished command said."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Window:
+    """A top-level window as the X server (not the guest) tells it. The box is the client area in screen pixels."""
+
+    id: int
+    title: str
+    wm_class: str
+    x: int
+    y: int
+    width: int
+    height: int
+    frame_top: int = 0
+    """Height of the window manager's title bar above the client area."""
+    frame_left: int = 0
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a desktop is reset to: the screen size in pixels and a theme name of the embedded desktop."""
+
+    name: str = "plain"
+    width: int = 1280
+    height: int = 720
+
+
+@runtime_checkable
+class Desktop(Protocol):
+    """One desktop, used by one episode at a time. All methods may raise `InfrastructureError`."""
+
+    async def reset(self, template: Template) -> Frame:
+        """Fresh processes, fresh home, settled first frame."""
+        ...
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        """Perform `ops` at most once and return the settled screen.
+
+        `action_id` is the idempotency key: the same id again returns the first call's frame and performs nothing.
+        Raises `AgentError` (nothing performed) when an op cannot be performed on this screen, `DeliveryUnknown` when it
+        is not known whether it was performed.
+        """
+        ...
+
+    async def observe(self) -> Frame:
+        """The settled screen now."""
+        ...
+
+    async def run(
+        self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> Completed:
+        """Run a command inside the desktop and wait for it."""
+        ...
+
+    async def pull(self, path: str) -> bytes:
+        """Read a file of the guest's home (absolute guest path or relative to home). Raises `FileNotFoundError`."""
+        ...
+
+    async def push(self, path: str, data: bytes) -> None:
+        """Write a file of the guest's home, creating folders."""
+        ...
+
+    async def accessibility_tree(self) -> str | None:
+        """The accessibility tree as XML, or None where there is none. Guest-trusted."""
+        ...
+
+    async def close(self) -> None:
+        """End the desktop and everything that it started. Idempotent."""
+        ...
+
+
+class StagedDesktop(Desktop, Protocol):
+    """A desktop that task set-up can stage: launch programs, see and place windows, by the host's own hand."""
+
+    async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
+        """Start a program and do not wait; returns its process id on the host."""
+        ...
+
+    async def windows(self) -> list[Window]:
+        """Managed top-level windows, oldest first, from the X server."""
+        ...
+
+    async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
+        """Wait until `count` windows have `match` as a case-insensitive substring of their WM_CLASS or title."""
+        ...
+
+    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+        """Move (and resize) so that the client area's top-left is at (x, y); returns the window as it then is."""
+        ...
+
+    async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
+        """Text of an X selection as its owner gives it, or None. Guest-trusted."""
+        ...
+
+    async def listdir(self, path: str) -> list[str]:
+        """Names in a folder of the guest's home. Raises `FileNotFoundError`."""
+        ...

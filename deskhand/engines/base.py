@@ -1,0 +1,97 @@
+"""What an engine is: token ids in, token ids out. Invariant: the ids that were served are returned and compared, never assumed.
+
+A `Prompt` is canonical: its ids hold image placeholders *expanded* (one id per image token the model will see); adapters
+translate to what their server wants and report what was really served. An engine knows nothing of text or tokenisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+FinishReason = Literal["stop", "length", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """`count` placeholder tokens starting at index `start` of the prompt stand for the image named `sha256`."""
+
+    start: int
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """An image after the checkpoint's preprocessing; made once per process per content hash.
+
+    `pixel_values`: float32[patches, channels*temporal*patch*patch] as the Qwen-VL towers take it; `grid_thw`: (t, h, w) in patches.
+    `tokens`: placeholders that it takes (`t*h*w / merge_size**2`).
+    """
+
+    sha256: str
+    pixel_values: Any
+    grid_thw: tuple[int, int, int]
+    tokens: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Ids with expanded placeholders, the spans of the images in order, and the images by hash."""
+
+    token_ids: tuple[int, ...]
+    spans: tuple[ImageSpan, ...] = ()
+    images: Mapping[str, PreparedImage] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. `temperature` 0 is greedy; log-probs are always those of the distribution that was sampled from at temperature 1
+    scaling applied (that is, after dividing logits by `temperature` when it is > 0; untempered when greedy)."""
+
+    max_tokens: int = 64
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+    banned_ids: tuple[int, ...] = ()
+    """Never sampled (image placeholders always belong here); their logits are -inf before the softmax."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled. `token_ids`, `logprobs` and `versions` have equal length; the stop id, when there is one, is included."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    """Version of the weights that sampled each token."""
+    finish_reason: FinishReason
+    served_ids: tuple[int, ...]
+    """The prompt ids that the model really saw, placeholders expanded."""
+
+
+class Engine(Protocol):
+    """Inference only. `generate` may be called concurrently; requests are batched continuously."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """Sample one completion. Raises `InfrastructureError` when the engine is down or the request cannot be held."""
+        ...
+
+    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+        """Take new weights between two decoding steps; requests in flight go on with them."""
+        ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    @property
+    def version(self) -> int:
+        """Version of the weights in use."""
+        ...
+
+    async def close(self) -> None: ...

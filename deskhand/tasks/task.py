@@ -1,0 +1,115 @@
+"""What a task is: say what to do, stage it, judge the end state. Invariant: a task is a pure function of (family, seed), and
+training seeds and held-out seeds never meet.
+
+A *family* generates unlimited seeded variants. `oracle` solves a task by ops alone, as a person would, from what the
+host can see; it is used for the warm start, for tests and for `targets` (where a correct first click lands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from deskhand.actions.ops import Op
+from deskhand.errors import ConfigError
+
+Split = Literal["train", "held_out"]
+HELD_OUT_START = 1_000_000_000
+"""Seeds below are for training, from here on for evaluation."""
+
+StagedDesktopLike = Any  # deskhand.desktop.base.StagedDesktop; tasks do not import desktop (DESIGN, section 2)
+
+
+def split_of(seed: int) -> Split:
+    """The split that a seed belongs to."""
+    return "held_out" if seed >= HELD_OUT_START else "train"
+
+
+def seed_for(split: Split, index: int) -> int:
+    """The seed of the `index`-th variant of a split. Raises `ConfigError` when it would leave the split."""
+    if not 0 <= index < HELD_OUT_START:
+        raise ConfigError(f"variant index {index} is outside 0..{HELD_OUT_START - 1}")
+    return index + (HELD_OUT_START if split == "held_out" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """Half-open screen rectangle in pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    def contains(self, x: int, y: int) -> bool:
+        return self.left <= x < self.right and self.top <= y < self.bottom
+
+    @property
+    def center(self) -> tuple[int, int]:
+        return (self.left + self.right) // 2, (self.top + self.bottom) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One judged fact: `value` in [0, 1], and whether a live guest process had to be believed."""
+
+    value: float
+    detail: str = ""
+    guest_trusted: bool = False
+
+
+CheckFunction = Callable[[StagedDesktopLike], Awaitable[Check]]
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """A stage on the way; `check` runs after every step, so it must be cheap and must not disturb the desktop."""
+
+    name: str
+    weight: float
+    check: CheckFunction
+
+
+@dataclass(frozen=True)
+class Task:
+    """One variant of a family, ready to run.
+
+    `setup(desktop)` stages the desktop after `reset`. `check(desktop)` judges the end state. `oracle(desktop)` yields lists of
+    ops, one list per step, the last containing `Done()`. `targets(desktop)` gives the rectangle where a correct first click lands,
+    and the rectangles of the other things on the screen that could be taken for it (for noisy demonstrations), both read
+    from the start state.
+    """
+
+    id: str
+    family: str
+    suite: str
+    seed: int
+    instruction: str
+    width: int
+    height: int
+    max_steps: int
+    setup: Callable[[StagedDesktopLike], Awaitable[None]]
+    check: CheckFunction
+    oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
+    targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]]
+    template: str = "plain"
+    milestones: tuple[Milestone, ...] = ()
+    tier: Literal["easy", "medium"] = "easy"
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def split(self) -> Split:
+        return split_of(self.seed)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A generator of seeded tasks. `generate(seed)` must be pure: the same seed gives the same task."""
+
+    name: str
+    applications: tuple[str, ...]
+    """Debian packages that it needs."""
+    tier: Literal["easy", "medium"]
+    generate: Callable[[int], Task]
+    summary: str = ""
