@@ -49,8 +49,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample. `temperature` 0 is greedy; log-probs are always those of the distribution that was sampled from at temperature 1
-    scaling applied (that is, after dividing logits by `temperature` when it is > 0; untempered when greedy)."""
+    """How to sample. `temperature` 0 is greedy.
+
+    Log-probs are those of the softmax over logits divided by `temperature` (by 1 when greedy), after `banned_ids` are removed
+    and before `top_p` cuts the tail.
+    """
 
     max_tokens: int = 64
     temperature: float = 1.0
