@@ -1,0 +1,29 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up first; set-up is quick when it is done already.
+PYTHON := .venv/bin/python
+
+.PHONY: help setup demo test lint evidence clean
+
+help:
+	@echo "make demo      set up, then train the in-the-box policy on embedded desktops and show before and after"
+	@echo "make test      set up, then run the whole test suite"
+	@echo "make lint      set up, then check style (ruff) and types (pyright)"
+	@echo "make evidence  set up, then run the full sizes and write docs/evidence/"
+	@echo "make clean     remove .venv (runs/ is kept)"
+
+setup:
+	@bash scripts/setup
+
+demo: setup
+	@$(PYTHON) -m deskhand demo $(ARGS)
+
+test: setup
+	@$(PYTHON) -m pytest $(ARGS)
+
+lint: setup
+	@bash scripts/lint
+
+evidence: setup
+	@bash scripts/evidence $(ARGS)
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,30 @@
+"""Prints, at the end of every run, the minutes that each folder of tests took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import PurePosixPath
+
+import pytest
+
+_seconds_by_folder: dict[str, float] = defaultdict(float)
+_tests_by_folder: dict[str, int] = defaultdict(int)
+
+
+def folder_of(nodeid: str) -> str:
+    """`tests/actions/test_keys.py::test_x` belongs to `tests/actions`."""
+    return str(PurePosixPath(nodeid.split("::", 1)[0]).parent)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    folder = folder_of(report.nodeid)
+    _seconds_by_folder[folder] += report.duration
+    if report.when == "call":
+        _tests_by_folder[folder] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("minutes per folder")
+    for folder, seconds in sorted(_seconds_by_folder.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{seconds / 60:7.2f} min  {_tests_by_folder[folder]:5d} tests  {folder}")
+    terminalreporter.write_line(f"{sum(_seconds_by_folder.values()) / 60:7.2f} min  {sum(_tests_by_folder.values()):5d} tests  all")
