@@ -96,6 +96,11 @@ class Task:
     template: str = "plain"
     milestones: tuple[Milestone, ...] = ()
     tier: Literal["easy", "medium"] = "easy"
+    groundings: Callable[[StagedDesktopLike], Awaitable[list[tuple[str, Rect]]]] | None = None
+    """Every (instruction of this family, rectangle of its first click) that the start screen admits: the warm start asks
+    many questions of one screenshot."""
+    rearrange: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
+    """Place the windows anew by a seed, as another variant would have them, without starting programs again."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,16 @@
+"""The first suite. Invariant: names are unique, and every family's programs are Debian packages."""
+
+from __future__ import annotations
+
+from deskhand.errors import ConfigError
+from deskhand.tasks.suites.basics import calculator, dialogs, terminals
+from deskhand.tasks.task import Family, Task
+
+FAMILIES: dict[str, Family] = {family.name: family for module in (terminals, dialogs, calculator) for family in module.FAMILIES}
+
+
+def make_task(family: str, seed: int) -> Task:
+    """The `seed`-th variant of a family. Raises `ConfigError` for an unknown family."""
+    if family not in FAMILIES:
+        raise ConfigError(f"family {family!r} is not in suite 'basics'; it has: {', '.join(sorted(FAMILIES))}")
+    return FAMILIES[family].generate(seed)

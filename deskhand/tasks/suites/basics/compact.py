@@ -1,0 +1,27 @@
+"""A compact look for GTK programs on small screens. Invariant: buttons of one dialog are equally wide."""
+
+from __future__ import annotations
+
+from deskhand.tasks.task import StagedDesktopLike
+
+DIALOG_BUTTON_PX = 50
+FONT_PX = 10
+
+GTK_CSS = f"""
+* {{
+  font-size: {FONT_PX}px;
+  -GtkButtonBox-child-min-width: {DIALOG_BUTTON_PX};
+  -GtkButtonBox-child-min-height: 18;
+  -GtkDialog-content-area-border: 0;
+  -GtkDialog-action-area-border: 2;
+}}
+button {{ padding: 1px 2px; min-height: 0; min-width: 0; margin: 0; }}
+entry, textview {{ min-height: 0; padding: 0; }}
+menubar menuitem, menubar > menuitem {{ padding: 0 3px; min-height: 0; }}
+dialog box, messagedialog box {{ margin: 0; padding: 0; }}
+"""
+
+
+async def use_compact_look(desktop: StagedDesktopLike) -> None:
+    """Write the style sheet into the guest's home; programs started later follow it."""
+    await desktop.push(".config/gtk-3.0/gtk.css", GTK_CSS.encode())

@@ -1,0 +1,105 @@
+"""A question dialog with three buttons. Invariant: only the answer that the dialog program wrote is judged.
+
+Zenity shows the dialog at a random place with three words in random order; the chosen word ends in a file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+from deskhand.actions.ops import Click, Done, Op, Point, screen_px
+from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_look
+from deskhand.tasks.suites.basics.layout import file_text, scatter
+from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
+
+WIDTH, HEIGHT = 256, 192
+LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
+QUESTIONS = ("Ready?", "What now?", "Go on?", "And then?", "Your choice?")
+BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 18, 6, 7
+
+
+class Scene:
+    """Which buttons there are and where; a pure function of the seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"dialog_choice:{seed}")
+        self.labels = rng.sample(LABELS, 3)
+        self.target = rng.choice(self.labels)
+        self.question = rng.choice(QUESTIONS)
+        self.width = rng.choice([176, 188, 200])
+        self.place_seed = rng.randrange(2**31)
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        await use_compact_look(desktop)
+        extra, cancel, ok = self.labels
+        words = ["--question", "--no-wrap", "--icon-name=", "--title=Question", f"--text={self.question}", f"--width={self.width}"]
+        buttons = [f"--extra-button={extra}", f"--cancel-label={cancel}", f"--ok-label={ok}"]
+        script = 'zenity "$@" > extra.txt; echo $? > status.txt'
+        await desktop.launch(["sh", "-c", script, "sh", *words, *buttons])
+        await desktop.wait_window("zenity")
+        await self.rearrange(desktop, self.place_seed)
+
+    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+        (window,) = await desktop.wait_window("zenity")
+        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
+        await desktop.place_window(window, x, y)
+
+    async def buttons(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+        """The three buttons by label: equally wide, at the right end of the bottom row, in the order of `labels`."""
+        (window,) = await desktop.wait_window("zenity")
+        bottom = window.y + window.height - EDGE_PX
+        boxes: dict[str, Rect] = {}
+        for place, label in enumerate(reversed(self.labels)):
+            right = window.x + window.width - EDGE_PX - place * (DIALOG_BUTTON_PX + BUTTON_GAP_PX)
+            boxes[label] = Rect(right - DIALOG_BUTTON_PX, bottom - BUTTON_HEIGHT_PX, right, bottom)
+        return boxes
+
+
+def choose(seed: int) -> Task:
+    """Press the button with one word on it."""
+    scene = Scene(seed)
+
+    async def check(desktop: StagedDesktopLike) -> Check:
+        status = (await file_text(desktop, "status.txt") or "").strip()
+        said = (await file_text(desktop, "extra.txt") or "").strip()
+        extra, cancel, ok = scene.labels
+        answer = ok if status == "0" else (extra if said == extra else cancel) if status == "1" else None
+        return Check(float(answer == scene.target), f"answered {answer!r}")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        box = (await scene.buttons(desktop))[scene.target]
+        yield [Click(Point(*box.center, screen_px(WIDTH, HEIGHT)))]
+        yield [Done()]
+
+    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scene.buttons(desktop)
+        return boxes[scene.target], [box for label, box in boxes.items() if label != scene.target]
+
+    async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+        return [(instruction(label), box) for label, box in (await scene.buttons(desktop)).items()]
+
+    return Task(
+        id=f"basics/dialog_choice/{seed}",
+        family="dialog_choice",
+        suite="basics",
+        seed=seed,
+        instruction=instruction(scene.target),
+        width=WIDTH,
+        height=HEIGHT,
+        max_steps=3,
+        setup=scene.setup,
+        check=check,
+        oracle=oracle,
+        targets=targets,
+        groundings=groundings,
+        rearrange=scene.rearrange,
+        metadata={"labels": scene.labels, "target": scene.target},
+    )
+
+
+def instruction(label: str) -> str:
+    return f"Press {label} in the dialog"
+
+
+FAMILIES = (Family("dialog_choice", ("zenity",), "easy", choose, "press the button with one word on it"),)
