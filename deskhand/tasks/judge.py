@@ -1,0 +1,99 @@
+"""Turns a task's checks into an outcome. Invariant: a failing judge or desktop is `Unscored`, never a zero, and a milestone once
+reached stays reached.
+
+A check is our own code over files that the agent could write, so anything may go wrong in it: whatever it raises is the
+evaluator's fault, except an `InfrastructureError`, which is the desktop's. Cancelling the episode passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, Unscored
+from deskhand.tasks.task import Check, CheckFunction, StagedDesktopLike, Task
+
+CHECK_TIMEOUT_S = 20.0
+
+
+async def judge(
+    task: Task, desktop: StagedDesktopLike, *, milestones: MilestoneTracker | None = None, timeout_s: float = CHECK_TIMEOUT_S
+) -> Outcome:
+    """The outcome of the desktop's state as it is now. Raises nothing but cancellation.
+
+    `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far.
+    """
+    try:
+        check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
+    except InfrastructureError as error:
+        return Unscored("infrastructure", str(error))
+    except EvaluatorError as error:
+        return Unscored("evaluator", str(error))
+    parts = {"end_state": check.value}
+    if milestones is not None:
+        parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
+    return Scored(check.value, parts, check.guest_trusted)
+
+
+async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """What the untouched start state is worth: `b` of `outcome.dense_reward`, milestones that already hold included.
+
+    Raises `ConfigError` when it is 1 or more (the task would be solved by doing nothing), and what the checks raise
+    (`EvaluatorError`, `InfrastructureError`).
+    """
+    value = (await _run_check(task.id, "check", task.check, desktop, timeout_s)).value
+    tracker = MilestoneTracker(task, timeout_s=timeout_s)
+    value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
+    if value >= 1.0:
+        raise ConfigError(
+            f"task {task.id}: the start state already scores {value:g}; stage it so that doing nothing does not solve it"
+        )
+    return value
+
+
+class MilestoneTracker:
+    """Which milestones were reached at any time in the episode. `share` is their summed weight, in [0, 1]."""
+
+    def __init__(self, task: Task, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+        """Raises `ConfigError` when the weights are negative or sum to more than 1, or when two milestones share a name."""
+        weights = [milestone.weight for milestone in task.milestones]
+        if any(weight < 0 for weight in weights) or sum(weights) > 1 + 1e-9:
+            raise ConfigError(f"task {task.id}: milestone weights {weights} must be >= 0 and sum to at most 1")
+        self.reached = {milestone.name: 0.0 for milestone in task.milestones}
+        """Best value so far by milestone name."""
+        if len(self.reached) != len(weights):
+            raise ConfigError(f"task {task.id}: two milestones have the same name; give each its own")
+        self._task = task
+        self._timeout_s = timeout_s
+
+    @property
+    def share(self) -> float:
+        return min(1.0, sum(milestone.weight * self.reached[milestone.name] for milestone in self._task.milestones))
+
+    async def after_step(self, desktop: StagedDesktopLike) -> float:
+        """Look at every milestone not yet fully reached; returns `share`. Raises `EvaluatorError` or `InfrastructureError`."""
+        for milestone in self._task.milestones:
+            if self.reached[milestone.name] < 1.0:
+                where = f"milestone {milestone.name!r}"
+                check = await _run_check(self._task.id, where, milestone.check, desktop, self._timeout_s)
+                self.reached[milestone.name] = max(self.reached[milestone.name], check.value)
+        return self.share
+
+
+async def _run_check(task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float) -> Check:
+    """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
+    deadline = asyncio.timeout(timeout_s)
+    try:
+        async with deadline:
+            check = await function(desktop)
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        if deadline.expired():
+            raise EvaluatorError(f"task {task_id}: {where} took longer than {timeout_s:g} s") from error
+        raise EvaluatorError(f"task {task_id}: {where} raised {type(error).__name__}: {error}") from error
+    value = float(check.value)
+    if not (math.isfinite(value) and 0.0 <= value <= 1.0):
+        raise EvaluatorError(f"task {task_id}: {where} gave {value}; a check must give a number from 0 to 1")
+    return Check(value, check.detail, check.guest_trusted)

@@ -1,0 +1,151 @@
+"""The judge, over small tasks whose checks are written here: a broken judge or desktop must never become a score."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from deskhand.actions.ops import Done, Op
+from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
+from deskhand.tasks.judge import MilestoneTracker, baseline, judge
+from deskhand.tasks.outcome import Scored, Unscored, dense_reward
+from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, Task
+
+
+def value_of(key: str, guest_trusted: bool = False) -> CheckFunction:
+    """A check that reads one number of the desktop, which in this file is a dict."""
+
+    async def check(desktop: dict[str, float]) -> Check:
+        return Check(desktop[key], guest_trusted=guest_trusted)
+
+    return check
+
+
+def raising(error: BaseException) -> CheckFunction:
+    async def check(_: dict[str, float]) -> Check:
+        raise error
+
+    return check
+
+
+def make(check: CheckFunction, *milestones: Milestone) -> Task:
+    async def setup(_: object) -> None:
+        return None
+
+    async def oracle(_: object) -> AsyncIterator[list[Op]]:
+        yield [Done()]
+
+    async def targets(_: object) -> tuple[Rect | None, list[Rect]]:
+        return None, []
+
+    return Task(
+        id="t/f/0",
+        family="f",
+        suite="t",
+        seed=0,
+        instruction="do it",
+        width=64,
+        height=48,
+        max_steps=3,
+        setup=setup,
+        check=check,
+        oracle=oracle,
+        targets=targets,
+        milestones=milestones,
+    )
+
+
+async def test_the_value_of_the_check_is_the_score_and_guest_trust_is_kept() -> None:
+    outcome = await judge(make(value_of("end", guest_trusted=True)), {"end": 0.25})
+    assert outcome == Scored(0.25, {"end_state": 0.25}, guest_trusted=True)
+
+
+async def test_an_outage_is_unscored_infrastructure_and_never_a_zero() -> None:
+    outcome = await judge(make(raising(InfrastructureError("desktop 3 is gone"))), {})
+    assert outcome == Unscored("infrastructure", "desktop 3 is gone")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), AgentError("off the screen"), OSError("disk"), TimeoutError("slow")])
+async def test_a_check_that_raises_is_an_evaluator_error_that_names_task_and_error(error: Exception) -> None:
+    outcome = await judge(make(raising(error)), {})
+    assert isinstance(outcome, Unscored)
+    assert outcome.cause == "evaluator"
+    assert "t/f/0" in outcome.message
+    assert type(error).__name__ in outcome.message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.5])
+async def test_a_value_outside_the_unit_interval_is_an_evaluator_error(value: float) -> None:
+    outcome = await judge(make(value_of("end")), {"end": value})
+    assert isinstance(outcome, Unscored)
+    assert outcome.cause == "evaluator"
+
+
+async def test_a_check_that_hangs_is_an_evaluator_error_within_its_limit() -> None:
+    async def hang(_: object) -> Check:
+        await asyncio.sleep(30)
+        return Check(1.0)
+
+    outcome = await asyncio.wait_for(judge(make(hang), {}, timeout_s=0.05), timeout=5)
+    assert isinstance(outcome, Unscored)
+    assert outcome.cause == "evaluator"
+    assert "longer than" in outcome.message
+
+
+async def test_cancelling_the_episode_cancels_the_judge() -> None:
+    started = asyncio.Event()
+
+    async def hang(_: object) -> Check:
+        started.set()
+        await asyncio.sleep(30)
+        return Check(1.0)
+
+    judging = asyncio.create_task(judge(make(hang), {}))
+    await started.wait()
+    judging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await judging
+
+
+async def test_milestones_keep_their_high_water_mark_and_are_told_in_the_parts() -> None:
+    task = make(value_of("end"), Milestone("a", 0.2, value_of("a")), Milestone("b", 0.3, value_of("b")))
+    tracker = MilestoneTracker(task)
+    assert await tracker.after_step({"a": 0, "b": 0}) == 0
+    assert await tracker.after_step({"a": 1, "b": 0.5}) == pytest.approx(0.35)
+    assert await tracker.after_step({"a": 0, "b": 0}) == pytest.approx(0.35)
+    outcome = await judge(task, {"end": 0}, milestones=tracker)
+    assert isinstance(outcome, Scored)
+    assert outcome.parts == {"end_state": 0.0, "milestone: a": 1.0, "milestone: b": 0.5}
+    assert dense_reward(outcome.value, tracker.share) == pytest.approx(0.35)
+
+
+async def test_a_milestone_that_cannot_be_read_says_who_is_to_blame() -> None:
+    with pytest.raises(EvaluatorError, match="milestone 'a'"):
+        await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(KeyError("x"))))).after_step({})
+    with pytest.raises(InfrastructureError):
+        await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(InfrastructureError("gone"))))).after_step({})
+
+
+async def test_milestones_that_hold_at_the_start_are_part_of_the_baseline() -> None:
+    task = make(value_of("end"), Milestone("a", 0.2, value_of("a")))
+    assert await baseline(task, {"end": 0.0, "a": 1.0}) == pytest.approx(0.2)
+    assert await baseline(task, {"end": 0.3, "a": 1.0}) == pytest.approx(0.3)
+
+
+async def test_a_task_that_is_solved_by_doing_nothing_is_invalid() -> None:
+    with pytest.raises(ConfigError, match="doing nothing"):
+        await baseline(make(value_of("end")), {"end": 1.0})
+
+
+async def test_milestone_weights_beyond_one_and_equal_names_are_refused() -> None:
+    good = make(value_of("end"))
+    for milestones in (
+        (Milestone("a", 0.6, value_of("a")), Milestone("b", 0.6, value_of("b"))),
+        (Milestone("a", -0.1, value_of("a")),),
+        (Milestone("a", 0.1, value_of("a")), Milestone("a", 0.1, value_of("a"))),
+    ):
+        with pytest.raises(ConfigError, match="t/f/0"):
+            MilestoneTracker(replace(good, milestones=milestones))
