@@ -1,0 +1,247 @@
+"""The engine's thread and its callers. Invariant: every caller gets a completion or an error; the thread never dies silently.
+
+All work on the model happens in one thread: it alternates between admitting what waits, one decoding step, and commands
+(new weights, pause, close), so a command never meets a half-done step.
+
+New weights while requests are in flight: they go on with the keys and values that the old weights computed (partial rollout);
+each token's version says which weights sampled it. Finished keys and values and, when the vision tower changed, image
+features are dropped, so no later request starts from a mixture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.hf.batch import Batch, EngineStats, Request
+from deskhand.errors import AgentError, ConfigError, InfrastructureError
+from deskhand.models.forward import check_row, unwrap
+from deskhand.models.load import LoadedModel
+
+
+class HfEngine:
+    """Serves `engines.base.Engine` from a model in this process, which it owns from now on.
+
+    `max_batch`: requests in flight at once; more wait. `max_tokens`: prompt and output of one request together.
+    `prefill_tokens`: padded prompt tokens in one forward pass. `parked_tokens`: positions of finished requests that are kept
+    for prompts that continue them (0 turns this off). `cached_images`: images whose features are kept.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        max_batch: int = 16,
+        max_tokens: int = 8192,
+        prefill_tokens: int = 8192,
+        parked_tokens: int = 32768,
+        cached_images: int = 256,
+        version: int = 0,
+    ) -> None:
+        self._core = unwrap(model.model)
+        self._core.eval()
+        self._max_tokens = max_tokens
+        self._image_token_id = model.image_token_id
+        self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
+        self._targets.update(self._core.named_buffers(remove_duplicate=False))
+        self._batch = Batch(
+            model.model,
+            max_batch=max_batch,
+            max_tokens=max_tokens,
+            prefill_tokens=prefill_tokens,
+            parked_tokens=parked_tokens,
+            cached_images=cached_images,
+        )
+        self._version = version
+        self._wake = threading.Condition()
+        self._waiting: deque[Request] = deque()
+        self._commands: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
+        self._paused = False
+        self._closing = False
+        self._failure: InfrastructureError | None = None
+        self._thread = threading.Thread(target=self._run, name="deskhand-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def stats(self) -> EngineStats:
+        """A copy of the counters."""
+        return self._batch.stats.copy()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._batch.requests)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """Sample one completion.
+
+        Output is cut at `max_tokens` of the engine. Raises `AgentError` when the prompt leaves no room for a token,
+        `RecordError` when placeholders and images disagree, `InfrastructureError` when the engine is down.
+        """
+        length = len(prompt.token_ids)
+        if length >= self._max_tokens:
+            raise AgentError(f"prompt of {length} tokens, the engine holds {self._max_tokens}; show fewer screenshots or raise max_tokens")
+        _check_sampling(length, sampling, self._core.config.text_config.vocab_size)
+        check_row(prompt, prompt.images or {}, self._image_token_id)
+        request = Request(
+            prompt,
+            sampling,
+            min(sampling.max_tokens, self._max_tokens - length),
+            asyncio.get_running_loop().create_future(),
+            random.Random(sampling.seed),
+        )
+        with self._wake:
+            self._check_alive()
+            self._waiting.append(request)
+            self._wake.notify()
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            request.cancelled = True
+            with self._wake:
+                self._wake.notify()
+            raise
+
+    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+        """Take new weights (state-dict names; those left out stay) between two steps. All are checked before any is taken.
+
+        Raises `ConfigError` for an unknown name or another shape.
+        """
+        for name, value in weights.items():
+            if name not in self._targets:
+                raise ConfigError(f"weights {name!r}: the engine's model has no such tensor; publish merged state-dict names")
+            if tuple(value.shape) != tuple(self._targets[name].shape):
+                expected = tuple(self._targets[name].shape)
+                raise ConfigError(f"weights {name!r}: shape {tuple(value.shape)}, the engine's model has {expected}")
+
+        def swap() -> None:
+            self._batch.load_weights(weights, self._targets)
+            self._version = version
+
+        await self._command(swap)
+
+    async def pause(self) -> None:
+        """Stop after the step in progress; requests in flight keep their slots."""
+        await self._command(lambda: setattr(self, "_paused", True))
+
+    async def resume(self) -> None:
+        await self._command(lambda: setattr(self, "_paused", False))
+
+    async def close(self) -> None:
+        """End the thread. Requests that are not done fail with `InfrastructureError`."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _command(self, action: Callable[[], None]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._wake:
+            self._check_alive()
+            self._commands.append((action, future))
+            self._wake.notify()
+        await future
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise InfrastructureError(str(self._failure))
+        if self._closing:
+            raise InfrastructureError("the engine is closed; start another")
+
+    def _run(self) -> None:
+        failure = InfrastructureError("the engine was closed before the request was done")
+        try:
+            with torch.inference_mode():
+                while self._turn():
+                    pass
+        except BaseException as error:
+            line = (str(error).strip() or "no message").splitlines()[0][:300]
+            failure = InfrastructureError(f"the engine stopped: {type(error).__name__}: {line}; start another")
+        with self._wake:
+            self._failure = failure
+            futures = [request.future for request in (*self._batch.requests, *self._waiting)]
+            futures += [future for _, future in self._commands]
+        for future in futures:
+            _settle(future, failure)
+
+    def _turn(self) -> bool:
+        """Wait for work, then run the commands, admit, and make one step. False when the engine closes."""
+        batch = self._batch
+        with self._wake:
+            while not (self._closing or self._commands or (not self._paused and (self._waiting or batch.requests))):
+                self._wake.wait()
+            if self._closing:
+                return False
+            commands = list(self._commands)
+        for action, future in commands:
+            action()
+            self._commands.popleft()
+            _settle(future, None)
+        if self._paused:
+            return True
+        batch.finished(self._version)
+        with self._wake:
+            waiting = [request for request in self._waiting if not request.cancelled]
+            self._waiting = deque(waiting)
+        while waiting and batch.room:
+            taken = batch.admit(waiting, self._version)
+            waiting = waiting[len(taken) :]
+            with self._wake:
+                for _ in taken:
+                    self._waiting.popleft()
+            self._answer()
+        if batch.requests:
+            batch.step(self._version)
+            self._answer()
+        return True
+
+    def _answer(self) -> None:
+        for request in self._batch.finished(self._version):
+            reason = request.finish_reason
+            if request.cancelled or reason is None:
+                continue
+            completion = Completion(
+                tuple(request.token_ids),
+                tuple(request.logprobs),
+                tuple(request.versions),
+                reason,
+                request.served_ids,
+            )
+            _settle(request.future, completion)
+
+
+def _check_sampling(length: int, sampling: Sampling, vocabulary: int) -> None:
+    if not length or sampling.max_tokens < 1:
+        raise ConfigError(f"prompt of {length} tokens, max_tokens {sampling.max_tokens}; both must be at least 1")
+    if not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1:
+        raise ConfigError(f"temperature {sampling.temperature}, top_p {sampling.top_p}; write temperature >= 0 and 0 < top_p <= 1")
+    if any(not 0 <= banned < vocabulary for banned in sampling.banned_ids) or len(set(sampling.banned_ids)) >= vocabulary:
+        raise ConfigError(f"banned_ids must be ids below {vocabulary} and leave one to sample")
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Resolve a future of another thread's loop; a loop that has ended needs no answer."""
+
+    def resolve() -> None:
+        if future.done():
+            return
+        if isinstance(outcome, InfrastructureError):
+            future.set_exception(InfrastructureError(str(outcome)))
+        else:
+            future.set_result(outcome)
+
+    try:
+        future.get_loop().call_soon_threadsafe(resolve)
+    except RuntimeError:
+        return

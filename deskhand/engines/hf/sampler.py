@@ -1,0 +1,72 @@
+"""Logits to tokens. Invariant: a banned id is never sampled, and a request's draws depend on its own seed only.
+
+Sampling is by inversion: one uniform number per token from the request's own generator, compared with the cumulative
+distribution. What else is in the batch changes nothing but the last bits of the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from deskhand.engines.base import Sampling
+
+
+class Sampler:
+    """The sampling settings of the rows of a batch, as tensors; made anew when the rows change."""
+
+    def __init__(self, settings: Sequence[Sampling], vocabulary: int, device: torch.device) -> None:
+        temperatures = [setting.temperature or 1.0 for setting in settings]
+        self._temperatures_B1 = None
+        if any(temperature != 1.0 for temperature in temperatures):
+            self._temperatures_B1 = torch.tensor(temperatures, device=device).unsqueeze(1)
+        self._greedy_B = None
+        if any(setting.temperature == 0 for setting in settings):
+            self._greedy_B = torch.tensor([setting.temperature == 0 for setting in settings], device=device)
+        self._all_greedy = all(setting.temperature == 0 for setting in settings)
+        self._top_p_B1 = None
+        if any(setting.top_p < 1.0 for setting in settings):
+            self._top_p_B1 = torch.tensor([setting.top_p for setting in settings], dtype=torch.float64, device=device).unsqueeze(1)
+        self._banned_BV = None
+        if any(setting.banned_ids for setting in settings):
+            banned = torch.zeros(len(settings), vocabulary, dtype=torch.bool)
+            for row, setting in zip(banned, settings, strict=True):
+                row[list(setting.banned_ids)] = True
+            self._banned_BV = banned.to(device)
+
+    def sample(self, logits_BV: Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+        """One token and its log-prob for each row. `uniforms`: one number in (0, 1] for each row."""
+        logits_BV = logits_BV.float()
+        if self._banned_BV is not None:
+            logits_BV = logits_BV.masked_fill(self._banned_BV, float("-inf"))
+        if self._temperatures_B1 is not None:
+            logits_BV = logits_BV / self._temperatures_B1
+        logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
+        if self._all_greedy:
+            ids_B = logprobs_BV.argmax(-1)
+        else:
+            ids_B = self._draw(logprobs_BV, uniforms)
+            if self._greedy_B is not None:
+                ids_B = torch.where(self._greedy_B, logprobs_BV.argmax(-1), ids_B)
+        chosen_B = logprobs_BV.gather(1, ids_B.unsqueeze(1)).squeeze(1)
+        return ids_B.tolist(), chosen_B.tolist()
+
+    def _draw(self, logprobs_BV: Tensor, uniforms: Sequence[float]) -> Tensor:
+        probabilities_BV = logprobs_BV.double().exp()
+        if self._top_p_B1 is not None:
+            probabilities_BV = self._cut_tail(probabilities_BV, self._top_p_B1)
+        cumulative_BV = probabilities_BV.cumsum(-1)
+        uniforms_B1 = torch.tensor(uniforms, dtype=torch.float64, device=logprobs_BV.device).unsqueeze(1)
+        reached_BV = (cumulative_BV >= uniforms_B1 * cumulative_BV[:, -1:]) & (probabilities_BV > 0)
+        return reached_BV.to(torch.uint8).argmax(-1)
+
+    @staticmethod
+    def _cut_tail(probabilities_BV: Tensor, top_p_B1: Tensor) -> Tensor:
+        """Keep the fewest most likely tokens whose probabilities sum to at least `top_p`."""
+        sorted_BV, order_BV = probabilities_BV.sort(dim=-1, descending=True, stable=True)
+        before_BV = sorted_BV.cumsum(-1) - sorted_BV
+        kept_BV = sorted_BV * ((before_BV < top_p_B1) | (top_p_B1 >= 1.0))
+        kept_BV[:, 0] = sorted_BV[:, 0]
+        return torch.zeros_like(probabilities_BV).scatter(1, order_BV, kept_BV)

@@ -1,0 +1,244 @@
+"""Ids, spans and pixels to log-probs. Invariant: this is the only place that does it, so engine and trainer cannot disagree.
+
+A *row* is a token sequence with expanded placeholders and the spans of its images. Rows are padded on the right: real tokens
+never see padding under a causal mask, so no mask is needed. Images are taken by hash: one that occurs in several
+places of a batch is encoded once and its features are placed at every occurrence. The decoder layers are called directly;
+`tests/models/test_forward.py` holds them equal to the checkpoint's own forward pass.
+
+Dimensions: B rows, T tokens, H hidden size, N image tokens, W wanted tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deskhand.engines.base import ImageSpan, PreparedImage
+from deskhand.errors import RecordError
+
+
+class Row(Protocol):
+    """A `Prompt`, a recorder `Sequence` or anything else with ids and spans."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def spans(self) -> tuple[ImageSpan, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """A batch, on the model's device. Unique images are in the order of their first occurrence."""
+
+    input_ids_BT: Tensor
+    """int64; 0 where padded."""
+    attention_mask_BT: Tensor
+    """bool; False where padded."""
+    position_ids_3BT: Tensor
+    """int64; temporal, height and width positions."""
+    mm_token_type_ids_BT: Tensor
+    """int64; 1 at image placeholders, 0 elsewhere."""
+    pixel_values: Tensor | None
+    """float32[patches of the unique images, patch values]; None without images."""
+    image_grid_thw: Tensor | None
+    """int64[unique images, 3]."""
+    image_hashes: tuple[str, ...]
+    placeholder_index_N: Tensor
+    """Indices of the placeholders in the flattened (B*T) batch."""
+    feature_index_N: Tensor
+    """For each placeholder the row of the concatenated features of the unique images."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Log-probs and entropies in nats, float32[B, T]; entry t is for token t given the tokens before it, 0 where not wanted."""
+
+    logprobs_BT: Tensor
+    entropies_BT: Tensor
+    """Carries no gradient."""
+
+
+def unwrap(model: Any) -> Any:
+    """The `...ForConditionalGeneration` inside an adapter wrapper (adapters are applied in place), or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def check_row(row: Row, images: Mapping[str, PreparedImage], image_token_id: int) -> None:
+    """Raise `RecordError("placeholders")` unless the placeholders of a row are exactly those of its images."""
+    covered = 0
+    end = 0
+    for span in row.spans:
+        if span.sha256 not in images:
+            raise RecordError("placeholders", f"image {span.sha256[:12]} has no pixels")
+        expected = images[span.sha256].tokens
+        if span.count != expected:
+            raise RecordError("placeholders", f"image {span.sha256[:12]} takes {expected} placeholders, its span has {span.count}")
+        if span.start < end or row.token_ids[span.start : span.start + span.count] != (image_token_id,) * span.count:
+            raise RecordError("placeholders", f"span {span.start}+{span.count} does not cover placeholders only")
+        end = span.start + span.count
+        covered += span.count
+    found = row.token_ids.count(image_token_id)
+    if found != covered:
+        raise RecordError("placeholders", f"{found} placeholders in the ids, {covered} in the spans")
+
+
+def positions(
+    length: int, spans: Iterable[ImageSpan], images: Mapping[str, PreparedImage], merge_size: int
+) -> tuple[np.ndarray, int]:
+    """Three-dimensional rotary positions int64[3, length] of a row, and the position of the token that follows it.
+
+    Text advances all three by one a token; an image's tokens lie on its (t, h, w) grid from the current position on, and the
+    text after it starts at the position plus the longer side (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    """
+    positions_3T = np.empty((3, length), dtype=np.int64)
+    index = position = 0
+    for span in spans:
+        text = span.start - index
+        positions_3T[:, index : span.start] = np.arange(position, position + text)
+        position += text
+        frames, height, width = images[span.sha256].grid_thw
+        height, width = height // merge_size, width // merge_size
+        index = span.start + span.count
+        positions_3T[:, span.start : index] = np.indices((frames, height, width)).reshape(3, -1) + position
+        position += max(height, width)
+    positions_3T[:, index:] = np.arange(position, position + length - index)
+    return positions_3T, position + length - index
+
+
+def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any) -> ModelInputs:
+    """Make a batch of rows. Raises `RecordError` when placeholders and images do not match."""
+    core = unwrap(model)
+    image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
+    device = core.lm_head.weight.device
+    longest = max(len(row.token_ids) for row in rows)
+    input_ids_BT = np.zeros((len(rows), longest), dtype=np.int64)
+    position_ids_3BT = np.zeros((3, len(rows), longest), dtype=np.int64)
+    offsets: dict[str, int] = {}
+    total = 0
+    placeholder_parts, feature_parts = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for b, row in enumerate(rows):
+        check_row(row, images, image_token_id)
+        length = len(row.token_ids)
+        input_ids_BT[b, :length] = row.token_ids
+        position_ids_3BT[:, b, :length], _ = positions(length, row.spans, images, merge_size)
+        for span in row.spans:
+            if span.sha256 not in offsets:
+                offsets[span.sha256] = total
+                total += span.count
+            start = b * longest + span.start
+            placeholder_parts.append(np.arange(start, start + span.count))
+            feature_parts.append(np.arange(offsets[span.sha256], offsets[span.sha256] + span.count))
+    lengths_B = np.array([len(row.token_ids) for row in rows])
+    pixel_values, image_grid_thw = stack_images([images[sha256] for sha256 in offsets], device)
+
+    def put(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return ModelInputs(
+        input_ids_BT=put(input_ids_BT),
+        attention_mask_BT=put(np.arange(longest) < lengths_B[:, None]),
+        position_ids_3BT=put(position_ids_3BT),
+        mm_token_type_ids_BT=put((input_ids_BT == image_token_id).astype(np.int64)),
+        pixel_values=pixel_values,
+        image_grid_thw=image_grid_thw,
+        image_hashes=tuple(offsets),
+        placeholder_index_N=put(np.concatenate(placeholder_parts)),
+        feature_index_N=put(np.concatenate(feature_parts)),
+    )
+
+
+def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Pixels and grids of images as the vision tower takes them; (None, None) without images."""
+    if not images:
+        return None, None
+    pixels = torch.cat([torch.as_tensor(image.pixel_values, dtype=torch.float32) for image in images])
+    return pixels.to(device), torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+
+
+def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:
+    """Features of the images, one after the other: the embeddings [N, H], then one [N, H] per DeepStack layer (Qwen3-VL)."""
+    output = unwrap(model).model.get_image_features(pixel_values, image_grid_thw, return_dict=True)
+    deepstack = getattr(output, "deepstack_features", None) or ()
+    return (torch.cat(output.pooler_output), *(torch.cat(layer) for layer in deepstack))
+
+
+def decode(
+    model: Any,
+    input_ids_BT: Tensor,
+    position_ids_3BT: Tensor,
+    features: tuple[Tensor, ...] = (),
+    placeholder_index_N: Tensor | None = None,
+    mask: Tensor | None = None,
+    cache: Any = None,
+) -> Tensor:
+    """Run the language model; hidden states after the last norm, [B, T, H].
+
+    `features`: for every placeholder in `placeholder_index_N` (flattened B*T index) its embedding and DeepStack features [N, H].
+    `mask`: bool[B, 1, T, keys], True where a token may look; None means causal. `cache`: an object whose
+    `update(key, value, layer)` returns all keys and values to attend to.
+    """
+    text = unwrap(model).model.language_model
+    hidden_BTH = text.embed_tokens(input_ids_BT)
+    if features and placeholder_index_N is not None:
+        hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[0], replace=True)
+    rotary = text.rotary_emb(hidden_BTH, position_ids_3BT)
+    for index, layer in enumerate(text.layers):
+        hidden_BTH = layer(hidden_BTH, position_embeddings=rotary, attention_mask=mask, past_key_values=cache)
+        if index + 1 < len(features) and placeholder_index_N is not None:
+            hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[index + 1], replace=False)
+    return text.norm(hidden_BTH)
+
+
+def _place(hidden_BTH: Tensor, index_N: Tensor, features_NH: Tensor, *, replace: bool) -> Tensor:
+    """Put features at, or add them to, the placeholders of a batch."""
+    flat = hidden_BTH.reshape(-1, hidden_BTH.shape[-1])
+    features_NH = features_NH.to(flat.dtype)
+    flat = flat.index_copy(0, index_N, features_NH) if replace else flat.index_add(0, index_N, features_NH)
+    return flat.view_as(hidden_BTH)
+
+
+def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
+    """Final hidden states [B, T, H] of a batch; differentiable in all weights. Each unique image is encoded once."""
+    features: tuple[Tensor, ...] = ()
+    if inputs.pixel_values is not None and inputs.image_grid_thw is not None:
+        unique = encode_images(model, inputs.pixel_values, inputs.image_grid_thw)
+        features = tuple(layer.index_select(0, inputs.feature_index_N) for layer in unique)
+    return decode(model, inputs.input_ids_BT, inputs.position_ids_3BT, features, inputs.placeholder_index_N)
+
+
+def token_scores(
+    model: Any, inputs: ModelInputs, wanted_BT: Tensor, *, temperature: float = 1.0, banned_ids: Sequence[int] = ()
+) -> TokenScores:
+    """Log-probs of the wanted tokens as the engine states them (`engines.base.Sampling`), and entropies.
+
+    `wanted_BT`: bool[B, T]; never True at t = 0. Differentiable. Temperature 0 counts as 1.
+    """
+    hidden_BTH = hidden_states(model, inputs)
+    wanted_W = wanted_BT.to(hidden_BTH.device).reshape(-1).nonzero().squeeze(1)
+    logits_WV = unwrap(model).lm_head(hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, wanted_W - 1))
+    logprobs_WV = log_softmax(logits_WV, temperature, banned_ids)
+    logprobs_W = logprobs_WV.gather(1, inputs.input_ids_BT.reshape(-1)[wanted_W].unsqueeze(1)).squeeze(1)
+    with torch.no_grad():
+        entropies_W = torch.special.entr(logprobs_WV.exp()).sum(-1)
+    blank = torch.zeros(wanted_BT.numel(), dtype=torch.float32, device=hidden_BTH.device)
+    return TokenScores(
+        blank.index_copy(0, wanted_W, logprobs_W).view(wanted_BT.shape),
+        blank.index_copy(0, wanted_W, entropies_W).view(wanted_BT.shape),
+    )
+
+
+def log_softmax(logits_WV: Tensor, temperature: float, banned_ids: Sequence[int]) -> Tensor:
+    """float32 log-probs [W, V] of logits divided by the temperature (0 counts as 1), banned ids removed."""
+    logits_WV = logits_WV.float()
+    if banned_ids:
+        banned = torch.tensor(list(banned_ids), device=logits_WV.device)
+        logits_WV = logits_WV.index_fill(1, banned, float("-inf"))
+    if temperature not in (0.0, 1.0):
+        logits_WV = logits_WV / temperature
+    return torch.log_softmax(logits_WV, dim=-1)

@@ -1,0 +1,206 @@
+"""Checkpoints in. Invariant: a checkpoint that loads is complete and agrees with itself; anything else is one `ConfigError`.
+
+`load` takes an ordinary Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json, preprocessor_config.json,
+model.safetensors or its shards), a hub id, or "tiny" for the policy in the box. Qwen3-VL and Qwen2.5-VL go the same way, and
+no image library but Pillow is needed. Torch and transformers are imported when `load` is called, not before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from deskhand.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Family = Literal["qwen3_vl", "qwen2_5_vl"]
+
+TINY_FOLDER = Path(__file__).parent / "tiny" / "weights"
+DTYPES = ("float32", "bfloat16", "float16")
+_HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A checkpoint in memory. `model` is in eval mode; its parameters ask for gradients as transformers leaves them."""
+
+    model: Any
+    """`Qwen3VLForConditionalGeneration` or `Qwen2_5_VLForConditionalGeneration`."""
+    tokenizer: PreTrainedTokenizerFast
+    image_processor: Any
+    """`Qwen2VLImageProcessorPil` built from preprocessor_config.json."""
+    family: Family
+    source: str
+
+    @property
+    def image_token_id(self) -> int:
+        """Id of the placeholder that stands for one image token."""
+        return self.model.config.image_token_id
+
+    @property
+    def merge_size(self) -> int:
+        """Patches per image token along each side."""
+        return self.model.config.vision_config.spatial_merge_size
+
+
+def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
+    """Load a checkpoint folder, a hub id or "tiny".
+
+    `dtype`: one of float32, bfloat16, float16. `device`: a torch device name. Raises `ConfigError` naming the file and the
+    mend when a file is missing or unreadable, the architecture is another, or the parts disagree with each other.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
+    folder = _folder(source)
+    config = _read_json(folder / "config.json")
+    family = _family(folder, config)
+    _weight_files(folder)
+    preprocessing = _read_json(folder / "preprocessor_config.json")
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"{folder / 'tokenizer.json'}: not there; save the checkpoint with its fast tokenizer")
+
+    from transformers import PreTrainedTokenizerFast
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    _check_device(device)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    except Exception as error:
+        raise ConfigError(f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again") from error
+    try:
+        image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    except Exception as error:
+        raise ConfigError(f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again") from error
+    model = _model(folder, family, dtype, device)
+    _check_agreement(folder, model.config, tokenizer, image_processor, preprocessing)
+    return LoadedModel(model, tokenizer, image_processor, family, source)
+
+
+def _folder(source: str) -> Path:
+    """The local folder of a source; a hub id is fetched into the hub's own cache."""
+    if source == "tiny":
+        if not (TINY_FOLDER / "config.json").is_file():
+            raise ConfigError(f"{TINY_FOLDER / 'config.json'}: not there; install the package again, its weights are part of it")
+        return TINY_FOLDER
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise ConfigError(f"{source}: a file; name the checkpoint's folder")
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise ConfigError(f"{source}: no such folder; name a checkpoint folder, a hub id (owner/name) or tiny")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=list(_HUB_PATTERNS)))
+    except Exception as error:
+        raise ConfigError(f"{source}: neither a local folder nor fetched from the hub ({_line(error)})") from error
+
+
+def _family(folder: Path, config: dict[str, Any]) -> Family:
+    found = config.get("model_type")
+    if found == "qwen3_vl" or found == "qwen2_5_vl":
+        return found
+    raise ConfigError(f"{folder / 'config.json'}: model_type is {found!r}; Deskhand loads qwen3_vl and qwen2_5_vl checkpoints")
+
+
+def _weight_files(folder: Path) -> None:
+    """Check that the weights are there and open as safetensors."""
+    from safetensors import SafetensorError, safe_open
+
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        files = [single]
+    elif index.is_file():
+        names = set(_read_json(index).get("weight_map", {}).values())
+        files = [folder / name for name in sorted(names)]
+    else:
+        raise ConfigError(f"{single}: not there; save the checkpoint with safetensors weights")
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{file}: named in {index.name} but not there; finish the download")
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file}: unreadable weights ({_line(error)}); download or save the file again") from error
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r}: not a torch device; write cpu or cuda:0") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r}: this machine has no CUDA device that torch can use; write cpu")
+
+
+def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
+    import torch
+    import transformers
+    from transformers.utils import logging
+
+    kind = {
+        "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
+        "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
+    }[family]
+    logging.disable_progress_bar()
+    try:
+        model, report = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
+    except Exception as error:
+        raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
+    for what in ("missing_keys", "mismatched_keys"):
+        if found := sorted(str(key) for key in report.get(what) or ()):
+            word = what.split("_")[0]
+            raise ConfigError(f"{folder}: {len(found)} tensors {word} in the weights, first {found[0]}; use the matching config.json")
+    text = model.config.text_config
+    if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
+        raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
+    return model.to(device).eval()
+
+
+def _check_agreement(folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]) -> None:
+    """The tokenizer's placeholder and the preprocessor's patches must be those that the model was built for."""
+    vision = config.vision_config
+    for key, expected in (
+        ("patch_size", vision.patch_size),
+        ("merge_size", vision.spatial_merge_size),
+        ("temporal_patch_size", vision.temporal_patch_size),
+    ):
+        if getattr(image_processor, key) != expected:
+            raise ConfigError(
+                f"{folder / 'preprocessor_config.json'}: {key} is {preprocessing.get(key)}, config.json says {expected}; make them equal"
+            )
+    placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    if placeholder != config.image_token_id:
+        raise ConfigError(
+            f"{folder / 'tokenizer.json'}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal"
+        )
+    if len(tokenizer) > config.text_config.vocab_size:
+        raise ConfigError(
+            f"{folder / 'tokenizer.json'}: {len(tokenizer)} ids, config.json has vocab_size {config.text_config.vocab_size}; use a matching tokenizer"
+        )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: not there; name a complete checkpoint folder") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{file}: unreadable ({_line(error)}); download or export it again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: not a JSON object; download or export it again")
+    return content
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's text, short."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
