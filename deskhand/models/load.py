@@ -158,7 +158,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     for what in ("missing_keys", "mismatched_keys"):
         if found := sorted(str(key) for key in report.get(what) or ()):
             word = what.split("_")[0]
-            raise ConfigError(f"{folder}: {len(found)} tensors {word} in the weights, first {found[0]}; use the matching config.json")
+            raise ConfigError(f"{folder}: {len(found)} tensors {word}, first {found[0]}; use the config.json of these weights")
     text = model.config.text_config
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
         raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
@@ -174,18 +174,14 @@ def _check_agreement(folder: Path, config: Any, tokenizer: Any, image_processor:
         ("temporal_patch_size", vision.temporal_patch_size),
     ):
         if getattr(image_processor, key) != expected:
-            raise ConfigError(
-                f"{folder / 'preprocessor_config.json'}: {key} is {preprocessing.get(key)}, config.json says {expected}; make them equal"
-            )
+            file, found = folder / "preprocessor_config.json", preprocessing.get(key)
+            raise ConfigError(f"{file}: {key} is {found}, config.json says {expected}; make them equal")
+    file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     if placeholder != config.image_token_id:
-        raise ConfigError(
-            f"{folder / 'tokenizer.json'}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal"
-        )
-    if len(tokenizer) > config.text_config.vocab_size:
-        raise ConfigError(
-            f"{folder / 'tokenizer.json'}: {len(tokenizer)} ids, config.json has vocab_size {config.text_config.vocab_size}; use a matching tokenizer"
-        )
+        raise ConfigError(f"{file}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal")
+    if len(tokenizer) > (size := config.text_config.vocab_size):
+        raise ConfigError(f"{file}: {len(tokenizer)} ids, config.json has vocab_size {size}; use the tokenizer of these weights")
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -91,7 +91,9 @@ class HfEngine:
         """
         length = len(prompt.token_ids)
         if length >= self._max_tokens:
-            raise AgentError(f"prompt of {length} tokens, the engine holds {self._max_tokens}; show fewer screenshots or raise max_tokens")
+            raise AgentError(
+                f"prompt of {length} tokens, the engine holds {self._max_tokens}; show fewer screenshots or raise max_tokens"
+            )
         _check_sampling(length, sampling, self._core.config.text_config.vocab_size)
         check_row(prompt, prompt.images or {}, self._image_token_id)
         request = Request(

@@ -1,4 +1,4 @@
-"""Keys and values of the requests in flight. Invariant: slot b holds `lengths[b]` valid positions, and slots 0..active-1 are in use.
+"""Keys and values of the requests in flight. Invariant: slot b holds `lengths[b]` valid positions; those in use come first.
 
 One tensor [2 * layers, slots, key heads, capacity, head size] holds everything: layer l has its keys at 2l and its values at
 2l + 1. Because the slots in use are always the first ones, a decoding step attends to plain views; nothing is gathered. What
@@ -50,7 +50,10 @@ class SlotCache:
         self.storage = grown
 
     def open(self, prefix: Tensor | None, tokens: int) -> int:
-        """Take the next slot, with room for `tokens` positions and filled with `prefix` [2 * layers, heads, length, size]; its index."""
+        """Take the next slot, with room for `tokens` positions; its index.
+
+        `prefix`: keys and values to begin with, [2 * layers, heads, length, size].
+        """
         slot = self.active
         self.reserve(slot + 1, tokens)
         length = 0

@@ -1,0 +1,168 @@
+"""Engine log-probs equal those of one plain forward pass, whatever else is being served.
+
+The reference is transformers' own forward, one row at a time, with positions of its own making; the trainer's pass
+(`models.forward.token_scores`) is held to the same figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_models import IMAGE, STOP, Conversation, wrap
+
+from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.hf import HfEngine, batch, slots
+from deskhand.models import forward
+from deskhand.models.load import LoadedModel
+
+BANNED = (IMAGE, 151, 152, 154)
+Calls = list[tuple[Prompt, Sampling, Completion]]
+
+
+async def converse(engine: HfEngine, seed: int, turns: int, temperature: float) -> Calls:
+    """Turns of one episode. The window drops the first two images once, so that one call forks from the rest."""
+    talk = Conversation(seed)
+    calls: Calls = []
+    for turn in range(turns):
+        if turn == 4:
+            cut = talk.spans[2].start - 1
+            talk.token_ids = talk.token_ids[cut:]
+            talk.spans = tuple(type(span)(span.start - cut, span.count, span.sha256) for span in talk.spans[2:])
+        prompt = talk.observe()
+        limit = talk.random.randint(2, 14)
+        sampling = Sampling(limit, temperature, stop_ids=(STOP,), banned_ids=BANNED, seed=seed * 100 + turn)
+        completion = await engine.generate(prompt, sampling)
+        talk.token_ids += completion.token_ids
+        calls.append((prompt, sampling, completion))
+    return calls
+
+
+async def serve(loaded: LoadedModel, *, temperature: float = 1.0, **options: Any) -> tuple[Calls, HfEngine]:
+    engine = HfEngine(loaded, max_batch=5, **options)
+
+    async def late(seed: int) -> Calls:
+        await asyncio.sleep(0.003 * seed)
+        return await converse(engine, seed, 6, temperature)
+
+    try:
+        episodes = await asyncio.gather(*(late(seed) for seed in range(7)))
+    finally:
+        await engine.close()
+    return [call for calls in episodes for call in calls], engine
+
+
+def plain_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, completion: Completion) -> np.ndarray:
+    """By transformers alone: no padding, no cache, no code of ours."""
+    ids = torch.tensor([prompt.token_ids + completion.token_ids])
+    images = [prompt.images[span.sha256] for span in prompt.spans] if prompt.images else []
+    with torch.no_grad():
+        logits = loaded.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in images]),
+            image_grid_thw=torch.tensor([image.grid_thw for image in images]),
+            mm_token_type_ids=(ids == IMAGE).int(),
+        ).logits[0, len(prompt.token_ids) - 1 : -1]
+    logits[:, list(BANNED)] = float("-inf")
+    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
+    return logprobs[torch.arange(len(completion.token_ids)), list(completion.token_ids)].numpy()
+
+
+def trainer_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, completion: Completion) -> np.ndarray:
+    row = Prompt(prompt.token_ids + completion.token_ids, prompt.spans)
+    inputs = forward.collate([row], prompt.images or {}, loaded.model)
+    wanted = torch.arange(len(row.token_ids))[None] >= len(prompt.token_ids)
+    scores = forward.token_scores(loaded.model, inputs, wanted, temperature=sampling.temperature, banned_ids=BANNED)
+    return scores.logprobs_BT[wanted].detach().numpy()
+
+
+Reference = Callable[[LoadedModel, Prompt, Sampling, Completion], np.ndarray]
+
+
+def mismatch(loaded: LoadedModel, calls: Calls, reference: Reference = plain_logprobs) -> tuple[float, float]:
+    """Largest |difference| in nats and the mean of the k3 estimate of the KL divergence, e^d - 1 - d."""
+    differences = np.concatenate(
+        [reference(loaded, *call) - np.array(call[2].logprobs) for call in calls],
+    ).astype(np.float64)
+    return float(np.abs(differences).max()), float((np.expm1(differences) - differences).mean())
+
+
+@pytest.mark.parametrize("reference", [plain_logprobs, trainer_logprobs])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+async def test_log_probs_equal_a_plain_forward_pass(loaded: LoadedModel, temperature: float, reference: Reference) -> None:
+    calls, engine = await serve(loaded, temperature=temperature)
+    assert engine.stats.largest_batch == 5
+    assert engine.stats.reused_tokens > 500
+    assert all(done.served_ids == prompt.token_ids for prompt, _, done in calls)
+    largest, divergence = mismatch(loaded, calls, reference)
+    print(f"max |difference| {largest:.2e}, mean KL estimate {divergence:.2e} over {len(calls)} calls")
+    assert largest < 1e-3
+    assert divergence < 1e-6
+
+
+async def test_log_probs_equal_without_reuse_of_prefixes(loaded: LoadedModel) -> None:
+    calls, engine = await serve(loaded, parked_tokens=0)
+    assert engine.stats.reused_tokens == 0
+    assert mismatch(loaded, calls)[0] < 1e-3
+
+
+def _delta_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = batch.positions
+
+    def wrong(*arguments: Any) -> Any:
+        places, following = real(*arguments)
+        return places, following + 1
+
+    monkeypatch.setattr(batch, "positions", wrong)
+
+
+def _joined_rows_see_stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = slots.Append.__init__
+
+    def wrong(self: slots.Append, *arguments: Any) -> None:
+        real(self, *arguments)
+        if self.mask is not None:
+            self.mask = torch.ones_like(self.mask)
+
+    monkeypatch.setattr(slots.Append, "__init__", wrong)
+
+
+def _images_told_apart_by_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = batch.key_of
+    monkeypatch.setattr(batch, "key_of", lambda ids, spans: real(ids, ()))
+
+
+def _deepstack_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = batch.encode_images
+    monkeypatch.setattr(batch, "encode_images", lambda *arguments: real(*arguments)[:1])
+
+
+def _freed_slot_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: slots.SlotCache, slot: int) -> int:
+        self.lengths[slot] = self.lengths[-1]
+        self.lengths.pop()
+        return len(self.lengths)
+
+    monkeypatch.setattr(slots.SlotCache, "free", wrong)
+
+
+BUGS = (
+    _delta_off_by_one,
+    _joined_rows_see_stale_keys,
+    _images_told_apart_by_ids_only,
+    _deepstack_forgotten,
+    _freed_slot_not_moved,
+)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+async def test_the_comparison_notices_a_bug(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = wrap("qwen3_vl")
+    bug(monkeypatch)
+    calls, _ = await serve(loaded)
+    assert mismatch(loaded, calls)[0] > 1e-2

@@ -1,0 +1,127 @@
+"""Tiny random-weights checkpoints of both families and conversations with images of different sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+
+from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
+from deskhand.models.load import LoadedModel
+
+VOCABULARY = 160
+IMAGE, START, END, STOP = 150, 151, 152, 153
+PATCH, MERGE = 4, 2
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+TEXT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rope_parameters": ROPE,
+    "tie_word_embeddings": True,
+}
+VISION: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "patch_size": PATCH,
+    "in_channels": 3,
+}
+PREPROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": PATCH,
+    "merge_size": MERGE,
+    "temporal_patch_size": 2,
+    "size": {"shortest_edge": 64, "longest_edge": 64 * 64},
+}
+IDS = {"image_token_id": IMAGE, "video_token_id": 154, "vision_start_token_id": START, "vision_end_token_id": END}
+
+
+def build(family: str, seed: int = 0) -> Any:
+    """A model whose weights are large enough that its distributions are far from flat."""
+    torch.manual_seed(seed)
+    if family == "qwen3_vl":
+        vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+        model = Qwen3VLForConditionalGeneration(
+            Qwen3VLConfig(text_config={**TEXT, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **IDS)
+        )
+    else:
+        vision = {**VISION, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1], "tokens_per_second": 2}
+        model = Qwen2_5_VLForConditionalGeneration(
+            Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, tie_word_embeddings=True, **IDS)
+        )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.12 if "embed_tokens" not in name else 0.3)
+    return model.eval()
+
+
+def wrap(family: str, seed: int = 0) -> LoadedModel:
+    """The engine needs neither a tokenizer nor an image processor."""
+    return LoadedModel(build(family, seed), None, None, family, "random")  # type: ignore[arg-type]
+
+
+def image(seed: int, height: int, width: int) -> PreparedImage:
+    """Random pixels; `height` and `width` in image tokens."""
+    rows, columns = height * MERGE, width * MERGE
+    pixels = np.random.default_rng(seed).normal(size=(rows * columns, 3 * 2 * PATCH * PATCH)).astype(np.float32)
+    name = hashlib.sha256(pixels.tobytes()).hexdigest()
+    return PreparedImage(name, pixels, (1, rows, columns), height * width, columns * PATCH, rows * PATCH)
+
+
+@dataclass
+class Conversation:
+    """Grows turn by turn: an image of some size and some text, then what the model sampled."""
+
+    seed: int
+    token_ids: tuple[int, ...] = ()
+    spans: tuple[ImageSpan, ...] = ()
+    images: dict[str, PreparedImage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def observe(self) -> Prompt:
+        shown = image(self.random.randrange(10**6), self.random.randint(2, 6), self.random.randint(2, 6))
+        self.images[shown.sha256] = shown
+        start = len(self.token_ids) + 1
+        self.spans += (ImageSpan(start, shown.tokens, shown.sha256),)
+        text = tuple(self.random.randrange(140) for _ in range(self.random.randint(3, 12)))
+        self.token_ids += (START, *(IMAGE,) * shown.tokens, END, *text)
+        return Prompt(self.token_ids, self.spans, dict(self.images))
+
+
+def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
+    """An ordinary Hugging Face folder with a word-level tokenizer; the model that was saved."""
+    words = [f"w{index}" for index in range(VOCABULARY)]
+    for index, name in ((IMAGE, "<|image_pad|>"), (START, "<|vision_start|>"), (END, "<|vision_end|>"), (STOP, "<|im_end|>")):
+        words[index] = name
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
+    model = build(family, seed)
+    model.save_pretrained(folder)
+    return model
