@@ -1,0 +1,120 @@
+"""Demonstrations for the in-the-box policy, taken from real embedded desktops. Invariant: only training seeds are used.
+
+Two kinds. A *scene* is one screenshot with every (instruction, first-click rectangle) that it admits; windows are placed anew
+many times per start of the programs. A *demonstration* is a whole episode: the oracle's way, or a noisy one, in which the
+first click goes to something else that could be taken for the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.ops import REL_1000, Click, Done, Op, Point
+from deskhand.tasks.task import Rect, Task
+
+GRID = 20
+"""Coordinates are taught on a grid of 20 per mille, so that neighbouring answers are few."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """`pixels` uint8[H, W, 3]; `questions` are (instruction, rectangle in pixels)."""
+
+    family: str
+    pixels: np.ndarray
+    questions: list[tuple[str, Rect]]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does not)."""
+
+    family: str
+    instruction: str
+    frames: list[np.ndarray]
+    texts: list[str]
+    noise: str
+    value: float
+
+
+def click_text(rect: Rect, width: int, height: int, rng: random.Random) -> str:
+    """A click on a grid point near the middle of `rect`, in the policy's dialect."""
+    x, y = rect.center
+    jitter_x, jitter_y = (rect.right - rect.left) * 0.2, (rect.bottom - rect.top) * 0.2
+    point = Point(_grid(x + rng.uniform(-jitter_x, jitter_x), width), _grid(y + rng.uniform(-jitter_y, jitter_y), height), REL_1000)
+    return deskhand_json.emit([Click(point)])
+
+
+def _grid(pixel: float, extent: int) -> int:
+    return max(0, min(1000, round((pixel + 0.5) * 1000 / extent / GRID) * GRID))
+
+
+async def collect_scenes(desktop, task: Task, placements: int) -> list[Scene]:
+    """Stage `task` once and photograph it under `placements` arrangements of its windows."""
+    assert task.groundings is not None
+    assert task.rearrange is not None
+    await task.setup(desktop)
+    scenes = []
+    for k in range(placements):
+        if k:
+            await task.rearrange(desktop, task.seed * 1009 + k)
+        frame = await desktop.observe()
+        scenes.append(Scene(task.family, frame.rgb(), await task.groundings(desktop)))
+    return scenes
+
+
+async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> Demonstration:
+    """Play one episode: the oracle's, or with probability `noise` one whose first click misses its target."""
+    await task.setup(desktop)
+    _, others = await task.targets(desktop)
+    wrong = rng.choice(others) if others and rng.random() < noise else None
+    frames, texts = [], []
+    frame = await desktop.observe()
+    step = 0
+    async for ops in task.oracle(desktop):
+        missed = wrong is not None and step == 0
+        text = click_text(wrong, task.width, task.height, rng) if missed else policy_text(ops, task, rng)
+        frames.append(frame.rgb())
+        texts.append(text)
+        performed = deskhand_json.parse(text)
+        if not any(isinstance(op, Done) for op in performed):
+            frame = await desktop.perform(performed, action_id=f"demo-{step}")
+        step += 1
+    check = await task.check(desktop)
+    return Demonstration(task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value)
+
+
+def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:
+    """The oracle's ops as the policy would write them: clicks on the grid, everything else as it is."""
+    if len(ops) == 1 and isinstance(ops[0], Click) and ops[0].point is not None:
+        point = ops[0].point
+        rect = Rect(int(point.x) - 4, int(point.y) - 3, int(point.x) + 5, int(point.y) + 4)
+        return click_text(rect, task.width, task.height, rng)
+    return deskhand_json.emit(ops)
+
+
+async def gather(
+    make_desktop: Callable[[Task], Awaitable], tasks: Iterable[Task], play: Callable[..., Awaitable[Any]], workers: int
+) -> list[Any]:
+    """Run `play(desktop, task)` for each task on a fresh desktop, `workers` at a time; failures are skipped and counted."""
+    pending = list(tasks)[::-1]
+    results: list[Any] = []
+
+    async def work() -> None:
+        while pending:
+            task = pending.pop()
+            desktop = await make_desktop(task)
+            try:
+                results.append(await play(desktop, task))
+            finally:
+                await desktop.close()
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+    return results

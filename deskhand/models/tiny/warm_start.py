@@ -1,0 +1,169 @@
+"""Supervised training of the in-the-box policy. Invariant: only the assistant's tokens are taught, in the agent's format.
+
+Rows are of two kinds: many questions on one screenshot (grounding), and whole demonstrations, screenshot by screenshot.
+Rows of one batch have the same screen size, so patches stack without padding.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from deskhand.models.tiny.architecture import MERGE, PATCH_PX
+from deskhand.models.tiny.scenes import Demonstration, Scene, click_text
+
+
+@dataclass
+class Row:
+    """`ids` and `taught` (1 where the token is a target) of equal length; `frames` uint8[H, W, 3] in order."""
+
+    ids: list[int] = field(default_factory=list)
+    taught: list[int] = field(default_factory=list)
+    frames: list[np.ndarray] = field(default_factory=list)
+
+
+class Writer:
+    """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each answer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
+        token = tokenizer.convert_tokens_to_ids
+        self.vision_start, self.vision_end = token("<|vision_start|>"), token("<|vision_end|>")
+        self.image_pad, self.end = token("<|image_pad|>"), token("<|im_end|>")
+        self.user = self.encode("<|im_start|>user\n")
+        self.assistant = self.encode("<|im_start|>assistant\n")
+        self.newline = self.encode("\n")
+
+    def turn(self, row: Row, frame: np.ndarray | None, question: str, answer: str) -> None:
+        """Append one exchange; `frame` None asks about the screenshot before."""
+        context = list(self.newline) if row.ids else []
+        context += self.user
+        if frame is not None:
+            tokens = (frame.shape[0] // (PATCH_PX * MERGE)) * (frame.shape[1] // (PATCH_PX * MERGE))
+            context += [self.vision_start] + [self.image_pad] * tokens + [self.vision_end]
+            row.frames.append(frame)
+        context += [*self.encode(question), self.end, *self.newline, *self.assistant]
+        target = [*self.encode(answer), self.end]
+        row.ids += context + target
+        row.taught += [0] * len(context) + [1] * len(target)
+
+    def grounding(self, scene: Scene, questions: int, rng: random.Random) -> Row:
+        """One screenshot, `questions` of its questions in random order."""
+        row = Row()
+        height, width = scene.pixels.shape[:2]
+        chosen = rng.sample(scene.questions, min(questions, len(scene.questions)))
+        for k, (question, rect) in enumerate(chosen):
+            self.turn(row, scene.pixels if k == 0 else None, question, click_text(rect, width, height, rng))
+        return row
+
+    def demonstration(self, demonstration: Demonstration) -> Row:
+        """The whole episode."""
+        row = Row()
+        for frame, text in zip(demonstration.frames, demonstration.texts, strict=True):
+            self.turn(row, frame, demonstration.instruction, text)
+        return row
+
+
+def patches(frames: np.ndarray) -> torch.Tensor:
+    """uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as the Qwen-VL image processor lays them out."""
+    n, height, width, channels = frames.shape
+    rows, columns = height // PATCH_PX, width // PATCH_PX
+    pixels = torch.from_numpy(frames).float().div_(127.5).sub_(1.0)
+    blocks = pixels.view(n, rows // MERGE, MERGE, PATCH_PX, columns // MERGE, MERGE, PATCH_PX, channels)
+    blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # n, row block, column block, row, column, channel, y, x
+    flat = blocks.reshape(n * rows * columns, channels, 1, PATCH_PX, PATCH_PX)
+    return flat.expand(-1, -1, 2, -1, -1).reshape(n * rows * columns, channels * 2 * PATCH_PX * PATCH_PX)
+
+
+def batch_inputs(rows: list[Row], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Model inputs and taught_BT for rows padded on the right."""
+    longest = max(len(row.ids) for row in rows)
+    ids_BT = torch.full((len(rows), longest), pad_id)
+    taught_BT = torch.zeros((len(rows), longest), dtype=torch.bool)
+    attention_BT = torch.zeros((len(rows), longest), dtype=torch.long)
+    for b, row in enumerate(rows):
+        ids_BT[b, : len(row.ids)] = torch.tensor(row.ids)
+        taught_BT[b, : len(row.ids)] = torch.tensor(row.taught, dtype=torch.bool)
+        attention_BT[b, : len(row.ids)] = 1
+    frames = np.stack([frame for row in rows for frame in row.frames])
+    height, width = frames.shape[1:3]
+    grid = torch.tensor([[1, height // PATCH_PX, width // PATCH_PX]] * len(frames))
+    inputs = {
+        "input_ids": ids_BT,
+        "attention_mask": attention_BT,
+        "mm_token_type_ids": (ids_BT == image_pad).long(),
+        "pixel_values": patches(frames),
+        "image_grid_thw": grid,
+    }
+    return inputs, taught_BT
+
+
+def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy (nats) over taught tokens; the head runs on those positions alone."""
+    hidden_BTD = model.model(**inputs).last_hidden_state
+    before_BT = taught_BT[:, 1:]
+    logits_ND = model.lm_head(hidden_BTD[:, :-1][before_BT]).float()
+    return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
+
+
+def optimizers(model: Any, matrix_rate: float, other_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables, biases and norms."""
+    tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and not any(t in name for t in tables) else others).append(parameter)
+    return [
+        torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def fit(
+    model: Any,
+    batches: Iterator[list[Row]],
+    *,
+    steps: int,
+    seconds: float,
+    pad_id: int,
+    image_pad: int,
+    matrix_rate: float,
+    other_rate: float,
+    report: Callable[[int, float, float], None],
+    half_precision: bool = True,
+) -> None:
+    """Train for `steps` steps or `seconds`, whichever ends first, with warm-up over 50 steps and decay to zero.
+
+    `report(step, mean loss, seconds)` runs every 50 steps.
+    """
+    chosen = optimizers(model, matrix_rate, other_rate)
+    base = [group["lr"] for optimizer in chosen for group in optimizer.param_groups]
+    model.train()
+    started, losses = time.monotonic(), []
+    for step in range(steps):
+        elapsed = time.monotonic() - started
+        progress = max(step / steps, elapsed / seconds)
+        if progress >= 1.0:
+            break
+        scale = min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
+        groups = [group for optimizer in chosen for group in optimizer.param_groups]
+        for group, rate in zip(groups, base, strict=True):
+            group["lr"] = rate * scale
+        inputs, taught_BT = batch_inputs(next(batches), pad_id, image_pad)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half_precision):
+            loss = taught_loss(model, inputs, taught_BT)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in chosen:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(float(loss.detach()))
+        if (step + 1) % 50 == 0:
+            report(step + 1, float(np.mean(losses[-50:])), time.monotonic() - started)
+    model.eval()
