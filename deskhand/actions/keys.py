@@ -1,0 +1,205 @@
+"""Key names. Invariant: every key has one canonical lower-case name, and a name that is not known is an `AgentError`.
+
+Canonical names: `ctrl`, `shift`, `alt`, `super`, `enter`, `esc`, `tab`, `backspace`, `delete`, arrows, `home`, `end`, `pageup`,
+`pagedown`, `insert`, `space`, `capslock`, `f1`..`f24`, a few more, and every single character (case kept: "A" is the
+character, "ctrl" a name). Keysyms are those of the X protocol, appendix A ("Keysym encoding").
+"""
+
+from __future__ import annotations
+
+from deskhand.errors import AgentError
+
+_NAMED: dict[str, int] = {
+    "backspace": 0xFF08,
+    "tab": 0xFF09,
+    "enter": 0xFF0D,
+    "pause": 0xFF13,
+    "scrolllock": 0xFF14,
+    "esc": 0xFF1B,
+    "home": 0xFF50,
+    "left": 0xFF51,
+    "up": 0xFF52,
+    "right": 0xFF53,
+    "down": 0xFF54,
+    "pageup": 0xFF55,
+    "pagedown": 0xFF56,
+    "end": 0xFF57,
+    "printscreen": 0xFF61,
+    "insert": 0xFF63,
+    "menu": 0xFF67,
+    "numlock": 0xFF7F,
+    "shift": 0xFFE1,
+    "shiftright": 0xFFE2,
+    "ctrl": 0xFFE3,
+    "ctrlright": 0xFFE4,
+    "capslock": 0xFFE5,
+    "alt": 0xFFE9,
+    "altright": 0xFFEA,
+    "super": 0xFFEB,
+    "superright": 0xFFEC,
+    "delete": 0xFFFF,
+    "space": 0x20,
+    "volumedown": 0x1008FF11,
+    "volumemute": 0x1008FF12,
+    "volumeup": 0x1008FF13,
+    "browserback": 0x1008FF26,
+    "browserforward": 0x1008FF27,
+    **{f"f{number}": 0xFFBD + number for number in range(1, 25)},
+    **{f"num{digit}": 0xFFB0 + digit for digit in range(10)},
+    "nummultiply": 0xFFAA,
+    "numadd": 0xFFAB,
+    "numsubtract": 0xFFAD,
+    "numdecimal": 0xFFAE,
+    "numdivide": 0xFFAF,
+    "numenter": 0xFF8D,
+}
+
+_ALIASES: dict[str, str] = {
+    "control": "ctrl",
+    "ctrlleft": "ctrl",
+    "controlleft": "ctrl",
+    "controll": "ctrl",
+    "controlright": "ctrlright",
+    "controlr": "ctrlright",
+    "shiftleft": "shift",
+    "shiftl": "shift",
+    "shiftr": "shiftright",
+    "altleft": "alt",
+    "altl": "alt",
+    "altr": "altright",
+    "altgr": "altright",
+    "option": "alt",
+    "optionleft": "alt",
+    "optionright": "altright",
+    "win": "super",
+    "winleft": "super",
+    "winright": "superright",
+    "windows": "super",
+    "meta": "super",
+    "metaleft": "super",
+    "cmd": "super",
+    "command": "super",
+    "superleft": "super",
+    "superl": "super",
+    "superr": "superright",
+    "return": "enter",
+    "linefeed": "enter",
+    "escape": "esc",
+    "del": "delete",
+    "forwarddelete": "delete",
+    "ins": "insert",
+    "back": "backspace",
+    "bksp": "backspace",
+    "pgup": "pageup",
+    "prior": "pageup",
+    "pgdn": "pagedown",
+    "pgdown": "pagedown",
+    "next": "pagedown",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "arrowleft": "left",
+    "arrowright": "right",
+    "uparrow": "up",
+    "downarrow": "down",
+    "leftarrow": "left",
+    "rightarrow": "right",
+    "spacebar": "space",
+    "caps": "capslock",
+    "print": "printscreen",
+    "prtsc": "printscreen",
+    "prtscr": "printscreen",
+    "prntscrn": "printscreen",
+    "apps": "menu",
+    "contextmenu": "menu",
+    "kpenter": "numenter",
+    "kpadd": "numadd",
+    "kpsubtract": "numsubtract",
+    "kpmultiply": "nummultiply",
+    "kpdivide": "numdivide",
+    "kpdecimal": "numdecimal",
+    "add": "numadd",
+    "subtract": "numsubtract",
+    "multiply": "nummultiply",
+    "divide": "numdivide",
+    "decimal": "numdecimal",
+    "audiovolumeup": "volumeup",
+    "audiovolumedown": "volumedown",
+    "audiovolumemute": "volumemute",
+    **{f"numpad{digit}": f"num{digit}" for digit in range(10)},
+    **{f"kp{digit}": f"num{digit}" for digit in range(10)},
+    "plus": "+",
+    "minus": "-",
+    "comma": ",",
+    "period": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "equal": "=",
+    "equals": "=",
+    "apostrophe": "'",
+    "grave": "`",
+    "backquote": "`",
+    "bracketleft": "[",
+    "bracketright": "]",
+    "underscore": "_",
+    "exclam": "!",
+    "at": "@",
+    "numbersign": "#",
+    "dollar": "$",
+    "percent": "%",
+    "ampersand": "&",
+    "asterisk": "*",
+    "parenleft": "(",
+    "parenright": ")",
+    "colon": ":",
+    "less": "<",
+    "greater": ">",
+    "question": "?",
+    "quotedbl": '"',
+    "asciitilde": "~",
+    "asciicircum": "^",
+    "bar": "|",
+    "braceleft": "{",
+    "braceright": "}",
+}
+
+MODIFIERS = ("ctrl", "shift", "alt", "super", "ctrlright", "shiftright", "altright", "superright")
+NAMES = tuple(sorted(_NAMED))
+_CONTROL_CHARACTERS = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace", "\x1b": "esc", "\x7f": "delete", " ": "space"}
+
+
+def canonical(name: str) -> str:
+    """The canonical name of `name`. Raises `AgentError` when it names no key.
+
+    Names are compared without case, spaces, underscores and hyphens ("Page_Up" is "pageup"); a single character is itself.
+    """
+    if len(name) == 1:
+        if name in _CONTROL_CHARACTERS:
+            return _CONTROL_CHARACTERS[name]
+        if name.isprintable():
+            return name
+        raise AgentError(f"unknown key {name!r}; use a name such as 'enter' or one printable character")
+    folded = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
+    folded = _ALIASES.get(folded, folded)
+    if folded in _NAMED or len(folded) == 1:
+        return folded
+    raise AgentError(f"unknown key {name!r}; use one of {', '.join(('ctrl', 'shift', 'alt', 'enter', 'esc', 'tab'))}, ... or one character")
+
+
+def keysym(name: str) -> int:
+    """The X keysym of a key name (canonical or alias). Raises `AgentError` when it names no key."""
+    key = canonical(name)
+    return _NAMED[key] if key in _NAMED else character_keysym(key)
+
+
+def character_keysym(character: str) -> int:
+    """The keysym that types one character: Latin-1 is itself, the rest is 0x01000000 + code point.
+
+    A line feed is Return and a tab is Tab; other control characters raise `AgentError`.
+    """
+    if character in _CONTROL_CHARACTERS and character in "\n\r\t\b ":
+        return _NAMED[_CONTROL_CHARACTERS[character]]
+    code = ord(character)
+    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
+        raise AgentError(f"character U+{code:04X} cannot be typed")
+    return code if code < 0x100 else 0x01000000 + code

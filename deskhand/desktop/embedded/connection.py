@@ -1,0 +1,133 @@
+"""The host's own connection to a desktop's X server. Invariant: used by one thread; any failure of it is an `InfrastructureError`."""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import xcffib
+import xcffib.damage
+import xcffib.xproto
+import xcffib.xtest
+from xcffib import ffi, lib
+from xcffib.xproto import Atom, EventMask, PropMode
+
+from deskhand.errors import InfrastructureError
+
+_ATOMS = (
+    "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW", "_NET_WM_STATE",
+    "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "_NET_ACTIVE_WINDOW", "UTF8_STRING", "CLIPBOARD", "INCR",
+    "DESKHAND_SELECTION", "WM_PROTOCOLS", "_NET_WM_PING",
+)  # fmt: skip
+
+
+@contextmanager
+def x_errors(doing: str) -> Iterator[None]:
+    """Turns every X failure into an `InfrastructureError` that says what was being done."""
+    try:
+        yield
+    except (xcffib.ConnectionException, xcffib.ProtocolException, OSError, struct.error) as error:
+        raise InfrastructureError(f"the X server failed while {doing}: {type(error).__name__} {error}") from error
+
+
+class _Authorised(xcffib.Connection):
+    """xcffib's own `auth` argument splits the cookie at colons and frees it before it is used."""
+
+    def __init__(self, display: str, cookie: bytes) -> None:
+        name, data = (ffi.new("char[]", value) for value in (b"MIT-MAGIC-COOKIE-1", cookie))
+        authorisation = ffi.new("xcb_auth_info_t *")
+        authorisation.name, authorisation.namelen = name, len(name) - 1
+        authorisation.data, authorisation.datalen = data, len(cookie)
+        screen = ffi.new("int *")
+        self._conn = lib.xcb_connect_to_display_with_auth_info(display.encode(), authorisation, screen)
+        self.pref_screen = screen[0]
+        self.invalid()
+        self._init_x()
+
+
+class Connection:
+    """`name` is ":12"; `cookie` the 16 bytes of its MIT-MAGIC-COOKIE-1."""
+
+    def __init__(self, name: str, cookie: bytes) -> None:
+        with x_errors("connecting"):
+            self.x = _Authorised(name, cookie)
+            self.core = self.x.core
+            self.root: int = self.x.get_setup().roots[0].root
+            self.test = self.x(xcffib.xtest.key)
+            cookies = [self.core.InternAtom(False, len(atom), atom) for atom in _ATOMS]
+            self.atoms: dict[str, int] = {atom: cookie.reply().atom for atom, cookie in zip(_ATOMS, cookies, strict=True)}
+            damage_extension = self.x(xcffib.damage.key)
+            damage_extension.QueryVersion(1, 1).reply()
+            self._damage_extension = damage_extension
+            self._damage = self.x.generate_id()
+            damage_extension.Create(self._damage, self.root, xcffib.damage.ReportLevel.NonEmpty)
+            mask = EventMask.PropertyChange | EventMask.SubstructureNotify
+            self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [mask])
+            self.sync()
+        self._descriptor = self.x.get_file_descriptor()
+        self._pending: list[Any] = []
+
+    def sync(self) -> None:
+        """One round trip: everything sent before has been carried out by the server."""
+        self.core.GetInputFocus().reply()
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is; a round trip."""
+        reply = self.core.QueryPointer(self.root).reply()
+        return reply.root_x, reply.root_y
+
+    def next_event(self, timeout_s: float) -> Any | None:
+        """The next event that is not a damage report about nothing, or None after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self.x.poll_for_event()
+            if event is not None:
+                return event
+            self.x.flush()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return None
+            select.select([self._descriptor], [], [], remaining)
+            if self.x.has_error():
+                raise xcffib.ConnectionException("connection lost")
+
+    def wait_for_drawing(self, timeout_s: float) -> bool:
+        """Whether something was drawn within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self.next_event(max(0.0, deadline - time.monotonic()))
+            if event is None:
+                return False
+            if isinstance(event, xcffib.damage.NotifyEvent):
+                return True
+
+    def forget_drawing(self) -> None:
+        """Ask to be told of the next drawing again."""
+        self._damage_extension.Subtract(self._damage, 0, 0)
+        self.x.flush()
+
+    def set_string(self, window: int, name: int, kind: int, data: bytes) -> None:
+        self.core.ChangeProperty(PropMode.Replace, window, name, kind, 8, len(data), data)
+
+    def property_bytes(self, window: int, name: int, limit: int = 1 << 20) -> bytes:
+        """The raw value of a property, empty when it is not set."""
+        reply = self.core.GetProperty(False, window, name, Atom.Any, 0, limit // 4).reply()
+        return b"".join(reply.value) if reply.format == 8 else bytes(reply.value.buf())
+
+    def send_root_message(self, window: int, kind: str, data: list[int]) -> None:
+        """A client message about `window` to the window manager."""
+        payload = struct.pack("<5i", *data)
+        event = struct.pack("<BBHII20s", 33, 32, 0, window, self.atoms[kind], payload)
+        mask = EventMask.SubstructureRedirect | EventMask.SubstructureNotify
+        self.core.SendEvent(False, self.root, mask, event)
+        self.x.flush()
+
+    def close(self) -> None:
+        try:
+            self.x.disconnect()
+        except (xcffib.ConnectionException, OSError):
+            return

@@ -1,0 +1,189 @@
+"""The embedded desktop: a real X server, window manager and applications, driven from outside. Invariant: input, pixels and files
+never pass through a guest process, and one worker thread does all that blocks, so the event loop never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from deskhand.actions.ops import Op
+from deskhand.desktop.base import Completed, Frame, Template, Window
+from deskhand.desktop.embedded import windows
+from deskhand.desktop.embedded.box import Isolation, available_isolation
+from deskhand.desktop.embedded.connection import x_errors
+from deskhand.desktop.embedded.performer import Performer
+from deskhand.desktop.embedded.selection import read as read_selection
+from deskhand.desktop.embedded.session import Session
+from deskhand.errors import ConfigError, InfrastructureError
+
+Result = TypeVar("Result")
+
+REMEMBERED_ACTIONS = 64
+ANSWER_MARGIN_S = 10.0
+
+
+class EmbeddedDesktop:
+    """Fulfils `StagedDesktop`. `quiet_ms` without change is a settled screen, `cap_s` the longest wait for one.
+
+    `isolation` None takes the best that the machine allows; asking for "namespaces" where there are none is a `ConfigError`.
+    """
+
+    def __init__(
+        self, *, label: str | None = None, isolation: Isolation | None = None, quiet_ms: float = 60.0, cap_s: float = 2.0
+    ) -> None:
+        available, reason = available_isolation()
+        if isolation == "namespaces" and available != "namespaces":
+            raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
+        self.isolation: Isolation = isolation or available
+        self.label = label or secrets.token_hex(6)
+        self.quiet_ms = quiet_ms
+        self.cap_s = cap_s
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"deskhand-desktop-{self.label}")
+        self._session: Session | None = None
+        self._performer: Performer | None = None
+        self._done: OrderedDict[str, Frame] = OrderedDict()
+        self._untouched: Frame | None = None
+        self._closed = False
+
+    async def _call(self, function: Callable[[], Result], budget_s: float) -> Result:
+        """Run on the worker; when it does not come back the X server is ended, which makes it come back with an error."""
+        if self._closed:
+            raise InfrastructureError(f"desktop {self.label} is closed")
+        future = self._worker.submit(function)
+        waiting = asyncio.wrap_future(future)
+        try:
+            return await asyncio.wait_for(asyncio.shield(waiting), budget_s + ANSWER_MARGIN_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            if self._session is not None:
+                await asyncio.to_thread(self._session.x_server.stop)
+            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise InfrastructureError(f"desktop {self.label} did not answer within {budget_s + ANSWER_MARGIN_S:g} s") from None
+
+    def _parts(self) -> tuple[Session, Performer]:
+        if self._session is None or self._performer is None:
+            raise InfrastructureError(f"desktop {self.label} has no session; reset it first")
+        return self._session, self._performer
+
+    async def reset(self, template: Template) -> Frame:
+        """A new X server, window manager and home. Nothing is done when the desktop was reset to `template` and not touched since."""
+        if self._untouched is not None and self._session is not None and self._session.template == template:
+            return self._untouched
+
+        def build() -> Frame:
+            self._end_session()
+            self._session = Session(self.label, template, self.isolation)
+            self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
+            with x_errors("starting"):
+                return self._performer.first_frame()
+
+        self._untouched = None
+        self._done.clear()
+        frame = await self._call(build, 40.0)
+        self._untouched = frame
+        return frame
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        """See `Desktop.perform`. Ops that only speak to the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
+        if action_id in self._done:
+            return self._done[action_id]
+        _, performer = self._parts()
+        plan = performer.plan(ops)
+
+        def perform() -> Frame:
+            if action_id in self._done:
+                return self._done[action_id]
+            frame = performer.perform(plan)
+            self._done[action_id] = frame
+            while len(self._done) > REMEMBERED_ACTIONS:
+                self._done.popitem(last=False)
+            return frame
+
+        self._untouched = None
+        return await self._call(perform, plan.longest_s)
+
+    async def observe(self) -> Frame:
+        _, performer = self._parts()
+        return await self._on_x(performer.observe, "observing", self.cap_s)
+
+    async def _on_x(self, function: Callable[[], Result], doing: str, budget_s: float) -> Result:
+        def guarded() -> Result:
+            with x_errors(doing):
+                return function()
+
+        return await self._call(guarded, budget_s)
+
+    async def run(
+        self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> Completed:
+        session, _ = self._parts()
+        self._untouched = None
+        return await asyncio.to_thread(session.box.run, argv, timeout_s, env, cwd)
+
+    async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
+        session, _ = self._parts()
+        self._untouched = None
+        return await asyncio.to_thread(session.box.launch, argv, env, cwd)
+
+    async def windows(self) -> list[Window]:
+        session, _ = self._parts()
+        return await self._on_x(lambda: windows.list_windows(session.connection), "listing windows", 2.0)
+
+    async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
+        session, _ = self._parts()
+        return await self._on_x(
+            lambda: windows.wait_windows(session.connection, match, timeout_s, count), f"waiting for window '{match}'", timeout_s
+        )
+
+    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+        session, _ = self._parts()
+        self._untouched = None
+        return await self._on_x(lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0)
+
+    async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
+        session, _ = self._parts()
+        return await self._on_x(lambda: read_selection(session.connection, selection), "reading the clipboard", 2.0)
+
+    async def pull(self, path: str) -> bytes:
+        session, _ = self._parts()
+        return await asyncio.to_thread(session.home.read, path)
+
+    async def push(self, path: str, data: bytes) -> None:
+        session, _ = self._parts()
+        self._untouched = None
+        await asyncio.to_thread(session.home.write, path, data)
+
+    async def listdir(self, path: str) -> list[str]:
+        session, _ = self._parts()
+        return await asyncio.to_thread(session.home.names, path)
+
+    async def accessibility_tree(self) -> str | None:
+        """None: no accessibility bus runs in this desktop."""
+        return None
+
+    def processes(self) -> list[int]:
+        """Host process ids of this desktop now (X server, box, guests)."""
+        return self._session.processes() if self._session else []
+
+    def _end_session(self) -> None:
+        session, self._session, self._performer = self._session, None, None
+        if session is not None:
+            session.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
+        if self._session is not None:
+            self._session.x_server.stop()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._end_session()

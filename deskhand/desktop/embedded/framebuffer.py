@@ -1,0 +1,87 @@
+"""The screen's pixels, read from the X server's memory. Invariant: a copy that leaves here is whole, of the right size, not black.
+
+`Xvfb -fbdir` keeps the screen in a file of the X window dump format: big-endian 32-bit header words, a colour map of
+12-byte entries, then rows of little-endian BGRX. The pointer is part of the picture.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from deskhand.errors import FrameError
+
+_XWD_VERSION = 7
+_PIXEL_MASK = np.uint32(0x00FFFFFF)
+
+
+class Framebuffer:
+    """Maps the dump file at `path`. Raises `FrameError` when it is not a `width` x `height` screen of 32-bit pixels."""
+
+    def __init__(self, path: Path, width: int, height: int) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        words = struct.unpack(">25I", self._map[:100])
+        header_size, version, found_width, found_height = words[0], words[1], words[4], words[5]
+        bits_per_pixel, bytes_per_line, colours = words[11], words[12], words[19]
+        if version != _XWD_VERSION or bits_per_pixel != 32 or words[7] != 0:
+            raise FrameError(f"{path}: not a little-endian 32-bit X window dump")
+        if (found_width, found_height) != (width, height):
+            raise FrameError(f"{path}: screen is {found_width}x{found_height}, wanted {width}x{height}")
+        offset = header_size + colours * 12
+        if len(self._map) < offset + bytes_per_line * height:
+            raise FrameError(f"{path}: truncated")
+        rows = np.frombuffer(self._map, dtype="<u4", count=bytes_per_line // 4 * height, offset=offset)
+        self.live = rows.reshape(height, bytes_per_line // 4)[:, :width]
+        """`uint32[H, W]`: the screen as it is at this moment; it changes under the reader."""
+
+    def changed_since(self, pixels: np.ndarray) -> bool:
+        """Whether the screen differs from a copy made by `copy`."""
+        return not np.array_equal(self.live & _PIXEL_MASK, pixels)
+
+    def copy(self) -> np.ndarray:
+        """`uint32[H, W]` with the undefined fourth byte set to zero."""
+        return self.live & _PIXEL_MASK
+
+    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
+        """A copy during which nothing was drawn, or None when every attempt saw a change."""
+        for _ in range(attempts):
+            pixels = self.copy()
+            if not self.changed_since(pixels):
+                return pixels
+        return None
+
+
+def check_not_black(pixels: np.ndarray) -> None:
+    """Raises `FrameError` for an all-black screen: the root window is never black, so nothing was drawn."""
+    if not pixels.any():
+        raise FrameError("the screen is black; the X server has drawn nothing")
+
+
+def changed_box(before: np.ndarray | None, after: np.ndarray) -> tuple[int, int, int, int] | None:
+    """The half-open box (left, top, right, bottom) of the pixels that differ, or None."""
+    if before is None or before.shape != after.shape:
+        return (0, 0, after.shape[1], after.shape[0])
+    different = before != after
+    rows = np.flatnonzero(different.any(axis=1))
+    if rows.size == 0:
+        return None
+    columns = np.flatnonzero(different[rows[0] : rows[-1] + 1].any(axis=0))
+    return (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+
+
+class PixelHash:
+    """A 64-bit universal hash: the sum of pixel words times fixed random odd numbers, modulo 2^64. The same in every process."""
+
+    def __init__(self, width: int, height: int) -> None:
+        generator = np.random.default_rng(20_240_229)
+        self._weights = generator.integers(0, 2**63, size=width * height, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+    def __call__(self, pixels: np.ndarray) -> str:
+        words = pixels.reshape(-1)
+        with np.errstate(over="ignore"):
+            total = int(np.multiply(words, self._weights, dtype=np.uint64).sum(dtype=np.uint64))
+        return f"{total:016x}"

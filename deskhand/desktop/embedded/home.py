@@ -1,0 +1,136 @@
+"""A guest's home folder seen from the host. Invariant: no path that a guest made leads the host out of the home.
+
+Every step of a path is opened without following links, relative to the folder before it, so that nothing can be swapped
+in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+LIMIT_BYTES = 64 * 1024 * 1024
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class Home:
+    """`root` on the host is `guest_root` for the guest. A symbolic link inside a path is followed when it stays in the home."""
+
+    def __init__(self, root: Path, guest_root: str) -> None:
+        self.root = root
+        self._guest_root = PurePosixPath(guest_root)
+
+    def fill(self, template: Path) -> None:
+        """Copy `template` into the (new) home."""
+        shutil.copytree(template, self.root, symlinks=True)
+        self.root.chmod(0o700)
+
+    def _parts(self, path: str) -> list[str]:
+        pure = PurePosixPath(path)
+        if pure.is_absolute():
+            try:
+                pure = pure.relative_to(self._guest_root)
+            except ValueError:
+                raise FileNotFoundError(errno.ENOENT, "not in the guest's home", path) from None
+        parts: list[str] = []
+        for part in pure.parts:
+            if part == "..":
+                if not parts:
+                    raise FileNotFoundError(errno.ENOENT, "not in the guest's home", path)
+                parts.pop()
+            else:
+                parts.append(part)
+        if any("\0" in part for part in parts):
+            raise FileNotFoundError(errno.ENOENT, "not a path", path)
+        return parts
+
+    @contextmanager
+    def _folder(self, parts: list[str], create: bool) -> Iterator[int]:
+        descriptor = os.open(self.root, _FOLDER)
+        try:
+            for part in parts:
+                if create:
+                    try:
+                        os.mkdir(part, 0o755, dir_fd=descriptor)
+                    except FileExistsError:
+                        pass
+                deeper = os.open(part, _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = deeper
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _resolved(self, path: str) -> list[str]:
+        """Parts of `path` with the links that stay inside the home followed. Raises `PermissionError` for one that leaves it."""
+        pending, done = self._parts(path), []
+        for _ in range(64):
+            if not pending:
+                return done
+            part = pending.pop(0)
+            with self._folder(done, create=False) as folder:
+                try:
+                    target = os.readlink(part, dir_fd=folder)
+                except OSError:
+                    done.append(part)
+                    continue
+            try:
+                base = self._parts(str(PurePosixPath(*done, target)) if not target.startswith("/") else target)
+            except FileNotFoundError:
+                raise PermissionError(errno.EPERM, "a link that leaves the home", path) from None
+            pending, done = base + pending, []
+        raise PermissionError(errno.ELOOP, "too many links", path)
+
+    def read(self, path: str, limit: int = LIMIT_BYTES) -> bytes:
+        """A regular file's bytes. Raises `FileNotFoundError`; `PermissionError` for a link out of the home or what is no regular file."""
+        parts = self._resolved(path)
+        if not parts:
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+        try:
+            with self._folder(parts[:-1], create=False) as folder:
+                descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ENOENT):
+                raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
+            raise PermissionError(error.errno, "not a regular file of the guest's home", path) from None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise PermissionError(errno.EPERM, "not a regular file", path)
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise PermissionError(errno.EFBIG, f"larger than {limit} bytes", path)
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, creating folders. Raises `PermissionError` when a link or a special file is in the way."""
+        parts = self._resolved_for_write(path)
+        try:
+            with self._folder(parts[:-1], create=True) as folder:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(parts[-1], flags, 0o644, dir_fd=folder)
+        except OSError as error:
+            raise PermissionError(error.errno, "cannot be written in the guest's home", path) from None
+        with os.fdopen(descriptor, "wb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PermissionError(errno.EPERM, "not a regular file", path)
+            file.write(data)
+
+    def _resolved_for_write(self, path: str) -> list[str]:
+        parts = self._parts(path)
+        if not parts:
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+        return parts
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a folder. Raises `FileNotFoundError` when there is no such folder."""
+        try:
+            with self._folder(self._resolved(path), create=False) as folder:
+                return sorted(os.listdir(folder))
+        except (NotADirectoryError, FileNotFoundError):
+            raise FileNotFoundError(errno.ENOENT, "no such folder in the guest's home", path) from None

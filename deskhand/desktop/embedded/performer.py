@@ -1,0 +1,212 @@
+"""Carrying out ops. Invariant: all ops of an action are checked before the first is performed, and a failure on the way is `DeliveryUnknown`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from deskhand.actions.keys import character_keysym, keysym
+from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Op, Point, Scroll, Type, Wait, to_screen_px
+from deskhand.desktop.base import Frame
+from deskhand.desktop.embedded import framebuffer as pixels_of
+from deskhand.desktop.embedded.connection import x_errors
+from deskhand.desktop.embedded.input import BUTTONS, Hand
+from deskhand.desktop.embedded.session import Session
+from deskhand.desktop.embedded.settle import Settled, settle
+from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
+
+MAXIMUM_WAIT_S = 30.0
+MAXIMUM_TEXT = 20_000
+MAXIMUM_NOTCHES = 100
+MAXIMUM_CLICKS = 5
+MAXIMUM_PATH = 1000
+_BETWEEN_OPS_QUIET_S = 0.03
+_BETWEEN_OPS_CAP_S = 0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Checked ops with their points in screen pixels."""
+
+    steps: tuple[tuple[Op, tuple[tuple[int, int], ...]], ...]
+    longest_s: float
+
+
+class Performer:
+    """Performs on `session`; used by one thread, except `plan`, which touches nothing."""
+
+    def __init__(self, session: Session, quiet_s: float, cap_s: float) -> None:
+        self._session = session
+        self._quiet_s = quiet_s
+        self._cap_s = cap_s
+        self._hand = Hand(session.connection, self._catch_up)
+        self._hash = pixels_of.PixelHash(session.template.width, session.template.height)
+        self._sequence = 0
+        self._last: np.ndarray | None = None
+
+    def plan(self, ops: list[Op]) -> Plan:
+        """Raises `AgentError` for the first op that cannot be performed on this screen."""
+        longest = self._cap_s
+        steps = []
+        for op in ops:
+            points = tuple(self._px(point) for point in _points(op))
+            _check(op)
+            longest += _duration(op)
+            steps.append((op, points))
+        return Plan(tuple(steps), longest)
+
+    def _px(self, point: Point) -> tuple[int, int]:
+        return to_screen_px(point, self._session.template.width, self._session.template.height)
+
+    def perform(self, plan: Plan) -> Frame:
+        """Raises `DeliveryUnknown` when it fails after the first input was sent."""
+        with x_errors("getting ready to act"):
+            self._session.connection.sync()
+        try:
+            previous: Op | None = None
+            for op, points in plan.steps:
+                if previous is not None and _must_catch_up(previous, op):
+                    self._catch_up()
+                self._do(op, points)
+                previous = op
+            return self.observe()
+        except (FrameError, DeliveryUnknown):
+            raise
+        except Exception as error:
+            raise DeliveryUnknown(f"the desktop failed while it acted: {type(error).__name__} {error}") from error
+
+    def _do(self, op: Op, points: tuple[tuple[int, int], ...]) -> None:
+        hand = self._hand
+        match op:
+            case Move():
+                hand.move(*points[0])
+            case Click():
+                hand.click(points[0] if points else None, op.button, op.count, op.modifiers)
+            case MouseDown() | MouseUp():
+                if points:
+                    hand.move(*points[0])
+                (hand.press if isinstance(op, MouseDown) else hand.release)(op.button)
+            case Drag():
+                hand.drag(list(points), op.button, op.modifiers)
+            case Scroll():
+                if points:
+                    hand.move(*points[0])
+                hand.scroll(op.dx, op.dy, op.modifiers)
+            case Type():
+                hand.type(op.text)
+            case Key():
+                hand.chord(op.keys)
+            case KeyDown():
+                hand.key_down(op.key)
+            case KeyUp():
+                hand.key_up(op.key)
+            case Wait():
+                self._session.connection.sync()
+                time.sleep(op.seconds)
+        self._session.connection.x.flush()
+
+    def _catch_up(self) -> None:
+        settle(self._session.connection, self._session.framebuffer, _BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
+
+    def first_frame(self) -> Frame:
+        """The settled screen of a fresh desktop, with the pointer out of the way."""
+        self._hand.move(self._session.template.width - 2, self._session.template.height - 2)
+        return self.observe()
+
+    def observe(self) -> Frame:
+        """The settled screen. Raises `FrameError` for a black one, `InfrastructureError` when the desktop has died."""
+        settled = settle(self._session.connection, self._session.framebuffer, self._quiet_s, self._cap_s)
+        if not self._session.box.alive():
+            raise InfrastructureError("the desktop's box has ended")
+        return self._frame(settled)
+
+    def _frame(self, settled: Settled) -> Frame:
+        pixels = settled.pixels
+        pixels_of.check_not_black(pixels)
+        box = pixels_of.changed_box(self._last, pixels)
+        self._last = pixels
+        self._sequence += 1
+        pixels.flags.writeable = False
+        height, width = pixels.shape
+        bgrx = pixels.view(np.uint8).reshape(height, width, 4)
+        return Frame(
+            bgrx=bgrx,
+            sequence=self._sequence,
+            content_hash=self._hash(pixels),
+            settled_ms=settled.elapsed_s * 1000,
+            settle_reason=settled.reason,
+            changed_bbox=box,
+            cursor=self._session.connection.pointer(),
+        )
+
+
+def _points(op: Op) -> tuple[Point, ...]:
+    match op:
+        case Move():
+            return (op.point,)
+        case Click() | MouseDown() | MouseUp() | Scroll():
+            return (op.point,) if op.point is not None else ()
+        case Drag():
+            return op.path
+        case _:
+            return ()
+
+
+def _check(op: Op) -> None:
+    match op:
+        case Click():
+            if not 1 <= op.count <= MAXIMUM_CLICKS:
+                raise AgentError(f"click count {op.count} is not 1..{MAXIMUM_CLICKS}")
+        case Drag():
+            if not 2 <= len(op.path) <= MAXIMUM_PATH:
+                raise AgentError(f"a drag has 2..{MAXIMUM_PATH} points, not {len(op.path)}")
+        case Scroll():
+            if max(abs(op.dx), abs(op.dy)) > MAXIMUM_NOTCHES:
+                raise AgentError(f"scroll of {op.dx},{op.dy} notches; the most is {MAXIMUM_NOTCHES}")
+        case Type():
+            if len(op.text) > MAXIMUM_TEXT:
+                raise AgentError(f"text of {len(op.text)} characters; the most is {MAXIMUM_TEXT}")
+            for character in op.text:
+                character_keysym(character)
+        case Key():
+            if not op.keys:
+                raise AgentError("a key op needs a key")
+            for name in op.keys:
+                keysym(name)
+        case KeyDown() | KeyUp():
+            keysym(op.key)
+        case Wait():
+            if not 0 <= op.seconds <= MAXIMUM_WAIT_S:
+                raise AgentError(f"wait of {op.seconds:g} s is not 0..{MAXIMUM_WAIT_S:g}")
+        case _:
+            pass
+    if isinstance(op, (Click, MouseDown, MouseUp, Drag)) and op.button not in BUTTONS:
+        raise AgentError(f"unknown mouse button {op.button!r}; use one of {', '.join(BUTTONS)}")
+    if isinstance(op, (Click, Drag, Scroll)):
+        for name in op.modifiers:
+            keysym(name)
+
+
+def _duration(op: Op) -> float:
+    match op:
+        case Wait():
+            return op.seconds
+        case Drag():
+            return 2.0 + 1.0 * len(op.path)
+        case Type():
+            return _BETWEEN_OPS_CAP_S + 0.05 * len(op.text)
+        case _:
+            return _BETWEEN_OPS_CAP_S
+
+
+_POINTER_OPS = (Click, MouseDown, MouseUp, Drag, Scroll)
+_KEY_OPS = (Type, Key, KeyDown, KeyUp)
+
+
+def _must_catch_up(previous: Op, op: Op) -> bool:
+    """Input after a change of device or place is sent only when the guests have acted on the input before (focus, menus)."""
+    if isinstance(previous, _KEY_OPS):
+        return isinstance(op, _POINTER_OPS) or (isinstance(previous, Key) and isinstance(op, (Type, Key)))
+    return isinstance(previous, _POINTER_OPS) and isinstance(op, (*_POINTER_OPS, *_KEY_OPS))

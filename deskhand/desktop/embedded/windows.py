@@ -1,0 +1,133 @@
+"""Managed windows as the X server tells them. Invariant: nothing here asks a guest program; every box is in screen pixels."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import xcffib.xproto
+from xcffib.xproto import Atom, WindowClass
+
+from deskhand.desktop.base import Window
+from deskhand.desktop.embedded.connection import Connection
+from deskhand.errors import InfrastructureError
+
+_STATIC_GRAVITY = 10
+_FROM_PAGER = 2
+_POLL_S = 0.01
+
+
+def list_windows(connection: Connection) -> list[Window]:
+    """`_NET_CLIENT_LIST`, oldest first; a window that goes away while it is asked about is left out."""
+    identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+    windows = []
+    for identity in identities:
+        try:
+            windows.append(_describe(connection, identity))
+        except xcffib.ProtocolException:
+            continue
+    return windows
+
+
+def _cardinals(connection: Connection, window: int, name: str) -> list[int]:
+    data = connection.core.GetProperty(False, window, connection.atoms[name], Atom.Any, 0, 1024).reply()
+    return list(struct.unpack(f"<{data.value_len}I", data.value.buf())) if data.format == 32 else []
+
+
+def _describe(connection: Connection, identity: int) -> Window:
+    core, atoms = connection.core, connection.atoms
+    geometry = core.GetGeometry(identity)
+    position = core.TranslateCoordinates(identity, connection.root, 0, 0)
+    names = [core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)]
+    extents = core.GetProperty(False, identity, atoms["_NET_FRAME_EXTENTS"], Atom.Any, 0, 4)
+    box, origin = geometry.reply(), position.reply()
+    title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
+    frame = extents.reply()
+    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if frame.value_len == 4 else (0, 0, 0, 0)
+    return Window(
+        id=identity,
+        title=title or old_title,
+        wm_class=wm_class.rstrip("\0").replace("\0", "."),
+        x=origin.dst_x,
+        y=origin.dst_y,
+        width=box.width,
+        height=box.height,
+        frame_top=top,
+        frame_left=left,
+    )
+
+
+def matching(windows: list[Window], match: str) -> list[Window]:
+    """Windows with `match` as a case-insensitive substring of class or title."""
+    wanted = match.lower()
+    return [window for window in windows if wanted in window.wm_class.lower() or wanted in window.title.lower()]
+
+
+def wait_windows(connection: Connection, match: str, timeout_s: float, count: int) -> list[Window]:
+    """Raises `InfrastructureError` when fewer than `count` windows match within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        windows = list_windows(connection)
+        found = matching(windows, match)
+        if len(found) >= count:
+            return found
+        if time.monotonic() > deadline:
+            seen = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
+            raise InfrastructureError(f"no {count} window(s) '{match}' within {timeout_s:g} s; windows: {seen}")
+        if not windows or connection.next_event(_POLL_S) is not None:
+            time.sleep(_POLL_S / 2)
+
+
+def place(connection: Connection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0) -> Window:
+    """Ask the window manager; returns the window once it is there, or as it is after `timeout_s` (it may keep a minimum size)."""
+    width, height = width or window.width, height or window.height
+    atoms = connection.atoms
+    maximised = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
+    connection.send_root_message(window.id, "_NET_WM_STATE", maximised)
+    flags = _STATIC_GRAVITY | 0xF << 8 | _FROM_PAGER << 12
+    connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, x, y, width, height])
+    deadline = time.monotonic() + timeout_s
+    stable_since, last = time.monotonic(), None
+    while True:
+        try:
+            current = _describe(connection, window.id)
+        except xcffib.ProtocolException as error:
+            raise InfrastructureError(f"window '{window.title}' went away while it was placed") from error
+        now = time.monotonic()
+        if (current.x, current.y, current.width, current.height) == (x, y, width, height):
+            return current
+        if current != last:
+            last, stable_since = current, now
+        if now > deadline or (now - stable_since > 0.3 and current != window):
+            return current
+        time.sleep(_POLL_S / 2)
+
+
+def wait_window_manager(connection: Connection, timeout_s: float = 20.0) -> None:
+    """Until the window manager really manages: it says so before it listens, so a window of ours is shown until it is taken up."""
+    deadline = time.monotonic() + timeout_s
+    while not _cardinals(connection, connection.root, "_NET_SUPPORTING_WM_CHECK"):
+        _give_up_after(deadline, timeout_s)
+        connection.next_event(_POLL_S)
+    probe = connection.x.generate_id()
+    core = connection.core
+    core.CreateWindow(0, probe, connection.root, 0, 0, 8, 8, 0, WindowClass.InputOutput, 0, 0, [])
+    while True:
+        core.MapWindow(probe)
+        connection.sync()
+        attempt_ends = time.monotonic() + 0.05
+        while time.monotonic() < attempt_ends:
+            if probe in _cardinals(connection, connection.root, "_NET_CLIENT_LIST"):
+                core.DestroyWindow(probe)
+                while probe in _cardinals(connection, connection.root, "_NET_CLIENT_LIST"):
+                    _give_up_after(deadline, timeout_s)
+                    connection.next_event(_POLL_S)
+                return
+            connection.next_event(_POLL_S)
+        _give_up_after(deadline, timeout_s)
+        core.UnmapWindow(probe)
+
+
+def _give_up_after(deadline: float, timeout_s: float) -> None:
+    if time.monotonic() > deadline:
+        raise InfrastructureError(f"the window manager did not answer within {timeout_s:g} s; is openbox installed?")

@@ -1,0 +1,96 @@
+"""One virtual X server. Invariant: only holders of the cookie reach it, never over TCP, and its pixels are in a file of ours."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+from deskhand.desktop.embedded import processes
+from deskhand.errors import ConfigError, InfrastructureError
+
+MINIMUM_SIZE = (256, 192)
+MAXIMUM_SIZE = (1920, 1200)
+START_TIMEOUT_S = 20.0
+
+
+class XServer:
+    """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size."""
+
+    def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str]) -> None:
+        if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
+            raise ConfigError(f"screen size {width}x{height}: use 256x192 to 1920x1200")
+        if shutil.which("Xvfb") is None:
+            raise ConfigError("Xvfb is not installed; apt-get install xvfb")
+        self.folder = folder
+        self.cookie = os.urandom(16)
+        self.log = folder / "xvfb.log"
+        self.framebuffer_path = folder / "Xvfb_screen0"
+        server_authority = folder / "server-authority"
+        server_authority.write_bytes(authority_record(self.cookie))
+        reader, writer = os.pipe()
+        command = ["setpriv", "--pdeathsig", "KILL", "Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
+        command += ["-fbdir", str(folder), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        command += ["-extension", "GLX", "-extension", "MIT-SHM"]
+        try:
+            with self.log.open("wb") as log:
+                self.process = processes.start(
+                    command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/"
+                )
+        except FileNotFoundError as error:
+            raise ConfigError("setpriv is not installed; apt-get install util-linux") from error
+        finally:
+            os.close(writer)
+        try:
+            self.number = self._read_number(reader)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            os.close(reader)
+        self.name = f":{self.number}"
+        self.socket_path = Path(f"/tmp/.X11-unix/X{self.number}")
+        self.authority = folder / "authority"
+        self.authority.write_bytes(authority_record(self.cookie))
+
+    def _read_number(self, reader: int) -> int:
+        text = b""
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([reader], [], [], START_TIMEOUT_S)
+            chunk = os.read(reader, 64) if ready else b""
+            if not chunk:
+                lines = self.log.read_text(errors="replace").strip().splitlines() or ["no message"]
+                raise InfrastructureError(f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable")
+            text += chunk
+        return int(text)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End it and remove its socket and lock. Idempotent."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+            if hasattr(self, "number"):
+                remove_traces(self.number, self.process.pid)
+
+
+def remove_traces(number: int, pid: int) -> None:
+    """Remove the lock and the socket of a server that was killed, if the lock is still its own."""
+    lock = Path(f"/tmp/.X{number}-lock")
+    try:
+        if int(lock.read_text()) == pid:
+            Path(f"/tmp/.X11-unix/X{number}").unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
+    except (OSError, ValueError):
+        return
+
+
+def authority_record(cookie: bytes) -> bytes:
+    """One Xauthority entry that matches any host and display: family, address, number, name, data, each length-prefixed."""
+    name = b"MIT-MAGIC-COOKIE-1"
+    return struct.pack(">HHHH", 0xFFFF, 0, 0, len(name)) + name + struct.pack(">H", len(cookie)) + cookie

@@ -1,0 +1,155 @@
+"""Leases on embedded desktops. Invariant: a desktop is used by one lease only, and what is released is torn down, never reused.
+
+Spares are started in the background, so a lease is usually handed a desktop that is already up. An epoch rises with every lease:
+it tells a late caller that its lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import ConfigError, InfrastructureError
+
+START_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to use `desktop` until it is released; `epoch` is unique in its pool."""
+
+    desktop: StagedDesktop
+    epoch: int
+
+
+class DesktopPool:
+    """At most `size` leases at a time and `spares` desktops kept ready in the state `template`.
+
+    `make` builds a desktop that is not started. Raises `ConfigError` for wrong numbers.
+    """
+
+    def __init__(
+        self, size: int, template: Template | None = None, *, spares: int = 1, make: Callable[[], StagedDesktop] = EmbeddedDesktop
+    ) -> None:
+        if size < 1 or spares < 0:
+            raise ConfigError(f"pool of {size} desktops with {spares} spares: size must be >= 1 and spares >= 0")
+        self.size = size
+        self.template = template or Template()
+        self._spares = spares
+        self._make = make
+        self._places = asyncio.Semaphore(size)
+        self._ready: list[tuple[Template, StagedDesktop]] = []
+        self._background: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._leased: dict[int, StagedDesktop] = {}
+        self._epoch = 0
+        self._closed = False
+        self._failure: InfrastructureError | ConfigError | None = None
+
+    async def __aenter__(self) -> DesktopPool:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the first desktop, so that a machine that cannot run any says so at once. Raises `ConfigError` or `InfrastructureError`."""
+        self._ready.append((self.template, await self._started(self.template)))
+        self._refill()
+
+    async def _started(self, template: Template) -> StagedDesktop:
+        failure: InfrastructureError | None = None
+        for _ in range(START_ATTEMPTS):
+            desktop = self._make()
+            try:
+                await desktop.reset(template)
+                return desktop
+            except InfrastructureError as error:
+                failure = error
+                await desktop.close()
+            except BaseException:
+                await desktop.close()
+                raise
+        raise InfrastructureError(
+            f"no desktop started in {START_ATTEMPTS} attempts ({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
+        ) from failure
+
+    async def lease(self, template: Template | None = None) -> Lease:
+        """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out."""
+        wanted = template or self.template
+        if self._closed:
+            raise InfrastructureError("the desktop pool is closed")
+        await self._places.acquire()
+        try:
+            desktop = self._take(wanted) or await self._started(wanted)
+            if self._closed:
+                await desktop.close()
+                raise InfrastructureError("the desktop pool is closed")
+        except BaseException:
+            self._places.release()
+            raise
+        self.template = wanted
+        self._epoch += 1
+        self._leased[self._epoch] = desktop
+        self._refill()
+        return Lease(desktop, self._epoch)
+
+    def _take(self, template: Template) -> StagedDesktop | None:
+        for index, (ready_for, desktop) in enumerate(self._ready):
+            if ready_for == template:
+                del self._ready[index]
+                return desktop
+        return None
+
+    def _refill(self) -> None:
+        stale = [entry for entry in self._ready if entry[0] != self.template]
+        if len(self._ready) >= self._spares and stale:
+            self._ready.remove(stale[0])
+            self._spawn(stale[0][1].close())
+        while not self._closed and len(self._ready) + self._starting < self._spares:
+            self._starting += 1
+            self._spawn(self._prepare(self.template))
+
+    def _spawn(self, work) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _prepare(self, template: Template) -> None:
+        try:
+            desktop = await self._started(template)
+        except (InfrastructureError, ConfigError) as error:
+            self._failure = error
+            return
+        finally:
+            self._starting -= 1
+        if self._closed:
+            await desktop.close()
+        else:
+            self._ready.append((template, desktop))
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; its desktop is torn down in the background. A second release of the same lease does nothing."""
+        desktop = self._leased.pop(lease.epoch, None)
+        if desktop is None:
+            return
+        self._spawn(desktop.close())
+        self._places.release()
+        self._refill()
+
+    async def close(self) -> None:
+        """End every desktop, leased or not. Idempotent."""
+        self._closed = True
+        desktops = [desktop for _, desktop in self._ready] + list(self._leased.values())
+        self._ready.clear()
+        self._leased.clear()
+        await asyncio.gather(*(desktop.close() for desktop in desktops), return_exceptions=True)
+        while self._background:
+            with contextlib.suppress(Exception):
+                await asyncio.gather(*self._background, return_exceptions=True)
