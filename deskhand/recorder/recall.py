@@ -1,0 +1,57 @@
+"""What a session remembers of its calls, by message. Invariant: a reply that comes back as history is its recorded tokens.
+
+A conversation is known by a running digest over its messages, so finding the longest call that a new conversation continues
+costs one look-up per message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from deskhand.recorder.graph import Call
+from deskhand.recorder.messages import Message
+
+
+def running_digests(messages: tuple[Message, ...]) -> list[bytes]:
+    """`digests[i]` stands for the first i messages; length `len(messages) + 1`."""
+    digests = [b""]
+    for one in messages:
+        digests.append(hashlib.sha256(digests[-1] + one.digest).digest())
+    return digests
+
+
+class Recall:
+    """The calls of one session, found by the conversation that they end or by the reply that they gave."""
+
+    def __init__(self) -> None:
+        self._by_conversation: dict[bytes, Call] = {}
+        self._by_reply: dict[tuple[bytes, str], Call] = {}
+        self._by_text: dict[str, Call] = {}
+
+    def record(self, messages: tuple[Message, ...], call: Call) -> None:
+        """Remember that `call` answered `messages` with `call.text`. Of calls with the same reply the latest counts."""
+        reply = Message("assistant", (call.text,) if call.text else ())
+        self._by_conversation[running_digests((*messages, reply))[-1]] = call
+        self._by_reply[messages[-1].digest, call.text] = call
+        self._by_text[call.text] = call
+
+    def longest(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
+        """(n, call): the first n messages are `call`'s conversation and its reply, n as large as possible; (0, None) if none."""
+        digests = running_digests(messages)
+        for count in range(len(messages), 0, -1):
+            if messages[count - 1].role == "assistant" and (call := self._by_conversation.get(digests[count])):
+                return count, call
+        return 0, None
+
+    def reply(self, before: Message | None, text: str) -> Call | None:
+        """The call that gave this reply: to the message `before` if there is one, else the latest with that text."""
+        call = self._by_reply.get((before.digest, text)) if before is not None else None
+        return call or self._by_text.get(text)
+
+    def calls_in(self, messages: tuple[Message, ...]) -> set[str]:
+        """Ids of the calls whose replies stand in these messages."""
+        found = set()
+        for before, one in zip((None, *messages), messages, strict=False):
+            if one.role == "assistant" and (call := self.reply(before, one.text)):
+                found.add(call.id)
+        return found
