@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.errors import ConfigError, RecordError
 from deskhand.recorder.messages import Message, Picture
@@ -41,7 +39,8 @@ class ChatRenderer:
 
     def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", keep_replies: bool = False) -> None:
         self.source = source
-        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        backend = tokenizer.backend_tokenizer
+        self._backend = type(backend).from_str(backend.to_str())  # a copy: the switch below must not change the tokenizer of others
         self._backend.encode_special_tokens = True
         self._special = {token.content: index for index, token in self._backend.get_added_tokens_decoder().items() if token.special}
         self.image_id = self._id(IMAGE_PAD)

@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 import structlog
 
 from deskhand.engines.base import Completion, Engine, PreparedImage, Prompt, Sampling
-from deskhand.errors import InfrastructureError, RecordError
+from deskhand.errors import AgentError, InfrastructureError, RecordError
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.invariants import check_completion, check_prompt
 from deskhand.recorder.messages import Message
@@ -171,6 +171,10 @@ class Recorder:
         except RecordError as error:
             self._stop(session, error)
             raise
+        except RequestRefused:
+            raise
+        except AgentError as error:  # the engine cannot hold a request of this length
+            raise RequestRefused(str(error), param="messages", code="context_length_exceeded") from error
         return Reply(request_id, calls, len(prompt.token_ids))
 
     def close(self) -> None:
