@@ -80,7 +80,11 @@ class Box:
         self.guest_home = GUEST_HOME if isolation == "namespaces" else str(home)
         self._guest_control = "/run/box" if isolation == "namespaces" else str(self._control)
         self._environment = environment | {"HOME": self.guest_home} | labels
-        command = self._bwrap_command(folder, binds) if isolation == "namespaces" else [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
+        command = (
+            self._bwrap_command(folder, binds)
+            if isolation == "namespaces"
+            else [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
+        )
         self._process = processes.start(
             command,
             stdin=subprocess.PIPE,
@@ -119,7 +123,20 @@ class Box:
         for name in _VAR:
             command += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
         command += ["--ro-bind", str(passwd), "/etc/passwd", "--ro-bind", str(group), "/etc/group"]
-        command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--perms", "0700", "--dir", "/run/user"]
+        command += [
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--tmpfs",
+            "/tmp",
+            "--tmpfs",
+            "/run",
+            "--perms",
+            "0700",
+            "--dir",
+            "/run/user",
+        ]
         for path in binds:
             command += ["--ro-bind", str(path), str(path)]
         command += ["--bind", str(self._control), "/run/box", "--bind", str(self.home), GUEST_HOME, "--chdir", GUEST_HOME]
@@ -189,7 +206,12 @@ class Box:
         return self._host_pid(job.inner_pid)
 
     def run(
-        self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None, limit: int = OUTPUT_LIMIT_BYTES
+        self,
+        argv: list[str],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        limit: int = OUTPUT_LIMIT_BYTES,
     ) -> Completed:
         """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124 (as timeout(1) has it)."""
         number, job = self._new_job()

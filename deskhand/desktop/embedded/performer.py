@@ -8,7 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from deskhand.actions.keys import character_keysym, keysym
-from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Op, Point, Scroll, Type, Wait, to_screen_px
+from deskhand.actions.ops import (
+    Click,
+    Drag,
+    Key,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Op,
+    Point,
+    Scroll,
+    Type,
+    Wait,
+    to_screen_px,
+)
 from deskhand.desktop.base import Frame
 from deskhand.desktop.embedded import framebuffer as pixels_of
 from deskhand.desktop.embedded.connection import x_errors

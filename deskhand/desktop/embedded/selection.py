@@ -20,7 +20,18 @@ def read(connection: Connection, selection: str, timeout_s: float = 1.0) -> str 
         return None
     window = connection.x.generate_id()
     core.CreateWindow(
-        0, window, connection.root, -10, -10, 1, 1, 0, WindowClass.InputOnly, 0, CW.OverrideRedirect | CW.EventMask, [1, EventMask.PropertyChange]
+        0,
+        window,
+        connection.root,
+        -10,
+        -10,
+        1,
+        1,
+        0,
+        WindowClass.InputOnly,
+        0,
+        CW.OverrideRedirect | CW.EventMask,
+        [1, EventMask.PropertyChange],
     )
     try:
         deadline = time.monotonic() + timeout_s

@@ -38,7 +38,9 @@ def _describe(connection: Connection, identity: int) -> Window:
     core, atoms = connection.core, connection.atoms
     geometry = core.GetGeometry(identity)
     position = core.TranslateCoordinates(identity, connection.root, 0, 0)
-    names = [core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)]
+    names = [
+        core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)
+    ]
     extents = core.GetProperty(False, identity, atoms["_NET_FRAME_EXTENTS"], Atom.Any, 0, 4)
     box, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
@@ -78,7 +80,9 @@ def wait_windows(connection: Connection, match: str, timeout_s: float, count: in
             time.sleep(_POLL_S / 2)
 
 
-def place(connection: Connection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0) -> Window:
+def place(
+    connection: Connection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0
+) -> Window:
     """Ask the window manager; returns the window once it is there, or as it is after `timeout_s` (it may keep a minimum size)."""
     width, height = width or window.width, height or window.height
     atoms = connection.atoms

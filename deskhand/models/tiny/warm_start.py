@@ -55,10 +55,14 @@ class Writer:
         row.taught += [0] * len(context) + [1] * len(target)
 
     def grounding(self, scene: Scene, questions: int, rng: random.Random) -> Row:
-        """One screenshot, `questions` of its questions in random order."""
+        """One screenshot and up to `questions` questions of it, each about another place, in random order."""
         row = Row()
         height, width = scene.pixels.shape[:2]
-        chosen = rng.sample(scene.questions, min(questions, len(scene.questions)))
+        by_place: dict[Any, list[tuple[str, Any]]] = {}
+        for question, rect in scene.questions:
+            by_place.setdefault(rect, []).append((question, rect))
+        places = rng.sample(list(by_place), min(questions, len(by_place)))
+        chosen = [rng.choice(by_place[place]) for place in places]
         for k, (question, rect) in enumerate(chosen):
             self.turn(row, scene.pixels if k == 0 else None, question, click_text(rect, width, height, rng))
         return row

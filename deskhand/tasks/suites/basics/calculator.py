@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
@@ -47,7 +48,7 @@ async def place_calculator(desktop: StagedDesktopLike, seed: int) -> None:
 
 async def display_value(desktop: StagedDesktopLike) -> str:
     """What the display holds, as the program's own copy command gives it."""
-    await desktop.perform([Key(("ctrl", "c"))], action_id="judge-copy")
+    await desktop.perform([Key(("ctrl", "c"))], action_id=f"judge-copy-{uuid.uuid4()}")
     return (await desktop.clipboard() or "").strip()
 
 
@@ -80,14 +81,15 @@ def enter_number(seed: int) -> Task:
         return keys[first], [box for digit, box in keys.items() if digit != first]
 
     async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
-        return [(f"Enter {digit} on the calculator", box) for digit, box in (await boxes(desktop)).items()]
+        keys = await boxes(desktop)
+        return [(instruction(a, b), keys[a]) for a in range(1, 10) for b in range(1, 10) if a != b]
 
     return Task(
         id=f"basics/calculator_number/{seed}",
         family="calculator_number",
         suite="basics",
         seed=seed,
-        instruction=f"Enter {first} {second} on the calculator",
+        instruction=instruction(first, second),
         width=WIDTH,
         height=HEIGHT,
         max_steps=4,
@@ -99,6 +101,10 @@ def enter_number(seed: int) -> Task:
         rearrange=place_calculator,
         metadata={"number": number},
     )
+
+
+def instruction(first: int, second: int) -> str:
+    return f"Enter {first} {second} on the calculator"
 
 
 FAMILIES = (Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys"),)

@@ -13,10 +13,10 @@ from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_l
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
 
-WIDTH, HEIGHT = 256, 192
+WIDTH, HEIGHT = 320, 192
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
 QUESTIONS = ("Ready?", "What now?", "Go on?", "And then?", "Your choice?")
-BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 18, 6, 7
+BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 17, 4, 8
 
 
 class Scene:
@@ -27,13 +27,12 @@ class Scene:
         self.labels = rng.sample(LABELS, 3)
         self.target = rng.choice(self.labels)
         self.question = rng.choice(QUESTIONS)
-        self.width = rng.choice([176, 188, 200])
         self.place_seed = rng.randrange(2**31)
 
     async def setup(self, desktop: StagedDesktopLike) -> None:
         await use_compact_look(desktop)
         extra, cancel, ok = self.labels
-        words = ["--question", "--no-wrap", "--icon-name=", "--title=Question", f"--text={self.question}", f"--width={self.width}"]
+        words = ["--question", "--no-wrap", "--icon-name=", "--title=Question", f"--text={self.question}"]
         buttons = [f"--extra-button={extra}", f"--cancel-label={cancel}", f"--ok-label={ok}"]
         script = 'zenity "$@" > extra.txt; echo $? > status.txt'
         await desktop.launch(["sh", "-c", script, "sh", *words, *buttons])

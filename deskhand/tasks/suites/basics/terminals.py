@@ -54,6 +54,11 @@ class Scene:
         """The title bar's close button of each terminal by colour."""
         return {w.title: close_button(w) for w in await desktop.windows() if w.title in self.colours}
 
+    async def groundings(self, desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+        """What both families could ask of this screen."""
+        run = [(run_instruction(colour, word), box) for colour, box in (await self.bodies(desktop)).items() for word in WORDS]
+        return run + [(close_instruction(colour), box) for colour, box in (await self.close_buttons(desktop)).items()]
+
 
 def click_in(box: Rect) -> Click:
     """A left click in the middle of `box`, in pixels of the small screen."""
@@ -85,9 +90,6 @@ def run_command(seed: int) -> Task:
         boxes = await scene.bodies(desktop)
         return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
 
-    async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
-        return [(run_instruction(colour, scene.word), box) for colour, box in (await scene.bodies(desktop)).items()]
-
     return Task(
         id=f"basics/terminal_run/{seed}",
         family="terminal_run",
@@ -102,7 +104,7 @@ def run_command(seed: int) -> Task:
         oracle=oracle,
         targets=targets,
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
-        groundings=groundings,
+        groundings=scene.groundings,
         rearrange=scene.rearrange,
         metadata={"colours": scene.colours, "target": scene.target},
     )
@@ -129,9 +131,6 @@ def close_terminal(seed: int) -> Task:
         boxes = await scene.close_buttons(desktop)
         return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
 
-    async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
-        return [(close_instruction(colour), box) for colour, box in (await scene.close_buttons(desktop)).items()]
-
     return Task(
         id=f"basics/terminal_close/{seed}",
         family="terminal_close",
@@ -145,7 +144,7 @@ def close_terminal(seed: int) -> Task:
         check=check,
         oracle=oracle,
         targets=targets,
-        groundings=groundings,
+        groundings=scene.groundings,
         rearrange=scene.rearrange,
         metadata={"colours": scene.colours, "target": scene.target},
     )
