@@ -1,0 +1,88 @@
+"""What the vision tower says of a set of images. Invariant: each image is encoded once, and passed back through at most once.
+
+The outputs are cut from the tower's graph and become leaves; micro-batches index into them and add to their gradients;
+`backward` then takes the sums through the tower. When the images are too many to keep the tower's activations, they are
+encoded in chunks without a graph, and each chunk a second time in `backward`.
+
+Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deskhand.engines.base import PreparedImage
+from deskhand.models.forward import encode_images, stack_images, unwrap
+
+
+class Features:
+    """Features of `images` under the weights of now; `gradients=False` (or a frozen tower) keeps no graph.
+
+    `kept_patches`: patches whose activations may be kept.
+    """
+
+    def __init__(self, model: Any, images: Mapping[str, PreparedImage], kept_patches: int, *, gradients: bool) -> None:
+        self._model = model
+        self._device = unwrap(model).lm_head.weight.device
+        self._chunks = _chunks(images.values(), kept_patches)
+        self._rows: dict[str, Tensor] = {}
+        tower = unwrap(model).model.visual
+        self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
+        outputs: list[tuple[Tensor, ...]] = []
+        with torch.set_grad_enabled(self._gradients and len(self._chunks) == 1):
+            for chunk in self._chunks:
+                outputs.append(self._encode(chunk))
+        self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
+        start = 0
+        for image in (image for chunk in self._chunks for image in chunk):
+            self._rows[image.sha256] = torch.arange(start, start + image.tokens, device=self._device)
+            start += image.tokens
+        self._leaves_SH = tuple(
+            torch.cat([layer.detach() for layer in layers]).requires_grad_(self._gradients) for layers in zip(*outputs, strict=True)
+        )
+
+    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
+        """Features [N, H] of placeholders, one tensor per feature layer; () without images.
+
+        `index_N` counts through the tokens of the images `hashes`, one image after the other.
+        """
+        if not hashes:
+            return ()
+        rows_N = torch.cat([self._rows[sha256] for sha256 in hashes])[index_N]
+        return tuple(leaf_SH.index_select(0, rows_N) for leaf_SH in self._leaves_SH)
+
+    def backward(self) -> None:
+        """Add to the tower's gradients what the micro-batches' backward passes have left at the features. Call it once."""
+        gradients = tuple(leaf_SH.grad for leaf_SH in self._leaves_SH)
+        if not self._gradients or any(gradient is None for gradient in gradients):
+            return
+        start = 0
+        for chunk in self._chunks:
+            end = start + sum(image.tokens for image in chunk)
+            outputs = self._graph if self._graph is not None else self._encode(chunk)
+            torch.autograd.backward(outputs, [gradient[start:end] for gradient in gradients if gradient is not None])
+            start = end
+        self._graph = None
+
+    def _encode(self, chunk: list[PreparedImage]) -> tuple[Tensor, ...]:
+        pixels, grids_thw = stack_images(chunk, self._device)
+        assert pixels is not None and grids_thw is not None
+        return encode_images(self._model, pixels, grids_thw)
+
+
+def _chunks(images: Iterable[PreparedImage], patches: int) -> list[list[PreparedImage]]:
+    """Images in order, in lists of at most `patches` patches (a larger image is alone)."""
+    chunks: list[list[PreparedImage]] = []
+    room = 0
+    for image in images:
+        size = image.grid_thw[0] * image.grid_thw[1] * image.grid_thw[2]
+        if size > room:
+            chunks.append([])
+            room = patches
+        chunks[-1].append(image)
+        room -= size
+    return chunks

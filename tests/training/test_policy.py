@@ -1,0 +1,141 @@
+"""The policy's log-probs and gradients: equal to a plain Hugging Face forward pass, and blind to how rows are cut and packed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import BANNED, IMAGE, play, screenshot
+
+from deskhand.engines.base import ImageSpan
+from deskhand.training.batch import TrainingSample
+
+
+def rows(world, merge=True):
+    return [sequence for graph in world.graphs for sequence in graph.sequences(merge)]
+
+
+def plain_logprobs(model, sequence, images):
+    """The sampled tokens' log-probs by the checkpoint's own forward pass, one row, no batch."""
+    ids = torch.tensor([sequence.token_ids])
+    shown = [images[span.sha256] for span in sequence.spans]
+    logits = model(
+        input_ids=ids,
+        pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
+        image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
+        mm_token_type_ids=(ids == IMAGE).int(),
+    ).logits[0].float()
+    logits[:, list(BANNED)] = -float("inf")
+    logprobs = torch.log_softmax(logits / sequence.temperature, -1)
+    where = np.flatnonzero(sequence.sampled)
+    return logprobs[where - 1, ids[0, where]]
+
+
+def gradient(policy, sequences, images, function=lambda logprobs_W: logprobs_W.sum()):
+    """Gradient of a function of the log-probs, as one vector."""
+    policy.model.zero_grad(set_to_none=True)
+    policy.accumulate(policy.plan(sequences, images), lambda batch, scores: function(scores.logprobs_W))
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None])
+
+
+def cosine(a, b):
+    return torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=0).item()
+
+
+def test_log_probs_equal_a_plain_forward_pass_and_what_was_sampled(policy, world):
+    sequences = rows(world)
+    assert len(sequences) > len(world.graphs)
+    for sequence, logprobs in zip(sequences, policy.logprobs(sequences, world.images), strict=True):
+        with torch.no_grad():
+            plain = plain_logprobs(policy.model, sequence, world.images)
+        np.testing.assert_allclose(logprobs, plain.numpy(), atol=2e-5)
+        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.sampled)], atol=2e-5)
+
+
+def test_temperature_and_banned_ids_are_those_of_sampling(policy, model):
+    from conftest import World
+
+    hot = World()
+    play(model, hot, 11, 3, temperature=1.7)
+    play(model, hot, 12, 2, temperature=0.6)
+    sequences = rows(hot)
+    for sequence, logprobs in zip(sequences, policy.logprobs(sequences, hot.images), strict=True):
+        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.sampled)], atol=2e-5)
+
+
+def test_merged_and_unmerged_rows_have_the_same_gradient(policy, world):
+    merged, single = rows(world), rows(world, merge=False)
+    assert len(single) > len(merged)
+    a, b = (gradient(policy, sequences, world.images) for sequences in (merged, single))
+    assert cosine(a, b) > 0.9999
+    assert (a - b).norm() / a.norm() < 1e-4
+
+
+@pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"batch_tokens": 60, "image_patches": 24}, {"image_patches": 1}])
+def test_the_gradient_does_not_depend_on_how_much_is_computed_at_a_time(make_policy, world, settings):
+    whole = gradient(make_policy(), rows(world), world.images)
+    parts = gradient(make_policy(**settings), rows(world), world.images)
+    assert (whole - parts).norm() / whole.norm() < 1e-5
+
+
+def test_the_gradient_is_that_of_a_plain_backward_pass(policy, world):
+    sequences = rows(world)
+    ours = gradient(policy, sequences, world.images)
+    policy.model.zero_grad(set_to_none=True)
+    sum(plain_logprobs(policy.model, sequence, world.images).sum() for sequence in sequences).backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None])
+    assert (ours - plain).norm() / plain.norm() < 1e-4
+
+
+def test_the_vision_tower_gets_a_gradient_and_encodes_each_image_once(policy, world, monkeypatch):
+    calls = []
+    tower = policy.model.model.visual
+    tower.register_forward_hook(lambda module, args, kwargs, output: calls.append(kwargs["grid_thw"].shape[0]), with_kwargs=True)
+    gradient(policy, rows(world, merge=False), world.images)
+    shown = {span.sha256 for sequence in rows(world) for span in sequence.spans}
+    assert sum(calls) == len(shown) == len(world.images)
+    assert all(parameter.grad.abs().sum() > 0 for name, parameter in tower.named_parameters() if "pos_embed" not in name and "k.bias" not in name)
+
+
+def test_it_sees(policy, world):
+    sequences = rows(world)
+    hashes = sorted(world.images)
+    swapped = {
+        sha256: screenshot(1000 + number, image.grid_thw[1], image.grid_thw[2])
+        for number, (sha256, image) in enumerate(sorted(world.images.items()))
+    }
+    assert hashes == sorted(swapped)
+    before = np.concatenate(policy.logprobs(sequences, world.images))
+    after = np.concatenate(policy.logprobs(sequences, swapped))
+    assert np.abs(before - after).mean() > 0.1
+
+
+def test_rows_with_different_padding_and_company_score_the_same(policy, world):
+    sequences = rows(world)
+    together = policy.logprobs(sequences, world.images)
+    for sequence, logprobs in zip(sequences, together, strict=True):
+        np.testing.assert_allclose(policy.logprobs([sequence], world.images)[0], logprobs, atol=1e-5)
+
+
+def test_rows_without_images_train_too(policy):
+    from deskhand.recorder.graph import Sequence
+
+    row = Sequence((1, 9, 10, 11), (False, False, True, True), (0.0, 0.0, -1.0, -1.0), (-1, -1, 0, 0), (), ())
+    assert policy.logprobs([row], {})[0].shape == (2,)
+    assert gradient(policy, [row], {}).abs().sum() > 0
+
+
+def test_a_frozen_tower_gets_no_gradient_and_the_rest_is_unchanged(make_policy, world):
+    free, frozen = make_policy(), make_policy()
+    for parameter in frozen.model.model.visual.parameters():
+        parameter.requires_grad_(False)
+    for policy in (free, frozen):
+        gradient(policy, rows(world), world.images)
+    assert all(parameter.grad is None for parameter in frozen.model.model.visual.parameters())
+    for name, parameter in frozen.parameters().items():
+        torch.testing.assert_close(parameter.grad, free.parameters()[name].grad)
+
+
+def test_spans_and_samples_are_plain_values():
+    assert ImageSpan(0, 1, "a") == ImageSpan(0, 1, "a")
+    assert TrainingSample.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
