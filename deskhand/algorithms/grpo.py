@@ -1,6 +1,6 @@
 """Group-relative policy optimisation. Invariant: an episode counts once, whatever its length and however it is cut into rows.
 
-Pure functions on arrays: numpy in, numpy out; torch in, torch out (with gradients). Nothing here knows of models or tokens' meaning.
+Pure functions on arrays: numpy in, numpy out; torch in, torch out (with gradients). Nothing here knows of models.
 
 Sources: group-relative advantages, DeepSeekMath (arXiv:2402.03300, section 4.1); without the standard deviation, Dr.GRPO
 (arXiv:2503.20783, section 3.2); separate clip bounds, DAPO (arXiv:2503.14476, section 3.1); behaviour and proximal policies
@@ -107,10 +107,7 @@ def token_coefficients(episodes: Sequence[str], token_counts: Sequence[int], wei
         tokens[episode] = tokens.get(episode, 0) + count
     total = len(tokens)
     return np.array(
-        [
-            weight / (tokens[episode] * total) if tokens[episode] else 0.0
-            for episode, weight in zip(episodes, weights, strict=True)
-        ]
+        [weight / (tokens[episode] * total) if tokens[episode] else 0.0 for episode, weight in zip(episodes, weights, strict=True)]
     )
 
 

@@ -111,8 +111,8 @@ def positions(
     return positions_3T, position + length - index
 
 
-def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any) -> ModelInputs:
-    """Make a batch of rows. Raises `RecordError` when placeholders and images do not match."""
+def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True) -> ModelInputs:
+    """Make a batch of rows, with or without the pixels of its images. Raises `RecordError` when placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     device = core.lm_head.weight.device
@@ -135,7 +135,7 @@ def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any
             placeholder_parts.append(np.arange(start, start + span.count))
             feature_parts.append(np.arange(offsets[span.sha256], offsets[span.sha256] + span.count))
     lengths_B = np.array([len(row.token_ids) for row in rows])
-    pixel_values, image_grid_thw = stack_images([images[sha256] for sha256 in offsets], device)
+    pixel_values, image_grid_thw = stack_images([images[sha256] for sha256 in offsets] if pixels else [], device)
 
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)

@@ -32,7 +32,7 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
     try:
         inject_adapter_in_model(settings, model, adapter_name=_NAME)
     except ValueError as error:
-        raise ConfigError(f"adapter.targets: no projection of the language model is named {names}; see the model's modules") from error
+        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has") from error
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
 

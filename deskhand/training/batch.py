@@ -61,11 +61,13 @@ class Plan:
     """The images that are shown, each once."""
 
 
-def check_sequence(sequence: Sequence, images: Mapping[str, PreparedImage], image_token_id: int, banned_ids: Iterable[int] = ()) -> None:
+def check_sequence(
+    sequence: Sequence, images: Mapping[str, PreparedImage], image_token_id: int, banned_ids: Iterable[int] = ()
+) -> None:
     """Raise `RecordError` when a row contradicts itself, its images or the ids that can never be sampled."""
     length = len(sequence.token_ids)
     if not length == len(sequence.sampled) == len(sequence.logprobs) == len(sequence.versions):
-        raise RecordError("lengths", f"a row has {length} ids, {len(sequence.sampled)} marks and {len(sequence.logprobs)} log-probs")
+        raise RecordError("lengths", f"a row of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs")
     if length and sequence.sampled[0]:
         raise RecordError("no_prompt", "the first token of a row is marked as sampled; nothing precedes it")
     banned = {image_token_id, *banned_ids}

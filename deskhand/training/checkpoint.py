@@ -95,7 +95,8 @@ class Checkpoints:
             _flush(draft)
             self._replace(draft, target)
         except OSError as error:
-            raise ConfigError(f"{target}: cannot be written ({error.strerror or error}); free the disk or name another folder") from error
+            why = error.strerror or str(error)
+            raise ConfigError(f"{target}: cannot be written ({why}); free the disk or change the folder") from error
         self._prune()
         return target
 
@@ -176,7 +177,7 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     for name, target in targets.items():
         value = weights.get(name)
         if value is None or value.shape != target.shape:
-            raise ConfigError(f"{folder}: no tensor {name} of shape {tuple(target.shape)}; resume with the model that it was saved with")
+            raise ConfigError(f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the model that was saved")
     moments: dict[str, dict[str, Tensor]] = {}
     for key, value in saved.items():
         moment, _, name = key.partition("/")
@@ -190,8 +191,7 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
         trainer.optimizer.state.clear()
         for name, state in moments.items():
             trainer.optimizer.state[parameters[name]] = {
-                moment: value.to(parameters[name].device)
-                for moment, value in state.items()
+                moment: value.to(parameters[name].device) for moment, value in state.items()
             }
         trainer.optimizer.zero_grad(set_to_none=True)
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]

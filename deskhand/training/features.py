@@ -9,7 +9,8 @@ Dimensions: S rows of features (image tokens of all images), N placeholders of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +27,9 @@ class Features:
     """
 
     def __init__(self, model: Any, images: Mapping[str, PreparedImage], kept_patches: int, *, gradients: bool) -> None:
-        self._model = model
+        self._model, self._images = model, images
         self._device = unwrap(model).lm_head.weight.device
-        self._chunks = _chunks(images.values(), kept_patches)
+        self._chunks = _chunks(images, kept_patches)
         self._rows: dict[str, Tensor] = {}
         tower = unwrap(model).model.visual
         self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
@@ -38,9 +39,9 @@ class Features:
                 outputs.append(self._encode(chunk))
         self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
         start = 0
-        for image in (image for chunk in self._chunks for image in chunk):
-            self._rows[image.sha256] = torch.arange(start, start + image.tokens, device=self._device)
-            start += image.tokens
+        for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):
+            self._rows[sha256] = torch.arange(start, start + images[sha256].tokens, device=self._device)
+            start += images[sha256].tokens
         self._leaves_SH = tuple(
             torch.cat([layer.detach() for layer in layers]).requires_grad_(self._gradients) for layers in zip(*outputs, strict=True)
         )
@@ -62,27 +63,28 @@ class Features:
             return
         start = 0
         for chunk in self._chunks:
-            end = start + sum(image.tokens for image in chunk)
+            end = start + sum(self._images[sha256].tokens for sha256 in chunk)
             outputs = self._graph if self._graph is not None else self._encode(chunk)
             torch.autograd.backward(outputs, [gradient[start:end] for gradient in gradients if gradient is not None])
             start = end
         self._graph = None
 
-    def _encode(self, chunk: list[PreparedImage]) -> tuple[Tensor, ...]:
-        pixels, grids_thw = stack_images(chunk, self._device)
-        assert pixels is not None and grids_thw is not None
+    def _encode(self, chunk: list[str]) -> tuple[Tensor, ...]:
+        pixels, grids_thw = stack_images([self._images[sha256] for sha256 in chunk], self._device)
+        assert pixels is not None
+        assert grids_thw is not None
         return encode_images(self._model, pixels, grids_thw)
 
 
-def _chunks(images: Iterable[PreparedImage], patches: int) -> list[list[PreparedImage]]:
-    """Images in order, in lists of at most `patches` patches (a larger image is alone)."""
-    chunks: list[list[PreparedImage]] = []
+def _chunks(images: Mapping[str, PreparedImage], patches: int) -> list[list[str]]:
+    """Hashes in order, in lists of images of at most `patches` patches together (a larger image is alone)."""
+    chunks: list[list[str]] = []
     room = 0
-    for image in images:
-        size = image.grid_thw[0] * image.grid_thw[1] * image.grid_thw[2]
+    for sha256, image in images.items():
+        size = math.prod(image.grid_thw)
         if size > room:
             chunks.append([])
             room = patches
-        chunks[-1].append(image)
+        chunks[-1].append(sha256)
         room -= size
     return chunks

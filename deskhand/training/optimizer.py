@@ -53,5 +53,3 @@ def torch_threads(count: int | None) -> Iterator[None]:
     finally:
         if count is not None:
             torch.set_num_threads(before)
-
-

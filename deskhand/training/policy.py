@@ -38,7 +38,8 @@ class Scores:
 class Policy:
     """A checkpoint's model with the means to score recorded rows and to take gradients of functions of their log-probs.
 
-    `banned_ids` must be those of the engine's `Sampling` (the image placeholder always belongs to them). `lock` is held while weights change and while they are copied.
+    `banned_ids` must be those of the engine's `Sampling`; the image placeholder always belongs to them. `lock` is held while
+    weights change and while they are copied.
     """
 
     def __init__(self, model: Any, config: PolicyConfig | None = None, banned_ids: Sequence[int] = ()) -> None:
@@ -83,9 +84,8 @@ class Policy:
     def scores(self, batch: Batch, features: Features) -> Scores:
         """Score the trained tokens of a micro-batch."""
         inputs = batch.inputs
-        hidden_BTH = decode(
-            self.model, inputs.input_ids_BT, inputs.position_ids_3BT, features.of(inputs.image_hashes, inputs.feature_index_N), inputs.placeholder_index_N
-        )
+        shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)
+        hidden_BTH = decode(self.model, inputs.input_ids_BT, inputs.position_ids_3BT, shown_NH, inputs.placeholder_index_N)
         hidden_WH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
         targets_W = inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
@@ -99,4 +99,3 @@ class Policy:
         for batch in work.batches:
             loss(batch, self.scores(batch, features)).backward()
         features.backward()
-

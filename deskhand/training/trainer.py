@@ -8,7 +8,7 @@ minibatches) comes from the seed and the step's number, so a resumed run goes on
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.grpo import clipped_loss, kl_estimate, token_coefficients
+from deskhand.algorithms.grpo import ClippedLoss, clipped_loss, kl_estimate, token_coefficients
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import RecordError
 from deskhand.training.batch import Batch, TrainingSample
@@ -99,8 +99,9 @@ class Trainer:
         return StepMetrics(
             step=self.steps,
             loss=tally.loss / (config.passes * config.minibatches),
-            gradient_norm=max(norms),
+            gradient_norm=float(np.max(norms)),
             **tally.means(),
+            tokens=tally.tokens,
             rows=len(trained),
             images=len({span.sha256 for sample in trained for span in sample.sequence.spans}),
             episodes=len({sample.episode_id for sample in samples}),
@@ -181,10 +182,11 @@ class _Tally:
 
     def __init__(self) -> None:
         self.loss = 0.0
-        self.sums: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.tokens = 0
         self.ratio_max = self.gap_max = 0.0
 
-    def add(self, batch: Batch, scores: Scores, result, value: Tensor, *, first: bool) -> None:
+    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool) -> None:
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
         self.loss += value.item()
         self.sums["scored"] += len(new_W)
@@ -194,13 +196,13 @@ class _Tally:
         self.sums["dropped"] += (result.behaviour_weights == 0).sum().item()
         self.ratio_max = max(self.ratio_max, result.ratios.max().item())
         if first:
-            self.sums["tokens"] += len(new_W)
+            self.tokens += len(new_W)
             self.sums["kl"] += kl_estimate(new_W, old_W).sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
             self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
 
     def means(self) -> dict[str, float]:
-        scored, tokens = max(1, self.sums["scored"]), max(1, self.sums["tokens"])
+        scored, tokens = max(1, self.sums["scored"]), max(1, self.tokens)
         return {
             "clip_fraction": self.sums["clipped"] / scored,
             "ratio_mean": self.sums["ratio"] / scored,
@@ -210,7 +212,6 @@ class _Tally:
             "kl": self.sums["kl"] / tokens,
             "logprob_gap_max": self.gap_max,
             "entropy": self.sums["entropy"] / tokens,
-            "tokens": self.sums["tokens"],
         }
 
 

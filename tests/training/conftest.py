@@ -131,8 +131,9 @@ def play(model, world: World, seed: int, turns: int = 3, window: int = 2, temper
     for turn in range(turns):
         if len(spans) == window:
             ids, spans = (), ()
-        height, width = random.choice([2, 4], 2)
-        image = screenshot(first_image if turn == 0 and first_image is not None else seed * 100 + turn, int(height), int(width) + 2)
+        height, width = (int(side) for side in random.choice([2, 4], 2))
+        shared = turn == 0 and first_image is not None
+        image = screenshot(first_image, 4, 4) if shared else screenshot(seed * 100 + turn, height, width + 2)
         world.images[image.sha256] = image
         words = tuple(int(word) for word in random.integers(8, VOCABULARY, random.integers(2, 6)))
         ids += (1, START)

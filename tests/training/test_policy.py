@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import BANNED, IMAGE, play, screenshot
+from conftest import BANNED, IMAGE, World, play, screenshot
 
-from deskhand.engines.base import ImageSpan
-from deskhand.training.batch import TrainingSample
+from deskhand.recorder.graph import Sequence
 
 
 def rows(world, merge=True):
@@ -19,12 +18,16 @@ def plain_logprobs(model, sequence, images):
     """The sampled tokens' log-probs by the checkpoint's own forward pass, one row, no batch."""
     ids = torch.tensor([sequence.token_ids])
     shown = [images[span.sha256] for span in sequence.spans]
-    logits = model(
-        input_ids=ids,
-        pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
-        image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
-        mm_token_type_ids=(ids == IMAGE).int(),
-    ).logits[0].float()
+    logits = (
+        model(
+            input_ids=ids,
+            pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
+            image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
+            mm_token_type_ids=(ids == IMAGE).int(),
+        )
+        .logits[0]
+        .float()
+    )
     logits[:, list(BANNED)] = -float("inf")
     logprobs = torch.log_softmax(logits / sequence.temperature, -1)
     where = np.flatnonzero(sequence.sampled)
@@ -53,8 +56,6 @@ def test_log_probs_equal_a_plain_forward_pass_and_what_was_sampled(policy, world
 
 
 def test_temperature_and_banned_ids_are_those_of_sampling(policy, model):
-    from conftest import World
-
     hot = World()
     play(model, hot, 11, 3, temperature=1.7)
     play(model, hot, 12, 2, temperature=0.6)
@@ -94,17 +95,15 @@ def test_the_vision_tower_gets_a_gradient_and_encodes_each_image_once(policy, wo
     gradient(policy, rows(world, merge=False), world.images)
     shown = {span.sha256 for sequence in rows(world) for span in sequence.spans}
     assert sum(calls) == len(shown) == len(world.images)
-    assert all(parameter.grad.abs().sum() > 0 for name, parameter in tower.named_parameters() if "pos_embed" not in name and "k.bias" not in name)
+    assert all(parameter.grad.abs().sum() > 0 for parameter in tower.parameters())
 
 
 def test_it_sees(policy, world):
     sequences = rows(world)
-    hashes = sorted(world.images)
     swapped = {
         sha256: screenshot(1000 + number, image.grid_thw[1], image.grid_thw[2])
         for number, (sha256, image) in enumerate(sorted(world.images.items()))
     }
-    assert hashes == sorted(swapped)
     before = np.concatenate(policy.logprobs(sequences, world.images))
     after = np.concatenate(policy.logprobs(sequences, swapped))
     assert np.abs(before - after).mean() > 0.1
@@ -118,8 +117,6 @@ def test_rows_with_different_padding_and_company_score_the_same(policy, world):
 
 
 def test_rows_without_images_train_too(policy):
-    from deskhand.recorder.graph import Sequence
-
     row = Sequence((1, 9, 10, 11), (False, False, True, True), (0.0, 0.0, -1.0, -1.0), (-1, -1, 0, 0), (), ())
     assert policy.logprobs([row], {})[0].shape == (2,)
     assert gradient(policy, [row], {}).abs().sum() > 0
@@ -134,8 +131,3 @@ def test_a_frozen_tower_gets_no_gradient_and_the_rest_is_unchanged(make_policy, 
     assert all(parameter.grad is None for parameter in frozen.model.model.visual.parameters())
     for name, parameter in frozen.parameters().items():
         torch.testing.assert_close(parameter.grad, free.parameters()[name].grad)
-
-
-def test_spans_and_samples_are_plain_values():
-    assert ImageSpan(0, 1, "a") == ImageSpan(0, 1, "a")
-    assert TrainingSample.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
