@@ -34,7 +34,7 @@ class Scene:
         for colour in self.colours:
             await desktop.push(f"{colour}/.keep", b"")
             foreground = "#000000" if colour in DARK_TEXT else "#ffffff"
-            look = ["-bg", COLOURS[colour], "-fg", foreground, "-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "+sb"]
+            look = ["-bg", COLOURS[colour], "-fg", foreground, "-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
             size = ["-geometry", f"{self.columns}x{self.rows}", "-title", colour, "-xrm", "*cursorBlink: false"]
             await desktop.launch(["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour)
         await desktop.wait_window("xterm", count=len(self.colours))
