@@ -1,0 +1,208 @@
+"""The agent: look, ask the model, do. Invariant: model text reaches the desktop only through a dialect's `parse`, and what could
+not be parsed or performed is told to the model, counted, and never becomes a silent wait or a "done".
+
+It is ordinary client code: an `openai.AsyncOpenAI` client (make it with `max_retries=0`) and a `Desktop`. It neither leases
+desktops nor judges; whoever calls it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import openai
+
+from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op
+from deskhand.agents.context import GrowDrop, Window
+from deskhand.agents.prompts import Style, Turn, build_messages, image_url
+from deskhand.desktop.base import Desktop, Frame
+from deskhand.errors import AgentError, InfrastructureError, ParseError
+
+Stopped = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One model call and what came of it."""
+
+    index: int
+    text: str
+    ops: tuple[Op, ...]
+    """What the text was parsed to; empty when it was not understood."""
+    error: str | None
+    """Why nothing was performed; None when the ops were performed."""
+    frame_sha256: str
+    """The screen that the model saw."""
+    call_id: str
+    settled_ms: float
+    """Of the screen that followed; 0 when nothing was performed."""
+    changed_bbox: tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The steps of one episode and why they ended. "truncated": the last allowed mistake was a reply cut at `max_tokens`;
+    "overflow": the conversation no longer fitted the model."""
+
+    steps: tuple[Step, ...]
+    stopped: Stopped
+    last_frame_sha256: str = ""
+    """The screen at the end."""
+    model_seconds: float = 0.0
+    """Time spent waiting for the model."""
+    answer: str | None = None
+
+    @property
+    def errors(self) -> int:
+        """Replies that could not be parsed or performed."""
+        return sum(step.error is not None for step in self.steps)
+
+
+AfterStep = Callable[[Step, Frame], Awaitable[None]]
+KeepFrame = Callable[[str, bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """How the agent asks. `dialect` is a module with `PROMPT` and `parse`; `max_errors` counts mistakes in a row."""
+
+    style: Style = "compact"
+    dialect: Any = deskhand_json
+    window: Window = field(default_factory=GrowDrop)
+    max_steps: int = 10
+    max_errors: int = 3
+    max_tokens: int = 64
+    temperature: float = 1.0
+    top_p: float = 1.0
+    model: str = "deskhand"
+
+
+class DesktopAgent:
+    """Plain asynchronous loop over `Desktop` and an OpenAI-compatible client."""
+
+    def __init__(self, config: AgentConfig | None = None) -> None:
+        self.config = config or AgentConfig()
+
+    async def solve(
+        self,
+        desktop: Desktop,
+        instruction: str,
+        client: openai.AsyncOpenAI,
+        *,
+        frame: Frame | None = None,
+        max_steps: int | None = None,
+        after_step: AfterStep | None = None,
+        keep_frame: KeepFrame | None = None,
+    ) -> Transcript:
+        """Work until the model ends the task or the budget does.
+
+        `frame` is the screen to start from (None: it is observed); `max_steps` overrides the config's; `after_step` is awaited
+        after each performed step with the screen that followed; `keep_frame` gets every screen as (sha256 of its pixels, PNG
+        bytes). Raises `InfrastructureError` when the desktop or the model's endpoint fails.
+        """
+        config, name = self.config, uuid.uuid4().hex
+        frame = frame or await desktop.observe()
+        sha256, url = await _encode(frame, keep_frame)
+        turns, steps, mistakes, waited_s = [Turn(url)], [], 0, 0.0
+        stopped: Stopped = "max_steps"
+        answer: str | None = None
+        for index in range(max_steps or config.max_steps):
+            before = time.monotonic()
+            reply = await self._ask(client, instruction, turns)
+            waited_s += time.monotonic() - before
+            if reply is None:
+                stopped = "overflow"
+                break
+            text, call_id, truncated = reply
+            ops, error, after = await self._act(desktop, text, truncated, f"{name}-{index}")
+            step = Step(
+                index, text, ops, error, sha256, call_id, after.settled_ms if after else 0.0, after.changed_bbox if after else None
+            )
+            steps.append(step)
+            if after is not None:
+                frame = after
+                sha256, url = await _encode(frame, keep_frame)
+            if error is None and after_step is not None:
+                await after_step(step, frame)
+            turns[-1] = Turn(turns[-1].image_url, text, turns[-1].error)
+            turns.append(Turn(url, error=error))
+            if error is None and ops and isinstance(ops[-1], TERMINAL_OPS):
+                last = ops[-1]
+                stopped = "done" if isinstance(last, Done) else "answer" if isinstance(last, Answer) else "fail"
+                answer = last.text if isinstance(last, Answer) else None
+                break
+            mistakes = mistakes + 1 if error else 0
+            if mistakes >= config.max_errors:
+                stopped = "truncated" if truncated else "too_many_errors"
+                break
+        return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
+
+    async def _ask(self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn]) -> tuple[str, str, bool] | None:
+        """(text, call id, truncated), or None when the conversation does not fit the model."""
+        config = self.config
+        first = config.window.first(len(turns))
+        messages: Any = build_messages(
+            config.style,
+            instruction,
+            turns[first:],
+            prompt=config.dialect.PROMPT,
+            earlier=[turn.reply or "" for turn in turns[:first]],
+        )
+        try:
+            response = await client.chat.completions.create(
+                model=config.model,
+                messages=messages,
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                top_p=config.top_p,
+            )
+        except openai.BadRequestError as error:
+            if error.code == "context_length_exceeded":
+                return None
+            raise InfrastructureError(f"the model's endpoint {client.base_url} refused the request: {_line(error)}") from error
+        except openai.OpenAIError as error:
+            raise InfrastructureError(f"the model's endpoint {client.base_url} failed: {_line(error)}") from error
+        if not response.choices:
+            raise InfrastructureError(f"the model's endpoint {client.base_url} returned no choice")
+        choice = response.choices[0]
+        return choice.message.content or "", response.id, choice.finish_reason == "length"
+
+    async def _act(
+        self, desktop: Desktop, text: str, truncated: bool, action_id: str
+    ) -> tuple[tuple[Op, ...], str | None, Frame | None]:
+        """(ops, why nothing was performed, the screen that followed)."""
+        if truncated:
+            return (), f"the reply was cut at {self.config.max_tokens} tokens", None
+        try:
+            ops = tuple(self.config.dialect.parse(text))
+        except ParseError as error:
+            return (), error.reason, None
+        doing = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
+        if not doing:
+            return ops, None, None
+        try:
+            return ops, None, await desktop.perform(doing, action_id=action_id)
+        except AgentError as error:
+            return ops, str(error), None
+
+
+async def _encode(frame: Frame, keep_frame: KeepFrame | None) -> tuple[str, str]:
+    """The frame's name and its data URI; hashing and encoding run off the event loop."""
+
+    def encode() -> tuple[str, bytes, str]:
+        png = frame.png()
+        return frame.sha256, png, image_url(png)
+
+    sha256, png, url = await asyncio.to_thread(encode)
+    if keep_frame is not None:
+        await keep_frame(sha256, png)
+    return sha256, url
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

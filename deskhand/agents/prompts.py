@@ -1,0 +1,63 @@
+"""What a model is told. Invariant: messages are a pure function of (style, instruction, turns shown), so that the same turns
+give the same messages in training, in evaluation and in the warm start, and a longer list of turns only adds messages at the end.
+
+Style "compact": no system message; every user turn is the screenshot and the instruction; assistant turns are the action text.
+Style "full": a system message with the dialect's prompt; the instruction (and the texts of turns no longer shown) is in the first
+user turn; every user turn has its screenshot. In both, a reply that was not performed is answered by `error: <reason>`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Style = Literal["compact", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One screen shown to the model, and what it replied (None: it is being asked now)."""
+
+    image_url: str
+    """The screenshot as a data URI."""
+    reply: str | None = None
+    error: str | None = None
+    """Why the reply before this turn was not performed."""
+
+
+def image_url(png: bytes) -> str:
+    """PNG bytes as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def build_messages(
+    style: Style, instruction: str, turns: Sequence[Turn], *, prompt: str = "", earlier: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """OpenAI chat messages for the turns shown.
+
+    `prompt` is the dialect's prompt (style "full" only); `earlier` are the replies of turns that the window dropped.
+    """
+    messages: list[dict[str, Any]] = []
+    if style == "full":
+        messages.append({"role": "system", "content": prompt})
+    for index, turn in enumerate(turns):
+        text = instruction if style == "compact" else _first(instruction, earlier) if index == 0 else "The screen now."
+        if turn.error is not None:
+            text += f"\nerror: {turn.error}"
+        messages.append(
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": turn.image_url}}, {"type": "text", "text": text}],
+            }
+        )
+        if turn.reply is not None:
+            messages.append({"role": "assistant", "content": turn.reply})
+    return messages
+
+
+def _first(instruction: str, earlier: Sequence[str]) -> str:
+    if not earlier:
+        return instruction
+    return "\n".join([instruction, "Replies so far:", *(f"{number}. {reply}" for number, reply in enumerate(earlier, 1))])

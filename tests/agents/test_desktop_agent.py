@@ -1,0 +1,134 @@
+"""The agent against a painted desktop and an endpoint that speaks OpenAI's wire format."""
+
+import base64
+import hashlib
+import io
+import json
+
+import httpx2
+import numpy as np
+import openai
+import painted
+import pytest
+from PIL import Image
+
+from deskhand.actions.ops import Click, Done
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.base import Template
+from deskhand.errors import InfrastructureError
+
+BLUE, RED = '{"op":"click","x":187,"y":800}', '{"op":"click","x":687,"y":800}'
+
+
+class Endpoint:
+    """Plays replies: a text, (text, finish_reason), or an (HTTP status, error code)."""
+
+    def __init__(self, replies: list) -> None:
+        self.replies, self.asked = list(replies), []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(json.loads(request.content))
+        reply = self.replies.pop(0)
+        if isinstance(reply, tuple) and isinstance(reply[0], int):
+            return httpx2.Response(reply[0], json={"error": {"message": "no", "type": "t", "param": None, "code": reply[1]}})
+        text, finish = reply if isinstance(reply, tuple) else (reply, "stop")
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        body = {"id": f"call-{len(self.asked)}", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return httpx2.Response(200, json=body)
+
+    def client(self) -> openai.AsyncOpenAI:
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self))
+        return openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
+
+
+async def solve(replies: list, desktop: painted.PaintedDesktop | None = None, config: AgentConfig | None = None, **more):
+    endpoint = Endpoint(replies)
+    desktop = desktop or painted.PaintedDesktop()
+    task = painted.square_task(1)
+    await desktop.reset(Template("plain", task.width, task.height))
+    await task.setup(desktop)
+    transcript = await DesktopAgent(config).solve(desktop, task.instruction, endpoint.client(), **more)
+    return transcript, endpoint, desktop
+
+
+async def test_it_looks_asks_does_and_ends_at_done():
+    kept: dict[str, bytes] = {}
+    seen: list[int] = []
+
+    async def keep_frame(sha256, png):
+        kept[sha256] = png
+
+    async def after_step(step, frame):
+        seen.append(step.index)
+
+    transcript, endpoint, desktop = await solve([BLUE, '{"op":"done"}'], keep_frame=keep_frame, after_step=after_step)
+    assert transcript.stopped == "done"
+    assert [type(step.ops[0]) for step in transcript.steps] == [Click, Done]
+    assert [step.call_id for step in transcript.steps] == ["call-1", "call-2"]
+    assert desktop.clicked == ["blue"]
+    assert seen == [0, 1]
+    shown = [part["image_url"]["url"] for message in endpoint.asked[1]["messages"] if message["role"] == "user"
+             for part in message["content"] if part["type"] == "image_url"]  # fmt: skip
+    for step, url in zip(transcript.steps, shown, strict=True):
+        png = base64.b64decode(url.partition(",")[2])
+        assert kept[step.frame_sha256] == png
+        assert hashlib.sha256(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).tobytes()).hexdigest() == step.frame_sha256
+    assert shown[0] != shown[1]
+    assert transcript.last_frame_sha256 in kept
+
+
+async def test_what_is_not_understood_is_told_and_performs_nothing():
+    transcript, endpoint, desktop = await solve(["click it", BLUE, '{"op":"done"}'])
+    assert transcript.stopped == "done"
+    assert transcript.errors == 1
+    assert transcript.steps[0].ops == ()
+    assert endpoint.asked[1]["messages"][-1]["content"][1]["text"].startswith("Click the ")
+    assert "\nerror: not JSON" in endpoint.asked[1]["messages"][-1]["content"][1]["text"]
+    assert "error" not in endpoint.asked[2]["messages"][-1]["content"][1]["text"]
+    assert desktop.actions == 1
+
+
+async def test_mistakes_in_a_row_end_the_episode_and_a_good_step_forgives_them():
+    transcript, _, _ = await solve(["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_errors=3))
+    assert transcript.stopped == "too_many_errors"
+    assert len(transcript.steps) == 6
+
+
+async def test_a_cut_reply_is_never_performed_and_is_reported_as_truncated():
+    cut = (BLUE, "length")
+    transcript, _, desktop = await solve([cut, cut, cut])
+    assert transcript.stopped == "truncated"
+    assert desktop.actions == 0
+    assert "cut at 64 tokens" in str(transcript.steps[0].error)
+
+
+async def test_running_out_of_steps_and_overflow_are_the_agents_own_end():
+    transcript, _, _ = await solve([BLUE, RED], max_steps=2)
+    assert transcript.stopped == "max_steps"
+    transcript, _, _ = await solve([BLUE, (400, "context_length_exceeded")])
+    assert transcript.stopped == "overflow"
+    assert len(transcript.steps) == 1
+
+
+@pytest.mark.parametrize("reply", [(500, None), (503, None), (401, "invalid_api_key"), (429, None), (400, "other")])
+async def test_an_endpoint_that_fails_is_an_outage_and_is_asked_once(reply):
+    endpoint = Endpoint([reply, BLUE])
+    desktop = painted.PaintedDesktop()
+    await desktop.reset(Template("plain", 64, 48))
+    with pytest.raises(InfrastructureError, match="http://model/v1"):
+        await DesktopAgent().solve(desktop, "x", endpoint.client())
+    assert len(endpoint.asked) == 1
+
+
+async def test_a_desktop_that_fails_is_an_outage():
+    with pytest.raises(InfrastructureError, match="told to fail"):
+        await solve([BLUE], painted.PaintedDesktop(fail_at=1))
+
+
+async def test_the_window_bounds_what_is_shown():
+    config = AgentConfig(max_steps=12)
+    transcript, endpoint, _ = await solve([BLUE] * 12, config=config)
+    shown = [sum(message["role"] == "user" for message in asked["messages"]) for asked in endpoint.asked]
+    assert shown == [1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7]
+    assert len(transcript.steps) == 12
