@@ -1,0 +1,65 @@
+"""Metrics as files for other programs. Invariant: the database is the truth; these files can always be written anew from it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def rewrite_lines(path: Path, lines: list[str]) -> None:
+    """Make the file hold exactly these lines; it is left alone when it already does."""
+    text = "".join(f"{line}\n" for line in lines)
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    if not path.exists() and not lines:
+        return
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+class EventFile:
+    """Scalars as TensorBoard events. Where the `tensorboard` package is not installed nothing is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+        self._installed = importlib.util.find_spec("tensorboard") is not None
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write every number in `metrics`; nested mappings become `outer/inner`."""
+        if not self._installed:
+            return
+        event: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        if self._writer is None:
+            writer: Any = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+            self._writer = writer.EventFileWriter(str(self._folder))
+        values = [summary.Summary.Value(tag=tag, simple_value=value) for tag, value in _scalars("", metrics)]
+        self._writer.add_event(event.Event(wall_time=time.time(), step=step, summary=summary.Summary(value=values)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _scalars(prefix: str, metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            found += _scalars(f"{prefix}{key}/", value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.append((prefix + key, float(value)))
+    return found
