@@ -1,0 +1,210 @@
+"""One episode from a fresh desktop to a judged end. Invariant: an outage is never a zero: what the agent did is scored on the
+end state, what desktops, engines and evaluators did is `Unscored` with its cause.
+
+`run_episode` is given a desktop and a client; leasing is the scheduler's. `DesktopWorkflow` gives the same episode the form of
+AReaL's agent workflows and needs nothing of AReaL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import openai
+
+from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
+from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, KeepFrame, Step, Transcript
+from deskhand.desktop.base import Desktop, Frame, Template
+from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
+from deskhand.recorder.graph import CallGraph
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.record import EpisodeResult
+from deskhand.tasks.judge import MilestoneTracker, judge
+from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Unscored, dense_reward
+from deskhand.tasks.task import Rect, Task
+
+__all__ = ["DesktopWorkflow", "EpisodeResult", "run_episode", "unscored_result"]
+
+
+class _Course:
+    """What is known of an episode while it runs, so that an outage at any point leaves a record of what came before."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.seconds: dict[str, float] = {}
+        self.transcript = Transcript((), "max_steps")
+        self.target: Rect | None = None
+        self.milestones = MilestoneTracker(task)
+        self.share_at_start = 0.0
+        """What the milestones that already hold in the start state are worth."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        before = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - before
+
+
+async def run_episode(
+    ticket: Ticket,
+    desktop: Desktop,
+    agent: DesktopAgent,
+    client: openai.AsyncOpenAI,
+    *,
+    end_session: Callable[[], CallGraph] = CallGraph,
+    keep_frame: KeepFrame | None = None,
+) -> EpisodeResult:
+    """Reset, set up, solve, judge. Raises nothing but `asyncio.CancelledError`; failures become the result's outcome.
+
+    `end_session` closes the recorder's session and returns its call graph; it is called once, also when the episode failed or
+    was cancelled. `keep_frame` gets every screen that the model saw and the last one.
+    """
+    course, began = _Course(ticket.task), time.monotonic()
+    graph, ended = CallGraph(), False
+    try:
+        outcome = await _run(course, desktop, agent, client, keep_frame)
+        ended, graph = True, end_session()
+    except EvaluatorError as error:
+        outcome = Unscored("evaluator", _line(error))
+    except Exception as error:
+        outcome = Unscored("infrastructure", _line(error))
+    finally:
+        if not ended:
+            with suppress(DeskhandError):
+                graph = end_session()
+    course.seconds["total"] = time.monotonic() - began
+    course.seconds["model"] = course.transcript.model_seconds
+    return _result(ticket, course, outcome, graph)
+
+
+def unscored_result(ticket: Ticket, cause: Cause, message: str) -> EpisodeResult:
+    """An episode that ended before anything was recorded."""
+    return _result(ticket, _Course(ticket.task), Unscored(cause, message), CallGraph())
+
+
+async def _run(
+    course: _Course, desktop: Desktop, agent: DesktopAgent, client: openai.AsyncOpenAI, keep_frame: KeepFrame | None
+) -> Outcome:
+    """The episode itself; returns what the judge says of the end state."""
+    task = course.task
+
+    async def after_step(step: Step, frame: Frame) -> None:
+        await course.milestones.after_step(desktop)
+
+    with course.phase("reset"):
+        await desktop.reset(Template(task.template, task.width, task.height))
+    with course.phase("setup"):
+        await task.setup(desktop)
+        course.target, _ = await task.targets(desktop)
+        course.share_at_start = await course.milestones.after_step(desktop)
+        frame = await desktop.observe()
+    with course.phase("solve"):
+        hook: AfterStep | None = after_step if task.milestones else None
+        course.transcript = await agent.solve(
+            desktop, task.instruction, client, frame=frame, max_steps=task.max_steps, after_step=hook, keep_frame=keep_frame
+        )
+    with course.phase("judge"):
+        return await judge(task, desktop, milestones=course.milestones)
+
+
+def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:
+    task = ticket.task
+    reward, terms = None, dict[str, float]()
+    if isinstance(outcome, Scored):
+        terms = {
+            "final": outcome.value,
+            "milestones": course.milestones.share,
+            "baseline": min(course.share_at_start, MILESTONE_CAP),
+        }
+        reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
+    versions = [version for call in graph.calls for version in call.completion.versions]
+    return EpisodeResult(
+        episode_id=ticket.episode_id,
+        task_id=task.id,
+        family=task.family,
+        seed=task.seed,
+        split=task.split,
+        group_id=ticket.group_id,
+        member=ticket.member,
+        outcome=outcome,
+        reward=reward,
+        reward_terms=terms,
+        transcript=course.transcript,
+        graph=graph,
+        first_click_on_target=first_click_on_target(course.transcript, course.target, task) if reward is not None else None,
+        seconds=course.seconds,
+        version_min=min(versions, default=-1),
+        version_max=max(versions, default=-1),
+        instruction=task.instruction,
+        target=(course.target.left, course.target.top, course.target.right, course.target.bottom) if course.target else None,
+    )
+
+
+def first_click_on_target(transcript: Transcript, target: Rect | None, task: Task) -> bool | None:
+    """Whether the first press of a button lands in `target`; False when nothing was pressed, None when there is no target."""
+    if target is None:
+        return None
+    for op in (op for step in transcript.steps for op in step.ops):
+        if isinstance(op, (Click, MouseDown, Drag)):
+            return _presses(op, target, task)
+    return False
+
+
+def _presses(op: Op, target: Rect, task: Task) -> bool:
+    point = op.path[0] if isinstance(op, Drag) else op.point if isinstance(op, (Click, MouseDown)) else None
+    try:
+        return point is not None and target.contains(*to_screen_px(point, task.width, task.height))
+    except AgentError:
+        return False
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{error}".split())[:500] or type(error).__name__
+
+
+Lease = Callable[[], AbstractAsyncContextManager[Desktop]]
+
+
+class DesktopWorkflow:
+    """The episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
+
+    `lease` opens an asynchronous context that yields a desktop, `make_task(family, seed)` makes the task. Constructing one is
+    cheap, as it may happen once per episode.
+    """
+
+    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: DesktopAgent | None = None) -> None:
+        self.lease = lease
+        self.make_task = make_task
+        self.agent = agent or DesktopAgent()
+
+    async def run(self, data: dict[str, Any], **extra: Any) -> float:
+        """The reward in [0, 1]. `extra` may hold `base_url`, `api_key` and `http_client`; otherwise OPENAI_BASE_URL and
+        OPENAI_API_KEY say where the model is. Raises `InfrastructureError` or `EvaluatorError` when the episode has no score."""
+        task = self.make_task(data["family"], int(data["seed"]))
+        ticket = Ticket(str(data.get("episode_id", task.id)), task)
+        async with _client(extra) as client, self.lease() as desktop:
+            result = await run_episode(ticket, desktop, self.agent, client)
+        if isinstance(result.outcome, Unscored):
+            kind = EvaluatorError if result.outcome.cause == "evaluator" else InfrastructureError
+            raise kind(f"{task.id} has no score: {result.outcome.message}")
+        return float(result.reward or 0.0)
+
+
+@asynccontextmanager
+async def _client(extra: dict[str, Any]) -> AsyncIterator[openai.AsyncOpenAI]:
+    client = openai.AsyncOpenAI(
+        base_url=extra.get("base_url") or os.environ.get("OPENAI_BASE_URL"),
+        api_key=extra.get("api_key") or os.environ.get("OPENAI_API_KEY") or "none",
+        http_client=extra.get("http_client"),
+        max_retries=0,
+    )
+    try:
+        yield client
+    finally:
+        if extra.get("http_client") is None:
+            await client.close()

@@ -1,0 +1,142 @@
+"""Episodes of one task that are compared with one another. Invariant: a group closes when every member is final, once; a member
+without a score is masked and its place refilled by a new episode of the same task, a bounded number of times.
+
+A group that closes is *waiting* for the trainer, or *closed* at once when its rewards are all equal (zero variance): then there is
+nothing to learn, and the admission of a fresh task follows by itself, because the group no longer counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deskhand.rollout.record import EpisodeResult
+from deskhand.tasks.outcome import Scored
+from deskhand.tasks.task import Task
+
+SAME_REWARD = 1e-8
+"""Rewards within this range of each other are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One episode to be run."""
+
+    episode_id: str
+    task: Task
+    group_id: str | None = None
+    member: int = 0
+
+
+@dataclass
+class Group:
+    """`size` places, filled by scored episodes."""
+
+    id: str
+    number: int
+    """In the order of opening; the task is a function of it."""
+    task: Task
+    size: int
+    refills_left: int
+    next_member: int = 0
+    in_flight: int = 0
+    scored: list[EpisodeResult] = field(default_factory=list)
+    unscored: list[str] = field(default_factory=list)
+    state: Literal["open", "waiting", "closed"] = "open"
+
+    @property
+    def places(self) -> int:
+        """Episodes that can be started now."""
+        return self.size - len(self.scored) - self.in_flight
+
+    @property
+    def rewards(self) -> list[float]:
+        """Of the scored members, in the order in which they ended."""
+        return [result.reward for result in self.scored if result.reward is not None]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether at least two members are scored and their rewards differ."""
+        rewards = self.rewards
+        return len(rewards) >= 2 and max(rewards) - min(rewards) > SAME_REWARD
+
+
+class Groups:
+    """Opens groups, hands out tickets, takes results back.
+
+    `make_task(number)` is the task of the group of that number; `limit` bounds the groups that are open or waiting (the staleness
+    bound: DESIGN's `(max_staleness + 1) * batch`).
+    """
+
+    def __init__(
+        self, make_task: Callable[[int], Task], *, size: int, limit: int, max_refills: int | None = None, next_number: int = 0
+    ) -> None:
+        self.make_task = make_task
+        self.size = size
+        self.limit = limit
+        self.max_refills = size if max_refills is None else max_refills
+        self.next_number = next_number
+        self.live: dict[str, Group] = {}
+        """Open and waiting groups, oldest first."""
+
+    def restore(self, groups: Iterable[tuple[str, int, str, list[EpisodeResult]]]) -> None:
+        """Take over groups of an earlier process: (id, number, "open" or "waiting", scored members)."""
+        for name, number, state, scored in sorted(groups, key=lambda entry: entry[1]):
+            members = max((result.member for result in scored), default=-1) + 1
+            group = Group(name, number, self.make_task(number), self.size, self.max_refills, members, 0, list(scored))
+            group.state = "waiting" if state == "waiting" else "open"
+            self.live[name] = group
+            self.next_number = max(self.next_number, number + 1)
+
+    def ticket(self) -> tuple[Ticket, Group | None] | None:
+        """The next episode to run, with the group that was opened for it, if one was; None while the bound allows none."""
+        for group in self.live.values():
+            if group.state == "open" and group.places > 0:
+                return self._ticket(group), None
+        if len(self.live) >= self.limit:
+            return None
+        number, self.next_number = self.next_number, self.next_number + 1
+        group = Group(uuid.uuid4().hex, number, self.make_task(number), self.size, self.max_refills)
+        self.live[group.id] = group
+        return self._ticket(group), group
+
+    def _ticket(self, group: Group) -> Ticket:
+        member, group.next_member = group.next_member, group.next_member + 1
+        group.in_flight += 1
+        return Ticket(uuid.uuid4().hex, group.task, group.id, member)
+
+    def finish(self, result: EpisodeResult) -> Group | None:
+        """Take a result back; returns the group when this closed it, in state "waiting" or "closed" (zero variance, nothing
+        scored)."""
+        group = self.live[result.group_id or ""]
+        group.in_flight -= 1
+        if isinstance(result.outcome, Scored):
+            group.scored.append(result)
+        else:
+            group.unscored.append(result.episode_id)
+            if group.refills_left > 0:
+                group.refills_left -= 1
+            else:
+                group.size -= 1
+        return self.close_if_final(group)
+
+    def close_if_final(self, group: Group) -> Group | None:
+        """Close the group when no member is missing and none is in flight."""
+        if group.in_flight or group.places > 0:
+            return None
+        group.state = "waiting" if group.teaches else "closed"
+        if group.state == "closed":
+            del self.live[group.id]
+        return group
+
+    def waiting(self) -> list[Group]:
+        """Groups that the trainer can take, oldest first."""
+        return [group for group in self.live.values() if group.state == "waiting"]
+
+    def remove(self, groups: Iterable[Group]) -> None:
+        """The trainer is done with these: they no longer count against the bound."""
+        for group in groups:
+            group.state = "closed"
+            del self.live[group.id]

@@ -1,0 +1,106 @@
+"""Runs tickets on leased desktops against a recorder in this process. Invariant: a lease is given back and a session is ended
+whatever happens, and the agent reaches the model only by HTTP requests of the public `openai` client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import openai
+
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.desktop.base import Desktop, Template
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.episode import run_episode, unscored_result
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.record import EpisodeResult
+from deskhand.store.frames import Frames
+from deskhand.tasks.task import Task
+
+
+class Lease(Protocol):
+    @property
+    def desktop(self) -> Desktop: ...
+
+
+class Pool(Protocol):
+    """What lends desktops (`desktop.pool.DesktopPool`)."""
+
+    async def lease(self, template: Template | None = None) -> Any: ...
+
+    async def release(self, lease: Any) -> None: ...
+
+
+Script = Callable[[Task, Desktop], AsyncIterator[str]]
+"""The replies of a scripted policy for a task on a desktop that is already set up."""
+Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
+
+
+class Runner:
+    """`await runner.run(ticket)`: lease, record, run, judge, release. `close` ends the in-process client.
+
+    With `script` and `playing` (`ScriptedEngine.playing`) the policy is a script instead of a model.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        recorder: Recorder,
+        agent: DesktopAgent,
+        frames: Frames | None = None,
+        *,
+        script: Script | None = None,
+        playing: Playing | None = None,
+    ) -> None:
+        self.pool = pool
+        self.recorder = recorder
+        self.agent = agent
+        self.frames = frames
+        self._script, self._playing = script, playing
+        self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
+        self._client = openai.AsyncOpenAI(
+            base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
+        )
+
+    async def run(self, ticket: Ticket) -> EpisodeResult:
+        """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
+        task = ticket.task
+        try:
+            lease = await self.pool.lease(Template(task.template, task.width, task.height))
+        except InfrastructureError as error:
+            return unscored_result(ticket, "infrastructure", str(error))
+        try:
+            key = self.recorder.start(ticket.episode_id)
+            client = self._client.with_options(api_key=key)
+            with self._policy(task, lease.desktop):
+                return await run_episode(
+                    ticket,
+                    lease.desktop,
+                    self.agent,
+                    client,
+                    end_session=lambda: self.recorder.end(ticket.episode_id),
+                    keep_frame=self._keep if self.frames is not None else None,
+                )
+        finally:
+            await asyncio.shield(self.pool.release(lease))
+
+    def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
+        if self._script is None:
+            return nullcontext()
+        if self._playing is None:
+            raise ConfigError("a scripted policy needs the scripted engine's `playing`")
+        return self._playing(self._script(task, desktop))
+
+    async def _keep(self, sha256: str, png: bytes) -> None:
+        if self.frames is not None:
+            await asyncio.to_thread(self.frames.put, sha256, png)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._http.aclose()

@@ -1,0 +1,131 @@
+"""Many episodes at once. Invariant: an episode waits for nobody but its own desktop and its own model calls; there is no common
+step.
+
+One coroutine per place runs episode after episode. `source` says what is next, or that there is nothing now; `changed` wakes those
+that wait. A stretch of nothing but outages ends the run instead of going on for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from deskhand.errors import InfrastructureError
+from deskhand.rollout.episode import unscored_result
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.record import EpisodeResult
+from deskhand.tasks.outcome import Unscored
+
+RATE_WINDOW_S = 60.0
+
+
+class Source(Protocol):
+    """Where episodes come from and results go."""
+
+    async def next(self) -> Ticket | None:
+        """The next episode, or None when there is nothing to do now."""
+        ...
+
+    async def finished(self, result: EpisodeResult) -> None:
+        """Take a result. It is called once for every ticket, also for cancelled ones."""
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """True when no ticket will come any more."""
+        ...
+
+
+class Scheduler:
+    """Runs `source` with at most `concurrency` episodes at a time.
+
+    `failures` is how many episodes in a row may end in an outage of the infrastructure before `run` raises `InfrastructureError`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        run_episode: Callable[[Ticket], Awaitable[EpisodeResult]],
+        concurrency: int,
+        *,
+        failures: int | None = None,
+    ) -> None:
+        self.source = source
+        self.concurrency = concurrency
+        self._run_episode = run_episode
+        self._failures_allowed = failures if failures is not None else max(8, 3 * concurrency)
+        self._failures = 0
+        self._news = asyncio.Event()
+        self._ended: deque[float] = deque()
+        self._began = time.monotonic()
+        self.episodes_ended = 0
+
+    async def run(self) -> None:
+        """Until the source is exhausted. Cancelling it cancels every episode and waits for their clean-up.
+
+        Raises what the source or the clean-up of an episode raises, and `InfrastructureError` after too many outages in a row.
+        """
+        self._began = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as places:
+                for _ in range(self.concurrency):
+                    places.create_task(self._place())
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+
+    def changed(self) -> None:
+        """Something may have become possible: wake every place that waits."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    @property
+    def episodes_per_minute(self) -> float:
+        """Over the last minute, or since the start when that is less."""
+        now = time.monotonic()
+        while self._ended and self._ended[0] < now - RATE_WINDOW_S:
+            self._ended.popleft()
+        span_s = min(RATE_WINDOW_S, max(now - self._began, 1e-9))
+        return len(self._ended) * 60.0 / span_s
+
+    async def _place(self) -> None:
+        while True:
+            news = self._news
+            ticket = await self.source.next()
+            if ticket is not None:
+                await self._episode(ticket)
+            elif self.source.exhausted:
+                return
+            else:
+                await news.wait()
+
+    async def _episode(self, ticket: Ticket) -> None:
+        try:
+            result = await self._run_episode(ticket)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.source.finished(unscored_result(ticket, "cancelled", "the run was ended")))
+            raise
+        except BaseException as error:
+            await self.source.finished(unscored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}"))
+            raise
+        self.episodes_ended += 1
+        self._ended.append(time.monotonic())
+        await self.source.finished(result)
+        self.changed()
+        self._count_outage(result)
+
+    def _count_outage(self, result: EpisodeResult) -> None:
+        if not (isinstance(result.outcome, Unscored) and result.outcome.cause == "infrastructure"):
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= self._failures_allowed:
+            raise InfrastructureError(f"{self._failures} episodes in a row had no score; the last: {result.outcome.message}")
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group; several places usually fail by the same cause."""
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
