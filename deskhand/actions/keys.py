@@ -183,9 +183,7 @@ def canonical(name: str) -> str:
     folded = _ALIASES.get(folded, folded)
     if folded in _NAMED or len(folded) == 1:
         return folded
-    raise AgentError(
-        f"unknown key {name!r}; use one of {', '.join(('ctrl', 'shift', 'alt', 'enter', 'esc', 'tab'))}, ... or one character"
-    )
+    raise AgentError(f"unknown key {name!r}; use a name such as 'ctrl', 'enter' or 'pagedown', or one character")
 
 
 def keysym(name: str) -> int:

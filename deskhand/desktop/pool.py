@@ -59,7 +59,7 @@ class DesktopPool:
         await self.close()
 
     async def start(self) -> None:
-        """Start the first desktop, so that a machine that cannot run any says so at once. Raises `ConfigError` or `InfrastructureError`."""
+        """Start the first desktop: a machine that cannot run any says so at once, by `ConfigError` or `InfrastructureError`."""
         self._ready.append((self.template, await self._started(self.template)))
         self._refill()
 
@@ -77,7 +77,8 @@ class DesktopPool:
                 await desktop.close()
                 raise
         raise InfrastructureError(
-            f"no desktop started in {START_ATTEMPTS} attempts ({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
+            f"no desktop started in {START_ATTEMPTS} attempts "
+            f"({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
         ) from failure
 
     async def lease(self, template: Template | None = None) -> Lease:

@@ -1,8 +1,9 @@
 """Where a desktop's guests run. Invariant: when the box is closed, or its owner dies, none of its processes is left.
 
-`namespaces`: bubblewrap with user, pid, ipc, net and host-name namespaces of its own, a private /home/user, and of the host's files only
-read-only programs and fonts. `plain`: no namespaces; the guests are ordinary processes of the same user, found again as
-descendants of the box's first process and by their label. In both, a shell inside starts programs that it is told to on its standard input.
+`namespaces`: bubblewrap with user, pid, ipc, net and host-name namespaces of its own, a private /home/user, and of the host's
+files only programs and fonts, read-only. `plain`: no namespaces; the guests are ordinary processes of the same user, found
+again as descendants of the box's first process and by their label. In both, a shell inside starts the programs that it is
+told to on its standard input.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _LOOP = 'echo ready; while IFS= read -r line; do eval "$line"; done'
 _SUBREAPER = "import ctypes,os,sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _ETC = (
-    "alternatives", "fonts", "gtk-2.0", "gtk-3.0", "xdg", "X11", "mime.types", "mailcap", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
-    "localtime", "nsswitch.conf", "dbus-1", "dillo", "default/locale", "profile", "bash.bashrc", "login.defs", "magic", "papersize",
+    "alternatives", "fonts", "gtk-2.0", "gtk-3.0", "xdg", "X11", "mime.types", "mailcap", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "localtime", "nsswitch.conf", "dbus-1", "dillo", "profile", "bash.bashrc", "magic", "papersize",
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus")
 
@@ -80,11 +81,8 @@ class Box:
         self.guest_home = GUEST_HOME if isolation == "namespaces" else str(home)
         self._guest_control = "/run/box" if isolation == "namespaces" else str(self._control)
         self._environment = environment | {"HOME": self.guest_home} | labels
-        command = (
-            self._bwrap_command(folder, binds)
-            if isolation == "namespaces"
-            else [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
-        )
+        plain = [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
+        command = self._bwrap_command(folder, binds) if isolation == "namespaces" else plain
         self._process = processes.start(
             command,
             stdin=subprocess.PIPE,
@@ -123,20 +121,8 @@ class Box:
         for name in _VAR:
             command += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
         command += ["--ro-bind", str(passwd), "/etc/passwd", "--ro-bind", str(group), "/etc/group"]
-        command += [
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--tmpfs",
-            "/tmp",
-            "--tmpfs",
-            "/run",
-            "--perms",
-            "0700",
-            "--dir",
-            "/run/user",
-        ]
+        command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]
+        command += ["--perms", "0700", "--dir", "/run/user"]
         for path in binds:
             command += ["--ro-bind", str(path), str(path)]
         command += ["--bind", str(self._control), "/run/box", "--bind", str(self.home), GUEST_HOME, "--chdir", GUEST_HOME]
@@ -205,20 +191,17 @@ class Box:
         assert job.inner_pid is not None
         return self._host_pid(job.inner_pid)
 
-    def run(
-        self,
-        argv: list[str],
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-        limit: int = OUTPUT_LIMIT_BYTES,
-    ) -> Completed:
-        """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124 (as timeout(1) has it)."""
+    def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> Completed:
+        """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124, as timeout(1) has it.
+
+        Each file that it writes, its output included, may have `OUTPUT_LIMIT_BYTES` at most.
+        """
         number, job = self._new_job()
         program = self._program(argv, env, cwd)
         base = f"{self._guest_control}/{number}"
         self._tell(
-            f"(ulimit -f {limit // 512 + 1}; setsid sh -c {shlex.quote(program)} </dev/null >{shlex.quote(base)}.out 2>{shlex.quote(base)}.err & "
+            f"(ulimit -f {OUTPUT_LIMIT_BYTES // 512}; "
+            f"setsid sh -c {shlex.quote(program)} </dev/null >{shlex.quote(base)}.out 2>{shlex.quote(base)}.err & "
             f'inner=$!; echo "started {number} $inner"; wait $inner; echo "ended {number} $?") &'
         )
         finished = self._wait(lambda: job.returncode is not None, timeout_s)
@@ -228,17 +211,17 @@ class Box:
         if self._ended and not finished:
             raise InfrastructureError(f"the desktop's box ended while {argv[0]} ran")
         self._jobs.pop(number, None)
-        outputs = [self._take_output(f"{number}.{kind}", limit) for kind in ("out", "err")]
+        outputs = [self._take_output(f"{number}.{kind}") for kind in ("out", "err")]
         return Completed(job.returncode if finished and job.returncode is not None else 124, *outputs)
 
-    def _take_output(self, name: str, limit: int) -> bytes:
+    def _take_output(self, name: str) -> bytes:
         path = self._control / name
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return b""
         with os.fdopen(descriptor, "rb") as file:
-            data = file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            data = file.read(OUTPUT_LIMIT_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
         path.unlink(missing_ok=True)
         return data
 
@@ -257,6 +240,10 @@ class Box:
     def pids(self) -> list[int]:
         """Host process ids of everything in the box."""
         return processes.descendants(self._process.pid)
+
+    def busy(self) -> bool:
+        """Whether a process of the box runs or waits for a processor."""
+        return any(processes.state(pid) == "R" for pid in self.pids())
 
     def alive(self) -> bool:
         return self._process.poll() is None

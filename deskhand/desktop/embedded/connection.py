@@ -1,4 +1,7 @@
-"""The host's own connection to a desktop's X server. Invariant: used by one thread; any failure of it is an `InfrastructureError`."""
+"""The host's own connection to a desktop's X server.
+
+Invariant: used by one thread at a time; any failure of it becomes an `InfrastructureError`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ import xcffib
 import xcffib.damage
 import xcffib.xproto
 import xcffib.xtest
-from xcffib import ffi, lib
-from xcffib.xproto import Atom, EventMask, PropMode
+from xcffib.ffi import ffi
+from xcffib.xproto import EventMask, PropMode
 
 from deskhand.errors import InfrastructureError
 
 _ATOMS = (
     "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW", "_NET_WM_STATE",
-    "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "_NET_ACTIVE_WINDOW", "UTF8_STRING", "CLIPBOARD", "INCR",
-    "DESKHAND_SELECTION", "WM_PROTOCOLS", "_NET_WM_PING",
+    "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "UTF8_STRING", "INCR",
+    "DESKHAND_SELECTION",
 )  # fmt: skip
 
 
@@ -39,11 +42,12 @@ class _Authorised(xcffib.Connection):
 
     def __init__(self, display: str, cookie: bytes) -> None:
         name, data = (ffi.new("char[]", value) for value in (b"MIT-MAGIC-COOKIE-1", cookie))
-        authorisation = ffi.new("xcb_auth_info_t *")
+        authorisation: Any = ffi.new("xcb_auth_info_t *")
         authorisation.name, authorisation.namelen = name, len(name) - 1
         authorisation.data, authorisation.datalen = data, len(cookie)
         screen = ffi.new("int *")
-        self._conn = lib.xcb_connect_to_display_with_auth_info(display.encode(), authorisation, screen)
+        library: Any = xcffib.lib
+        self._conn = library.xcb_connect_to_display_with_auth_info(display.encode(), authorisation, screen)
         self.pref_screen = screen[0]
         self.invalid()
         self._init_x()
@@ -55,21 +59,20 @@ class Connection:
     def __init__(self, name: str, cookie: bytes) -> None:
         with x_errors("connecting"):
             self.x = _Authorised(name, cookie)
-            self.core = self.x.core
-            self.root: int = self.x.get_setup().roots[0].root
-            self.test = self.x(xcffib.xtest.key)
+            self.core: Any = self.x.core
+            self.setup: Any = self.x.get_setup()
+            self.root: int = self.setup.roots[0].root
+            self.test: Any = self.x(xcffib.xtest.key)
             cookies = [self.core.InternAtom(False, len(atom), atom) for atom in _ATOMS]
             self.atoms: dict[str, int] = {atom: cookie.reply().atom for atom, cookie in zip(_ATOMS, cookies, strict=True)}
-            damage_extension = self.x(xcffib.damage.key)
+            damage_extension: Any = self.x(xcffib.damage.key)
             damage_extension.QueryVersion(1, 1).reply()
-            self._damage_extension = damage_extension
+            self._damage_extension: Any = damage_extension
             self._damage = self.x.generate_id()
             damage_extension.Create(self._damage, self.root, xcffib.damage.ReportLevel.NonEmpty)
-            mask = EventMask.PropertyChange | EventMask.SubstructureNotify
-            self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [mask])
+            self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [EventMask.PropertyChange])
             self.sync()
         self._descriptor = self.x.get_file_descriptor()
-        self._pending: list[Any] = []
 
     def sync(self) -> None:
         """One round trip: everything sent before has been carried out by the server."""
@@ -81,7 +84,7 @@ class Connection:
         return reply.root_x, reply.root_y
 
     def next_event(self, timeout_s: float) -> Any | None:
-        """The next event that is not a damage report about nothing, or None after `timeout_s`."""
+        """The next event, or None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self.x.poll_for_event()
@@ -105,6 +108,16 @@ class Connection:
             if isinstance(event, xcffib.damage.NotifyEvent):
                 return True
 
+    def wait_for_root_property(self, name: str, timeout_s: float) -> bool:
+        """Whether the root window's property `name` changed within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self.next_event(max(0.0, deadline - time.monotonic()))
+            if event is None:
+                return False
+            if isinstance(event, xcffib.xproto.PropertyNotifyEvent) and (event.window, event.atom) == (self.root, self.atoms[name]):
+                return True
+
     def forget_drawing(self) -> None:
         """Ask to be told of the next drawing again."""
         self._damage_extension.Subtract(self._damage, 0, 0)
@@ -112,11 +125,6 @@ class Connection:
 
     def set_string(self, window: int, name: int, kind: int, data: bytes) -> None:
         self.core.ChangeProperty(PropMode.Replace, window, name, kind, 8, len(data), data)
-
-    def property_bytes(self, window: int, name: int, limit: int = 1 << 20) -> bytes:
-        """The raw value of a property, empty when it is not set."""
-        reply = self.core.GetProperty(False, window, name, Atom.Any, 0, limit // 4).reply()
-        return b"".join(reply.value) if reply.format == 8 else bytes(reply.value.buf())
 
     def send_root_message(self, window: int, kind: str, data: list[int]) -> None:
         """A client message about `window` to the window manager."""

@@ -5,6 +5,7 @@ never pass through a guest process, and one worker thread does all that blocks, 
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from deskhand.desktop.embedded.connection import x_errors
 from deskhand.desktop.embedded.performer import Performer
 from deskhand.desktop.embedded.selection import read as read_selection
 from deskhand.desktop.embedded.session import Session
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 Result = TypeVar("Result")
 
@@ -44,9 +45,10 @@ class EmbeddedDesktop:
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"deskhand-desktop-{self.label}")
+        self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"deskhand-files-{self.label}")
         self._session: Session | None = None
         self._performer: Performer | None = None
-        self._done: OrderedDict[str, Frame] = OrderedDict()
+        self._done: OrderedDict[str, Frame | None] = OrderedDict()  # None: begun and not finished
         self._untouched: Frame | None = None
         self._closed = False
 
@@ -66,13 +68,19 @@ class EmbeddedDesktop:
             waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise InfrastructureError(f"desktop {self.label} did not answer within {budget_s + ANSWER_MARGIN_S:g} s") from None
 
+    async def _aside(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Run beside the worker: files and commands need no X connection."""
+        if self._closed:
+            raise InfrastructureError(f"desktop {self.label} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
+
     def _parts(self) -> tuple[Session, Performer]:
         if self._session is None or self._performer is None:
             raise InfrastructureError(f"desktop {self.label} has no session; reset it first")
         return self._session, self._performer
 
     async def reset(self, template: Template) -> Frame:
-        """A new X server, window manager and home. Nothing is done when the desktop was reset to `template` and not touched since."""
+        """A new X server, window manager and home; a desktop in the state `template` that nobody has touched stays as it is."""
         if self._untouched is not None and self._session is not None and self._session.template == template:
             return self._untouched
 
@@ -91,18 +99,19 @@ class EmbeddedDesktop:
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Ops that only speak to the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
-        if action_id in self._done:
-            return self._done[action_id]
         _, performer = self._parts()
         plan = performer.plan(ops)
 
         def perform() -> Frame:
             if action_id in self._done:
-                return self._done[action_id]
-            frame = performer.perform(plan)
-            self._done[action_id] = frame
+                earlier = self._done[action_id]
+                if earlier is None:
+                    raise DeliveryUnknown(f"action {action_id} failed before; it is not known whether it was performed")
+                return earlier
+            self._done[action_id] = None
             while len(self._done) > REMEMBERED_ACTIONS:
                 self._done.popitem(last=False)
+            frame = self._done[action_id] = performer.perform(plan)
             return frame
 
         self._untouched = None
@@ -124,12 +133,12 @@ class EmbeddedDesktop:
     ) -> Completed:
         session, _ = self._parts()
         self._untouched = None
-        return await asyncio.to_thread(session.box.run, argv, timeout_s, env, cwd)
+        return await self._aside(session.box.run, argv, timeout_s, env, cwd)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         session, _ = self._parts()
         self._untouched = None
-        return await asyncio.to_thread(session.box.launch, argv, env, cwd)
+        return await self._aside(session.box.launch, argv, env, cwd)
 
     async def windows(self) -> list[Window]:
         session, _ = self._parts()
@@ -152,16 +161,16 @@ class EmbeddedDesktop:
 
     async def pull(self, path: str) -> bytes:
         session, _ = self._parts()
-        return await asyncio.to_thread(session.home.read, path)
+        return await self._aside(session.home.read, path)
 
     async def push(self, path: str, data: bytes) -> None:
         session, _ = self._parts()
         self._untouched = None
-        await asyncio.to_thread(session.home.write, path, data)
+        await self._aside(session.home.write, path, data)
 
     async def listdir(self, path: str) -> list[str]:
         session, _ = self._parts()
-        return await asyncio.to_thread(session.home.names, path)
+        return await self._aside(session.home.names, path)
 
     async def accessibility_tree(self) -> str | None:
         """None: no accessibility bus runs in this desktop."""
@@ -187,3 +196,4 @@ class EmbeddedDesktop:
             self._session.x_server.stop()
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._end_session()
+        self._helpers.shutdown(wait=True, cancel_futures=True)

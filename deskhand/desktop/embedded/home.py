@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -24,11 +23,6 @@ class Home:
     def __init__(self, root: Path, guest_root: str) -> None:
         self.root = root
         self._guest_root = PurePosixPath(guest_root)
-
-    def fill(self, template: Path) -> None:
-        """Copy `template` into the (new) home."""
-        shutil.copytree(template, self.root, symlinks=True)
-        self.root.chmod(0o700)
 
     def _parts(self, path: str) -> list[str]:
         pure = PurePosixPath(path)
@@ -55,10 +49,8 @@ class Home:
         try:
             for part in parts:
                 if create:
-                    try:
+                    with suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=descriptor)
-                    except FileExistsError:
-                        pass
                 deeper = os.open(part, _FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = deeper
@@ -87,7 +79,9 @@ class Home:
         raise PermissionError(errno.ELOOP, "too many links", path)
 
     def read(self, path: str, limit: int = LIMIT_BYTES) -> bytes:
-        """A regular file's bytes. Raises `FileNotFoundError`; `PermissionError` for a link out of the home or what is no regular file."""
+        """A regular file's bytes. Raises `FileNotFoundError`; `PermissionError` for a link out of the home, what is no
+        regular file, and more than `limit` bytes.
+        """
         parts = self._resolved(path)
         if not parts:
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
@@ -109,7 +103,9 @@ class Home:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file, creating folders. Raises `PermissionError` when a link or a special file is in the way."""
-        parts = self._resolved_for_write(path)
+        parts = self._parts(path)
+        if not parts:
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         try:
             with self._folder(parts[:-1], create=True) as folder:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -120,12 +116,6 @@ class Home:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise PermissionError(errno.EPERM, "not a regular file", path)
             file.write(data)
-
-    def _resolved_for_write(self, path: str) -> list[str]:
-        parts = self._parts(path)
-        if not parts:
-            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
-        return parts
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a folder. Raises `FileNotFoundError` when there is no such folder."""

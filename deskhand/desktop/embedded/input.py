@@ -27,7 +27,7 @@ class Hand:
         self._connection = connection
         self._settle = settle
         self._keys: dict[int, tuple[int, bool]] = {}
-        setup = connection.x.get_setup()
+        setup = connection.setup
         first, count = setup.min_keycode, setup.max_keycode - setup.min_keycode + 1
         reply = connection.core.GetKeyboardMapping(first, count).reply()
         self._per_code = reply.keysyms_per_keycode

@@ -1,4 +1,6 @@
-"""Carrying out ops. Invariant: all ops of an action are checked before the first is performed, and a failure on the way is `DeliveryUnknown`."""
+"""Carrying out ops. Invariant: all ops of an action are checked before the first is performed; once one was sent, a failure of the
+desktop is `DeliveryUnknown`.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ class Performer:
                 self._do(op, points)
                 previous = op
             return self.observe()
-        except (FrameError, DeliveryUnknown):
+        except FrameError:
             raise
         except Exception as error:
             raise DeliveryUnknown(f"the desktop failed while it acted: {type(error).__name__} {error}") from error
@@ -123,16 +125,20 @@ class Performer:
         self._session.connection.x.flush()
 
     def _catch_up(self) -> None:
-        settle(self._session.connection, self._session.framebuffer, _BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
+        self._settle(_BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
+
+    def _settle(self, quiet_s: float, cap_s: float) -> Settled:
+        session = self._session
+        return settle(session.connection, session.framebuffer, quiet_s, cap_s, session.box.busy)
 
     def first_frame(self) -> Frame:
         """The settled screen of a fresh desktop, with the pointer out of the way."""
         self._hand.move(self._session.template.width - 2, self._session.template.height - 2)
-        return self.observe()
+        return self._frame(self._settle(_BETWEEN_OPS_QUIET_S, self._cap_s))
 
     def observe(self) -> Frame:
         """The settled screen. Raises `FrameError` for a black one, `InfrastructureError` when the desktop has died."""
-        settled = settle(self._session.connection, self._session.framebuffer, self._quiet_s, self._cap_s)
+        settled = self._settle(self._quiet_s, self._cap_s)
         if not self._session.box.alive():
             raise InfrastructureError("the desktop's box has ended")
         return self._frame(settled)

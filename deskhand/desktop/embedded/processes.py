@@ -30,7 +30,8 @@ def _starter_loop() -> None:
     while True:
         future, argv, options = _starts.get()
         try:
-            future.set_result(subprocess.Popen(argv, **options))
+            process: Any = subprocess.Popen(argv, **options)
+            future.set_result(process)
         except BaseException as error:
             future.set_exception(error)
 
@@ -68,36 +69,37 @@ def labelled(label: str, value: str) -> list[int]:
     return found
 
 
-def _parents() -> dict[int, int]:
-    table = {}
-    for pid in process_ids():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        fields = stat[stat.rindex(")") + 2 :].split()
-        if fields[0] != "Z":
-            table[pid] = int(fields[1])
-    return table
+def state(pid: int) -> str:
+    """The scheduler's letter for the first thread ("R" runs or waits for a processor, "Z" is dead), "" when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except OSError:
+        return ""
+    return chr(stat[stat.rindex(b")") + 2])
 
 
 def children(parent: int) -> list[int]:
-    """Living children of `parent`."""
-    return [pid for pid, its_parent in _parents().items() if its_parent == parent]
+    """Children of `parent`, zombies included."""
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:
+        return found
+    return found
 
 
 def descendants(root: int) -> list[int]:
     """Living descendants of `root`, without `root`."""
-    parents = _parents()
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
     found: list[int] = []
     pending = [root]
     while pending:
-        for child in children.get(pending.pop(), ()):
-            found.append(child)
+        for child in children(pending.pop()):
             pending.append(child)
+            if state(child) not in ("", "Z"):
+                found.append(child)
     return found
 
 

@@ -19,20 +19,8 @@ def read(connection: Connection, selection: str, timeout_s: float = 1.0) -> str 
     if core.GetSelectionOwner(name).reply().owner == 0:
         return None
     window = connection.x.generate_id()
-    core.CreateWindow(
-        0,
-        window,
-        connection.root,
-        -10,
-        -10,
-        1,
-        1,
-        0,
-        WindowClass.InputOnly,
-        0,
-        CW.OverrideRedirect | CW.EventMask,
-        [1, EventMask.PropertyChange],
-    )
+    mask, values = CW.OverrideRedirect | CW.EventMask, [1, EventMask.PropertyChange]
+    core.CreateWindow(0, window, connection.root, -10, -10, 1, 1, 0, WindowClass.InputOnly, 0, mask, values)
     try:
         deadline = time.monotonic() + timeout_s
         for target in (atoms["UTF8_STRING"], Atom.STRING):

@@ -1,10 +1,11 @@
-"""The life of one desktop between two resets. Invariant: everything that it started is gone after `close`, also when the start failed."""
+"""The life of one desktop between two resets. Invariant: everything that it started is gone after `close`, also when the start
+failed.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 
 import xcffib.xproto
 
@@ -17,8 +18,6 @@ from deskhand.desktop.embedded.home import Home
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.embedded.xserver import XServer
 from deskhand.errors import ConfigError
-
-_GUEST_AUTHORITY = "/run/xauthority"
 
 
 class Session:
@@ -84,6 +83,7 @@ class Session:
             "LOGNAME": "user",
             "SHELL": "/bin/bash",
             "TZ": "UTC",
+            "XCOMPOSEFILE": "/dev/null",
             "XDG_RUNTIME_DIR": "/run/user",
             "XDG_CURRENT_DESKTOP": "openbox",
             "XDG_SESSION_TYPE": "x11",
@@ -95,6 +95,7 @@ class Session:
             "GSETTINGS_BACKEND": "keyfile",
             "DBUS_SESSION_BUS_ADDRESS": "disabled:",
             "GTK_OVERLAY_SCROLLING": "0",
+            "GTK_IM_MODULE": "gtk-im-context-simple",
         }
 
     def processes(self) -> list[int]:

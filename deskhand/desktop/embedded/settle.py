@@ -1,12 +1,14 @@
 """When the screen is quiet. Invariant: the pixels handed back were read after the screen last changed, or the reason says "cap".
 
 The X server tells when something was drawn (DAMAGE); only a drawing that changes pixels counts. No fixed sleep: the wait ends
-`quiet_s` after the last change, and at `cap_s` in any case.
+`quiet_s` after the last change, and at `cap_s` in any case. On a busy machine a guest may not have had the processor yet, so
+quiet counts only when none of the guests is waiting to run.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,7 @@ from deskhand.desktop.embedded.connection import Connection
 from deskhand.desktop.embedded.framebuffer import Framebuffer
 
 _LOOK_INTERVAL_S = 0.004
+BUSY_LIMIT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,26 @@ class Settled:
     reason: str
 
 
-def settle(connection: Connection, framebuffer: Framebuffer, quiet_s: float, cap_s: float) -> Settled:
-    """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen."""
+def settle(
+    connection: Connection, framebuffer: Framebuffer, quiet_s: float, cap_s: float, busy: Callable[[], bool] = lambda: False
+) -> Settled:
+    """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
+
+    `busy` says whether a guest is running; it puts the end off by half a quiet time, `BUSY_LIMIT_S` in all (a program that
+    computes for ever must not hold every step up to the cap).
+    """
     start = time.monotonic()
     connection.sync()
     connection.forget_drawing()
     pixels = framebuffer.copy()
-    last_change = start
-    while True:
-        now = time.monotonic()
-        quiet_at, cap_at = last_change + quiet_s, start + cap_s
-        if now >= min(quiet_at, cap_at):
-            break
+    cap_at, quiet_at, last_change = start + cap_s, start + quiet_s, start
+    put_off_s = 0.0
+    while (now := time.monotonic()) < cap_at:
+        if now >= quiet_at:
+            if put_off_s >= BUSY_LIMIT_S or not busy():
+                return Settled(capture(connection, framebuffer), last_change - start, "quiet")
+            put_off_s += quiet_s / 2
+            quiet_at = now + quiet_s / 2
         if not connection.wait_for_drawing(min(quiet_at, cap_at) - now):
             continue
         time.sleep(_LOOK_INTERVAL_S)
@@ -46,8 +57,8 @@ def settle(connection: Connection, framebuffer: Framebuffer, quiet_s: float, cap
         if not np.array_equal(current, pixels):
             pixels = current
             last_change = time.monotonic()
-    reason = "quiet" if last_change + quiet_s <= time.monotonic() else "cap"
-    return Settled(capture(connection, framebuffer), last_change - start, reason)
+            quiet_at = last_change + quiet_s
+    return Settled(capture(connection, framebuffer), last_change - start, "cap")
 
 
 def capture(connection: Connection, framebuffer: Framebuffer) -> np.ndarray:

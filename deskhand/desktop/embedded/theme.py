@@ -1,4 +1,4 @@
-"""What a fresh home holds and how a desktop looks. Invariant: nothing blinks, fades or greets: a screen that is left alone is still.
+"""What a fresh home holds and how a desktop looks. Invariant: nothing blinks, fades or greets: a screen left alone is still.
 
 Applications are the distribution's own; only their ordinary configuration files are set, as a user would.
 """
@@ -54,7 +54,7 @@ def home_files(look: Theme) -> dict[str, str]:
         ".config/xfce4/terminal/terminalrc": _XFCE_TERMINAL,
         ".config/pcmanfm/default/pcmanfm.conf": _PCMANFM,
         ".config/libfm/libfm.conf": _LIBFM,
-        ".config/user-dirs.dirs": 'XDG_DESKTOP_DIR="$HOME/Desktop"\nXDG_DOCUMENTS_DIR="$HOME/Documents"\nXDG_DOWNLOAD_DIR="$HOME/Downloads"\n',
+        ".config/user-dirs.dirs": _USER_FOLDERS,
         ".config/user-dirs.conf": "enabled=False\n",
         ".config/galculator/galculator.conf": "",
         ".dillo/dillorc": "",
@@ -69,12 +69,28 @@ def home_folders() -> tuple[str, ...]:
 
 def x_resources(look: Theme) -> str:
     """The RESOURCE_MANAGER property of the root window: X toolkit programs read it at start."""
-    return (
-        f"XTerm*faceName: DejaVu Sans Mono\nXTerm*faceSize: {look.font_points}\nXTerm*cursorBlink: false\nXTerm*locale: true\n"
-        f"XTerm*utf8: 1\nXTerm*toolBar: false\nXTerm*multiClickTime: 100\nXTerm*background: {'#202020' if look.dark else '#ffffff'}\n"
-        f"XTerm*foreground: {'#e0e0e0' if look.dark else '#000000'}\nXft.dpi: 96\nXft.antialias: 1\nXft.hinting: 1\nXft.rgba: none\n"
-    )
+    background, foreground = ("#202020", "#e0e0e0") if look.dark else ("#ffffff", "#000000")
+    return _X_RESOURCES.format(points=look.font_points, background=background, foreground=foreground)
 
+
+_X_RESOURCES = """XTerm*faceName: DejaVu Sans Mono
+XTerm*faceSize: {points}
+XTerm*cursorBlink: false
+XTerm*locale: true
+XTerm*utf8: 1
+XTerm*multiClickTime: 100
+XTerm*background: {background}
+XTerm*foreground: {foreground}
+Xft.dpi: 96
+Xft.antialias: 1
+Xft.hinting: 1
+Xft.rgba: none
+"""
+
+_USER_FOLDERS = """XDG_DESKTOP_DIR="$HOME/Desktop"
+XDG_DOCUMENTS_DIR="$HOME/Documents"
+XDG_DOWNLOAD_DIR="$HOME/Downloads"
+"""
 
 _GTK3 = """[Settings]
 gtk-theme-name=Adwaita

@@ -14,7 +14,7 @@ from deskhand.errors import InfrastructureError
 
 _STATIC_GRAVITY = 10
 _FROM_PAGER = 2
-_POLL_S = 0.01
+_POLL_S = 0.02
 
 
 def list_windows(connection: Connection) -> list[Window]:
@@ -38,9 +38,8 @@ def _describe(connection: Connection, identity: int) -> Window:
     core, atoms = connection.core, connection.atoms
     geometry = core.GetGeometry(identity)
     position = core.TranslateCoordinates(identity, connection.root, 0, 0)
-    names = [
-        core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)
-    ]
+    named = (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)
+    names = [core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in named]
     extents = core.GetProperty(False, identity, atoms["_NET_FRAME_EXTENTS"], Atom.Any, 0, 4)
     box, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
@@ -76,8 +75,7 @@ def wait_windows(connection: Connection, match: str, timeout_s: float, count: in
         if time.monotonic() > deadline:
             seen = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
             raise InfrastructureError(f"no {count} window(s) '{match}' within {timeout_s:g} s; windows: {seen}")
-        if not windows or connection.next_event(_POLL_S) is not None:
-            time.sleep(_POLL_S / 2)
+        connection.wait_for_root_property("_NET_CLIENT_LIST", _POLL_S if windows else 4 * _POLL_S)
 
 
 def place(
@@ -104,32 +102,31 @@ def place(
             last, stable_since = current, now
         if now > deadline or (now - stable_since > 0.3 and current != window):
             return current
-        time.sleep(_POLL_S / 2)
+        time.sleep(_POLL_S / 4)
 
 
 def wait_window_manager(connection: Connection, timeout_s: float = 20.0) -> None:
     """Until the window manager really manages: it says so before it listens, so a window of ours is shown until it is taken up."""
     deadline = time.monotonic() + timeout_s
+    core = connection.core
     while not _cardinals(connection, connection.root, "_NET_SUPPORTING_WM_CHECK"):
         _give_up_after(deadline, timeout_s)
-        connection.next_event(_POLL_S)
+        connection.wait_for_root_property("_NET_SUPPORTING_WM_CHECK", 0.2)
     probe = connection.x.generate_id()
-    core = connection.core
     core.CreateWindow(0, probe, connection.root, 0, 0, 8, 8, 0, WindowClass.InputOutput, 0, 0, [])
-    while True:
-        core.MapWindow(probe)
-        connection.sync()
-        attempt_ends = time.monotonic() + 0.05
-        while time.monotonic() < attempt_ends:
-            if probe in _cardinals(connection, connection.root, "_NET_CLIENT_LIST"):
-                core.DestroyWindow(probe)
-                while probe in _cardinals(connection, connection.root, "_NET_CLIENT_LIST"):
-                    _give_up_after(deadline, timeout_s)
-                    connection.next_event(_POLL_S)
-                return
-            connection.next_event(_POLL_S)
+    while not _managed(connection, probe):
         _give_up_after(deadline, timeout_s)
         core.UnmapWindow(probe)
+        core.MapWindow(probe)
+        connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
+    core.DestroyWindow(probe)
+    while _managed(connection, probe):
+        _give_up_after(deadline, timeout_s)
+        connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
+
+
+def _managed(connection: Connection, window: int) -> bool:
+    return window in _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
 
 
 def _give_up_after(deadline: float, timeout_s: float) -> None:
