@@ -31,9 +31,11 @@ async def judge(
     except EvaluatorError as error:
         return Unscored("evaluator", str(error))
     parts = {"end_state": check.value}
+    guest_trusted = check.guest_trusted
     if milestones is not None:
         parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
-    return Scored(check.value, parts, check.guest_trusted)
+        guest_trusted = guest_trusted or milestones.guest_trusted
+    return Scored(check.value, parts, guest_trusted)
 
 
 async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
@@ -62,6 +64,8 @@ class MilestoneTracker:
             raise ConfigError(f"task {task.id}: milestone weights {weights} must be >= 0 and sum to at most 1")
         self.reached = {milestone.name: 0.0 for milestone in task.milestones}
         """Best value so far by milestone name."""
+        self.guest_trusted = False
+        """Whether a milestone was reached on the word of a live guest process."""
         if len(self.reached) != len(weights):
             raise ConfigError(f"task {task.id}: two milestones have the same name; give each its own")
         self._task = task
@@ -78,6 +82,7 @@ class MilestoneTracker:
                 where = f"milestone {milestone.name!r}"
                 check = await _run_check(self._task.id, where, milestone.check, desktop, self._timeout_s)
                 self.reached[milestone.name] = max(self.reached[milestone.name], check.value)
+                self.guest_trusted = self.guest_trusted or (check.guest_trusted and check.value > 0)
         return self.share
 
 

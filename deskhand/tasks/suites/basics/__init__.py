@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.suites.basics import calculator, dialogs, terminals
+from deskhand.tasks.suites.basics import calculator, dialogs, editors, files, terminals
 from deskhand.tasks.task import Family, Task
 
-FAMILIES: dict[str, Family] = {family.name: family for module in (terminals, dialogs, calculator) for family in module.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    family.name: family for module in (terminals, dialogs, calculator, editors, files) for family in module.FAMILIES
+}
 
 
 def make_task(family: str, seed: int) -> Task:

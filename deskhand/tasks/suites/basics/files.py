@@ -1,0 +1,247 @@
+"""A file manager window: delete, rename or move the file of a name. Invariant: every file of the folder is judged, by name and
+bytes, so the right change at the wrong place, or too much change, scores 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+from deskhand.actions.ops import Done, Key, Op, Type
+from deskhand.tasks.suites.basics.layout import WindowLike, scatter
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents, see_cells
+from deskhand.tasks.task import Check, CheckFunction, Family, Milestone, Rect, StagedDesktopLike, Task
+
+FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
+STEMS = (
+    "apple",
+    "bread",
+    "cloud",
+    "delta",
+    "eagle",
+    "flame",
+    "grape",
+    "house",
+    "jewel",
+    "lemon",
+    "melon",
+    "north",
+    "ocean",
+    "piano",
+)
+ENDINGS = (".txt", ".log", ".md", ".csv")
+SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
+VIEWS = ("icon", "compact")
+
+PCMANFM = """[config]
+bm_open_method=0
+[ui]
+win_width={width}
+win_height={height}
+side_pane_mode=hidden;places
+view_mode={view}
+show_hidden=0
+sort=name;ascending;
+toolbar=
+show_statusbar=0
+"""
+LIBFM = """[config]
+single_click=0
+use_trash=1
+confirm_del=1
+confirm_trash={confirm}
+[ui]
+show_thumbnail=0
+big_icon_size=32
+small_icon_size=16
+"""
+
+Expectation = Callable[[dict[str, bytes | None]], dict[str, bytes | None]]
+
+
+class Scene:
+    """One folder in one window; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int, subfolders: int = 0) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.folder = rng.choice(FOLDERS)
+        stems = rng.sample(STEMS, rng.randint(4, 6))
+        self.names = [stem + rng.choice(ENDINGS) for stem in stems]
+        self.files = {name: f"{name} {rng.randrange(10**6)}\n".encode() for name in self.names}
+        self.subfolders = rng.sample(SUBFOLDERS, subfolders)
+        self.target = rng.choice(self.names)
+        self.unused_stem = rng.choice([stem for stem in STEMS if stem not in stems])
+        self.view = rng.choice(VIEWS)
+        self.confirm = rng.random() < 0.5
+        self.width, self.height = rng.randrange(320, 361, 8), rng.randrange(250, 291, 8)
+        self.place_seed = rng.randrange(2**31)
+        self.theme = rng.choice(THEMES)
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        for name, data in self.files.items():
+            await desktop.push(f"{self.folder}/{name}", data)
+        for name in self.subfolders:
+            await desktop.push(f"{self.folder}/{name}/.keep", b"")
+        settings = PCMANFM.format(width=self.width, height=self.height, view=self.view)
+        await desktop.push(".config/pcmanfm/default/pcmanfm.conf", settings.encode())
+        await desktop.push(".config/libfm/libfm.conf", LIBFM.format(confirm=int(self.confirm)).encode())
+        await desktop.launch(["pcmanfm", self.folder])
+        await self.rearrange(desktop, self.place_seed)
+        await self.items(desktop)
+
+    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+        window = await self.window(desktop)
+        ((x, y),) = scatter(random.Random(seed), [(self.width, self.height)], WIDTH, HEIGHT)
+        await desktop.place_window(window, x, y, self.width, self.height)
+
+    async def window(self, desktop: StagedDesktopLike) -> WindowLike:
+        """The file manager's window: its first, whatever folder it shows now."""
+        return (await desktop.wait_window("pcmanfm"))[0]
+
+    async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+        """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
+        ordered = [*sorted(self.subfolders), *sorted(self.names)]
+        cells = await see_cells(desktop, body(await self.window(desktop)), len(ordered))
+        if self.view == "compact":
+            cells.sort(key=lambda cell: (cell.left, cell.top))
+        return dict(zip(ordered, cells, strict=True))
+
+    def judged_by(self, expected: dict[str, bytes]) -> CheckFunction:
+        """A check that the folder holds just these files, and each subfolder what is told by "SUBFOLDER/NAME"."""
+
+        async def check(desktop: StagedDesktopLike) -> Check:
+            found = await self.contents(desktop)
+            wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+            return Check(float(not wrong), f"not as asked: {wrong}" if wrong else "as asked")
+
+        return check
+
+    async def contents(self, desktop: StagedDesktopLike) -> dict[str, bytes | None]:
+        """Files of the folder and its subfolders; subfolders themselves appear only when they are missing or new."""
+        found: dict[str, bytes | None] = {}
+        for name, data in (await folder_contents(desktop, self.folder)).items():
+            if data is None and name in self.subfolders:
+                inside = await folder_contents(desktop, f"{self.folder}/{name}")
+                found |= {f"{name}/{inner}": value for inner, value in inside.items() if inner != ".keep"}
+            else:
+                found[name] = data if data is not None else b"\0not a file"
+        return found
+
+    async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        boxes = await self.items(desktop)
+        return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
+
+    def task(
+        self,
+        wording: Callable[[str], str],
+        check: CheckFunction,
+        oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]],
+        max_steps: int,
+        *milestones: Milestone,
+    ) -> Task:
+        """`wording(name)` is the instruction for a file of that name."""
+
+        async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+            boxes = await self.items(desktop)
+            return [(wording(name), boxes[name]) for name in self.names]
+
+        return Task(
+            id=f"basics/{self.family}/{self.seed}",
+            family=self.family,
+            suite="basics",
+            seed=self.seed,
+            instruction=wording(self.target),
+            width=WIDTH,
+            height=HEIGHT,
+            max_steps=max_steps,
+            setup=self.setup,
+            check=check,
+            oracle=oracle,
+            targets=self.targets,
+            template=self.theme,
+            milestones=milestones,
+            tier="medium",
+            groundings=groundings,
+            rearrange=self.rearrange,
+            metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
+        )
+
+
+async def dialog_is_open(desktop: StagedDesktopLike) -> bool:
+    """Whether the file manager shows a second window."""
+    return sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows()) > 1
+
+
+async def dialog_open(desktop: StagedDesktopLike) -> Check:
+    return Check(float(await dialog_is_open(desktop)), "a dialog of the file manager")
+
+
+def delete_file(seed: int) -> Task:
+    """Click the file of a name, press Delete, and say yes where the file manager asks."""
+    scene = Scene("file_delete", seed)
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scene.items(desktop))[scene.target])]
+        yield [Key(("Delete",))]
+        if await dialog_is_open(desktop):
+            yield [Key(("Return",))]
+        yield [Done()]
+
+    expected = {name: data for name, data in scene.files.items() if name != scene.target}
+    asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scene.confirm else ()
+    return scene.task(lambda name: f"Delete the file {name}", scene.judged_by(expected), oracle, 6, *asked)
+
+
+def rename_file(seed: int) -> Task:
+    """Click the file of a name, press F2, type the new name, Return."""
+    scene = Scene("file_rename", seed)
+    new_name = scene.unused_stem + scene.rng.choice(ENDINGS)
+
+    async def renamed(desktop: StagedDesktopLike) -> Check:
+        found = await scene.contents(desktop)
+        data = scene.files[scene.target]
+        return Check(float(scene.target not in found and data in found.values()), "the right file has some other name")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scene.items(desktop))[scene.target])]
+        yield [Key(("F2",))]
+        yield [Key(("ctrl", "a")), Type(new_name + "\n")]
+        yield [Done()]
+
+    expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
+    milestones = (Milestone("a dialog is open", 0.1, dialog_open), Milestone("the right file has another name", 0.3, renamed))
+    return scene.task(lambda name: f"Rename {name} to {new_name}", scene.judged_by(expected), oracle, 6, *milestones)
+
+
+def move_file(seed: int) -> Task:
+    """Cut the file of a name, open a folder, paste."""
+    scene = Scene("file_move", seed, subfolders=2)
+    goal = scene.rng.choice(scene.subfolders)
+    moved = f"{goal}/{scene.target}"
+
+    async def folder_open(desktop: StagedDesktopLike) -> Check:
+        return Check(float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown")
+
+    async def arrived(desktop: StagedDesktopLike) -> Check:
+        return Check(float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        boxes = await scene.items(desktop)
+        yield [click_in(boxes[scene.target])]
+        yield [Key(("ctrl", "x"))]
+        yield [click_in(boxes[goal])]
+        yield [Key(("Return",))]
+        yield [Key(("ctrl", "v"))]
+        yield [Done()]
+
+    expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
+    milestones = (Milestone("the folder is shown", 0.1, folder_open), Milestone("the file is in the folder", 0.3, arrived))
+    return scene.task(lambda name: f"Move {name} to the folder {goal}", scene.judged_by(expected), oracle, 9, *milestones)
+
+
+FAMILIES = (
+    Family("file_delete", ("pcmanfm",), "medium", delete_file, "delete the file of a name in a file manager"),
+    Family("file_rename", ("pcmanfm",), "medium", rename_file, "give the file of a name another name in a file manager"),
+    Family("file_move", ("pcmanfm",), "medium", move_file, "move the file of a name into a folder in a file manager"),
+)
