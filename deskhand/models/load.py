@@ -146,6 +146,8 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import transformers
     from transformers.utils import logging
 
+    from deskhand.models.patches import embed_patches_by_product
+
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
@@ -162,6 +164,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     text = model.config.text_config
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
         raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
+    embed_patches_by_product(model)
     return model.to(device).eval()
 
 

@@ -1,0 +1,113 @@
+"""Requests per second of the hf engine on the policy in the box, by concurrency: `python -m benchmarks.engine`.
+
+A caller plays episodes of six turns: a new 256x192 screenshot (48 image tokens) and 24 tokens of text at each turn, the whole
+conversation before it, and the policy's own output. Outputs are cut at 6 tokens, about the length of an action. Printed with
+and without reuse of earlier turns, side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import os
+import platform
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from deskhand.engines.base import ImageSpan, PreparedImage, Prompt, Sampling
+from deskhand.engines.hf import HfEngine
+from deskhand.models.load import LoadedModel, load
+
+TURNS, TEXT_TOKENS, OUTPUT_TOKENS = 6, 24, 6
+
+
+@dataclass
+class Episode:
+    """A conversation that grows by a screenshot and some text a turn."""
+
+    model: LoadedModel
+    random: np.random.Generator
+    width: int
+    height: int
+    token_ids: tuple[int, ...] = ()
+    spans: tuple[ImageSpan, ...] = ()
+    images: dict[str, PreparedImage] = field(default_factory=dict)
+
+    def observe(self) -> Prompt:
+        vision = self.model.model.config.vision_config
+        rows, columns = self.height // vision.patch_size, self.width // vision.patch_size
+        values = 3 * vision.temporal_patch_size * vision.patch_size**2
+        pixels = self.random.random((rows * columns, values), dtype=np.float32)
+        tokens = rows * columns // self.model.merge_size**2
+        name = hashlib.sha256(pixels.tobytes()).hexdigest()
+        self.images[name] = PreparedImage(name, pixels, (1, rows, columns), tokens, self.width, self.height)
+        text = tuple(int(value) for value in self.random.integers(0, 256, TEXT_TOKENS))
+        self.spans += (ImageSpan(len(self.token_ids), tokens, name),)
+        self.token_ids += (self.model.image_token_id,) * tokens + tuple(t for t in text if t != self.model.image_token_id)
+        return Prompt(self.token_ids, self.spans, dict(self.images))
+
+
+async def play(engine: HfEngine, model: LoadedModel, seed: int, width: int, height: int, latencies_s: list[float]) -> None:
+    episode = Episode(model, np.random.default_rng(seed), width, height)
+    sampling = Sampling(max_tokens=OUTPUT_TOKENS, banned_ids=(model.image_token_id,), seed=seed)
+    for _ in range(TURNS):
+        prompt = episode.observe()
+        started = time.perf_counter()
+        completion = await engine.generate(prompt, sampling)
+        latencies_s.append(time.perf_counter() - started)
+        episode.token_ids += completion.token_ids
+
+
+async def measure(source: str, concurrency: int, seconds: float, parked_tokens: int, width: int, height: int, device: str) -> str:
+    model = load(source, device=device, dtype="float32" if device == "cpu" else "bfloat16")
+    engine = HfEngine(model, max_batch=16, parked_tokens=parked_tokens)
+    await play(engine, model, 10**6, width, height, [])
+    latencies_s: list[float] = []
+    before, started, cpu = engine.stats, time.perf_counter(), time.process_time()
+    end = started + seconds
+
+    async def caller(index: int) -> None:
+        seed = index
+        while time.perf_counter() < end:
+            await play(engine, model, seed, width, height, latencies_s)
+            seed += concurrency
+
+    await asyncio.gather(*(caller(index) for index in range(concurrency)))
+    wall_s, cpu_s, after = time.perf_counter() - started, time.process_time() - cpu, engine.stats
+    await engine.close()
+    requests = after.requests - before.requests
+    rows = (after.decoded_tokens - before.decoded_tokens) / (
+        after.decode_steps + after.prefills - before.decode_steps - before.prefills
+    )
+    return (
+        f"{concurrency:11d} {'yes' if parked_tokens else 'no':>6} {requests / wall_s:11.1f} {1e3 * cpu_s / requests:14.1f} "
+        f"{1e3 * float(np.median(latencies_s)):10.0f} {1e3 * float(np.quantile(latencies_s, 0.95)):9.0f} {rows:14.1f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--size", default="256x192")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 16])
+    options = parser.parse_args()
+    width, height = (int(part) for part in options.size.split("x"))
+    threads = f"torch {torch.__version__} with {torch.get_num_threads()} threads"
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {threads}, {options.device}")
+    print("concurrency  reuse  requests/s  CPU ms/request  median ms  95 % ms  rows per pass")
+    for concurrency in options.concurrency:
+        for parked_tokens in (32768, 0):
+            print(
+                asyncio.run(measure(options.model, concurrency, options.seconds, parked_tokens, width, height, options.device)),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

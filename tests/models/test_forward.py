@@ -1,0 +1,140 @@
+"""The shared forward pass equals transformers' own, in values and gradients, for padded batches with repeated images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import END, IMAGE, MERGE, START, Conversation, build, image
+
+from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
+from deskhand.models import forward
+from deskhand.models.patches import PatchProjection, embed_patches_by_product
+
+
+@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return build(request.param)
+
+
+def batch_of_rows() -> tuple[list[Prompt], dict[str, PreparedImage]]:
+    """Rows of different lengths; two share their first images, one has none."""
+    talk = Conversation(2)
+    rows = [talk.observe()]
+    for _ in range(2):
+        rows.append(talk.observe())
+    other = Conversation(9)
+    rows += [Prompt((5, 6, 7, 8, 9)), other.observe()]
+    return rows, {**talk.images, **other.images}
+
+
+def plain_logits(model: Any, row: Prompt, images: dict[str, PreparedImage]) -> torch.Tensor:
+    ids = torch.tensor([row.token_ids])
+    shown = [images[span.sha256] for span in row.spans]
+    pixels: dict[str, Any] = {}
+    if shown:
+        pixels = {
+            "pixel_values": torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
+            "image_grid_thw": torch.tensor([image.grid_thw for image in shown]),
+            "mm_token_type_ids": (ids == IMAGE).int(),
+        }
+    model.model.rope_deltas = None
+    return model(input_ids=ids, attention_mask=torch.ones_like(ids), **pixels).logits[0]
+
+
+def test_hidden_states_and_gradients_equal_those_of_transformers(model: Any) -> None:
+    rows, images = batch_of_rows()
+    weights = [torch.randn(len(row.token_ids), generator=torch.Generator().manual_seed(i)) for i, row in enumerate(rows)]
+    inputs = forward.collate(rows, images, model)
+    assert inputs.image_hashes == tuple(dict.fromkeys(span.sha256 for row in rows for span in row.spans))
+    assert inputs.attention_mask_BT.sum(1).tolist() == [len(row.token_ids) for row in rows]
+
+    def gradients(losses: list[torch.Tensor]) -> torch.Tensor:
+        model.zero_grad()
+        torch.stack(losses).sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+
+    expected = [plain_logits(model, row, images) for row in rows]
+    reference = gradients([(logits[:, 3] * weight).sum() for logits, weight in zip(expected, weights, strict=True)])
+    found = [model.lm_head(row) for row in forward.hidden_states(model, inputs)]
+    for logits, row, want in zip(found, rows, expected, strict=True):
+        torch.testing.assert_close(logits[: len(row.token_ids)], want, atol=1e-4, rtol=1e-4)
+    ours = gradients([(logits[: len(weight), 3] * weight).sum() for logits, weight in zip(found, weights, strict=True)])
+    assert torch.nn.functional.cosine_similarity(ours, reference, dim=0) > 0.999999
+
+
+def test_token_scores_are_those_of_the_stated_distribution(model: Any) -> None:
+    rows, images = batch_of_rows()
+    inputs = forward.collate(rows, images, model)
+    wanted_BT = inputs.attention_mask_BT & (torch.arange(inputs.attention_mask_BT.shape[1]) % 3 == 2)
+    with torch.no_grad():
+        scores = forward.token_scores(model, inputs, wanted_BT, temperature=0.7, banned_ids=(3, IMAGE))
+        for b, row in enumerate(rows):
+            logits = plain_logits(model, row, images)
+            logits[:, [3, IMAGE]] = float("-inf")
+            logprobs_TV = torch.log_softmax(logits / 0.7, -1)
+            entropies_T = torch.distributions.Categorical(logits=logprobs_TV.clamp(min=-1e4)).entropy()
+            for t, token in enumerate(row.token_ids):
+                if wanted_BT[b, t] and token not in (3, IMAGE):
+                    assert float(scores.logprobs_BT[b, t]) == pytest.approx(float(logprobs_TV[t - 1, token]), abs=1e-4)
+                    assert float(scores.entropies_BT[b, t]) == pytest.approx(float(entropies_T[t - 1]), abs=1e-3)
+    assert (scores.logprobs_BT[~wanted_BT] == 0).all()
+
+
+def test_pixels_matter(model: Any) -> None:
+    rows, images = batch_of_rows()
+    noise = {
+        name: PreparedImage(name, image(99, *[side // MERGE for side in shown.grid_thw[1:]]).pixel_values, *shown_rest(shown))
+        for name, shown in images.items()
+    }
+    seen = forward.hidden_states(model, forward.collate(rows, images, model))
+    blind = forward.hidden_states(model, forward.collate(rows, noise, model))
+    assert (seen[0, -1] - blind[0, -1]).abs().max() > 0.1
+    torch.testing.assert_close(seen[3, :5], blind[3, :5], atol=1e-5, rtol=1e-5)
+
+
+def shown_rest(shown: PreparedImage) -> tuple[Any, ...]:
+    return shown.grid_thw, shown.tokens, shown.width, shown.height
+
+
+layouts = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(1, 7)), min_size=1, max_size=5)
+MODELS = {family: build(family) for family in ("qwen3_vl", "qwen2_5_vl")}
+
+
+@given(layouts, st.integers(0, 9), st.sampled_from(sorted(MODELS)))
+@settings(deadline=None, max_examples=60)
+def test_positions_equal_those_of_transformers(layout: list[tuple[int, int, int]], tail: int, family: str) -> None:
+    ids: list[int] = []
+    spans: list[ImageSpan] = []
+    images: dict[str, PreparedImage] = {}
+    for index, (text, height, width) in enumerate(layout):
+        ids += [1] * text + [START]
+        name = f"{index:064x}"
+        images[name] = PreparedImage(name, None, (1, height * MERGE, width * MERGE), height * width, 0, 0)
+        spans.append(ImageSpan(len(ids), height * width, name))
+        ids += [IMAGE] * (height * width) + [END]
+    ids += [1] * tail
+    expected, delta = MODELS[family].model.get_rope_index(
+        torch.tensor([ids]),
+        mm_token_type_ids=(torch.tensor([ids]) == IMAGE).int(),
+        image_grid_thw=torch.tensor([shown.grid_thw for shown in images.values()]),
+    )
+    found, following = forward.positions(len(ids), spans, images, MERGE)
+    assert found.tolist() == expected[:, 0].tolist()
+    assert following == len(ids) + int(delta)
+
+
+def test_patches_by_product_equal_the_convolution_and_keep_its_names(model: Any) -> None:
+    shown = image(4, 3, 5)
+    pixels, grid = forward.stack_images([shown], "cpu")
+    assert pixels is not None
+    assert grid is not None
+    before, names = forward.encode_images(model, pixels, grid), list(model.state_dict())
+    embed_patches_by_product(model)
+    assert isinstance(model.model.visual.patch_embed.proj, PatchProjection)
+    assert list(model.state_dict()) == names
+    for found, expected in zip(forward.encode_images(model, pixels, grid), before, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
