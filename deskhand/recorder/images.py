@@ -8,12 +8,10 @@ hashing and preprocessing take milliseconds and are blocking: call `ImageCache` 
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import io
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -23,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from deskhand.engines.base import PreparedImage
-from deskhand.errors import ConfigError, RecordError
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.recorder.refusal import RequestRefused
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -47,28 +45,28 @@ def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
             code="invalid_image",
         )
     try:
-        return base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError):
+        return binascii.a2b_base64(body, strict_mode=True)
+    except ValueError:
         raise RequestRefused("the image's data URI is not valid base64", param=param, code="invalid_image") from None
 
 
 def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> Image.Image:
     """Decode one still image to mode RGB. Raises `RequestRefused` when it is not one, is truncated or has too many pixels."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-            if image.width * image.height > max_pixels:
-                raise RequestRefused(
-                    f"the image is {image.width}x{image.height}; at most {max_pixels} pixels are taken",
-                    param=param,
-                    code="image_too_large",
-                )
-            if getattr(image, "n_frames", 1) > 1:
-                raise RequestRefused("animated images are not taken; send one frame", param=param, code="invalid_image")
-            image.load()
-            return _to_rgb(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        if image.width * image.height > max_pixels:
+            raise RequestRefused(
+                f"the image is {image.width}x{image.height}; at most {max_pixels} pixels are taken",
+                param=param,
+                code="image_too_large",
+            )
+        if getattr(image, "n_frames", 1) > 1:
+            raise RequestRefused("animated images are not taken; send one frame", param=param, code="invalid_image")
+        image.load()
+        return _to_rgb(image)
+    except RequestRefused:
+        raise
+    except Exception as error:  # decoders raise many kinds on hostile bytes
         raise RequestRefused(f"the image cannot be decoded: {error}", param=param, code="invalid_image") from None
 
 
@@ -93,8 +91,9 @@ class ImageCache(Mapping[str, PreparedImage]):
     """Prepares each image once per content and keeps the most recently used ones; thread-safe.
 
     As a mapping it gives the `PreparedImage` of a hash, preparing it anew when it was dropped: from `fetch(sha256)`, which returns
-    the encoded bytes as received, or without `fetch` from the encoded bytes kept in memory. `on_new(sha256, encoded)` is called
-    (in the calling thread, before `add` returns) for each content that this cache has not seen.
+    the encoded bytes as received or raises `KeyError`, or without `fetch` from the encoded bytes kept in memory.
+    `on_new(sha256, encoded)` is called (in the calling thread, before `add` returns) for each content that this cache has not
+    seen, now and then for one that it has; what it raises becomes an `InfrastructureError`.
     """
 
     def __init__(
@@ -121,6 +120,17 @@ class ImageCache(Mapping[str, PreparedImage]):
         self._working: dict[str, Future[PreparedImage]] = {}
         self._lock = threading.Lock()
 
+    def add_data_uri(self, url: str, *, param: str = "image_url.url") -> PreparedImage:
+        """As `add`, for a base64 data URI; one that was seen before is not decoded again."""
+        digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).digest()
+        known = self._known(digest)
+        if known is not None:
+            return known
+        prepared = self.add(read_data_uri(url, param), param=param)
+        with self._lock:
+            _put_newest(self._names, digest, prepared.sha256)
+        return prepared
+
     def add(self, encoded: bytes, *, param: str | None = None) -> PreparedImage:
         """The prepared image of these encoded bytes. Raises `RequestRefused` when they are not an image that can be taken."""
         if len(encoded) > self.max_encoded_bytes:
@@ -130,15 +140,18 @@ class ImageCache(Mapping[str, PreparedImage]):
                 code="image_too_large",
             )
         digest = hashlib.sha256(encoded).digest()
-        with self._lock:
-            name = self._names.get(digest)
-            prepared = self._prepared.get(name) if name else None
-        if prepared is not None:
-            return prepared
+        known = self._known(digest)
+        if known is not None:
+            return known
         rgb = decode_rgb(encoded, max_pixels=self.max_pixels, param=param)
         name = pixels_sha256(rgb)
         self._remember(digest, name, encoded)
         return self._prepare_once(name, lambda: rgb)
+
+    def _known(self, digest: bytes) -> PreparedImage | None:
+        with self._lock:
+            name = self._names.get(digest)
+            return self._prepared.get(name) if name else None
 
     def __getitem__(self, sha256: str) -> PreparedImage:
         """The prepared image of this hash. Raises `KeyError` if never seen, `RecordError` if its bytes are lost or wrong."""
@@ -156,14 +169,16 @@ class ImageCache(Mapping[str, PreparedImage]):
         return len(self._seen)
 
     def _remember(self, digest: bytes, name: str, encoded: bytes) -> None:
+        if self._on_new is not None and name not in self._seen:
+            try:
+                self._on_new(name, encoded)
+            except Exception as error:  # whatever the storage raises, the image is not safely stored
+                raise InfrastructureError(f"image {name[:12]} cannot be stored: {error}") from error
         with self._lock:
-            new = name not in self._seen
             _put_newest(self._names, digest, name)
             _put_newest(self._seen, name, None)
             if self._fetch is None:
                 self._encoded.put(name, encoded)
-        if new and self._on_new is not None:
-            self._on_new(name, encoded)
 
     def _decode_again(self, sha256: str) -> Image.Image:
         if self._fetch is not None:
@@ -177,7 +192,10 @@ class ImageCache(Mapping[str, PreparedImage]):
                 raise RecordError(
                     "image_lost", f"image {sha256[:12]} was dropped from memory; give ImageCache a fetch function or more room"
                 )
-        rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
+        try:
+            rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
+        except RequestRefused as error:
+            raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
         if pixels_sha256(rgb) != sha256:
             raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than were recorded")
         with self._lock:

@@ -15,7 +15,7 @@ from typing import Any
 
 from deskhand.engines.base import PreparedImage, Sampling
 from deskhand.recorder.graph import Call
-from deskhand.recorder.images import ImageCache, read_data_uri
+from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import Message, Part, Picture, message
 from deskhand.recorder.refusal import RequestRefused
 from deskhand.recorder.renderer import ChatRenderer
@@ -172,7 +172,7 @@ def _read_part(part: Any, images: ImageCache, where: str) -> Part:
             code="unsupported_parameter",
         )
     where = f"{where}.image_url.url"
-    prepared: PreparedImage = images.add(read_data_uri(image["url"], where), param=where)
+    prepared: PreparedImage = images.add_data_uri(image["url"], param=where)
     return Picture(prepared.sha256)
 
 

@@ -1,0 +1,214 @@
+"""Images are named by their pixels, prepared once, held in bounded memory, and refused when they are not images."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from recording import data_uri, picture, png
+
+from deskhand.desktop.base import Frame
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
+from deskhand.recorder.refusal import RequestRefused
+
+
+class CountingProcessor:
+    """The checkpoint's image processor, counting its calls."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor, self.merge_size, self.calls = processor, processor.merge_size, 0
+
+    def __call__(self, **arguments: Any) -> Any:
+        self.calls += 1
+        return self.processor(**arguments)
+
+
+def test_a_frame_is_named_as_the_desktop_names_it(images: ImageCache) -> None:
+    bgrx = np.random.default_rng(1).integers(0, 256, (24, 32, 4), dtype=np.uint8)
+    frame = Frame(bgrx, 0, "", 0.0, "quiet", None, (0, 0))
+    assert images.add(frame.png()).sha256 == frame.sha256
+
+
+def test_tokens_follow_from_the_grid_and_pixels_from_the_processor(images: ImageCache, image_processor: Any) -> None:
+    prepared = images.add(png(3))
+    want = image_processor(images=[picture(3)], return_tensors="np")
+    assert prepared.grid_thw == tuple(want["image_grid_thw"][0])
+    assert prepared.tokens == np.prod(prepared.grid_thw) // 4
+    assert prepared.pixel_values.dtype == np.float32
+    assert np.array_equal(prepared.pixel_values, want["pixel_values"])
+
+
+def test_other_encodings_of_the_same_pixels_are_the_same_image(image_processor: Any) -> None:
+    processor = CountingProcessor(image_processor)
+    images = ImageCache(processor)
+    first = images.add(png(3))
+    assert images.add(png(3, compress_level=0)) is first
+    assert images.add(png(picture(3).convert("RGBA"))) is first
+    assert images.add_data_uri(data_uri(png(3, compress_level=9))) is first
+    assert images.add_data_uri(data_uri(png(3, compress_level=9))) is first
+    assert processor.calls == len(images) == 1
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "PA", "RGBA", "I;16"])
+def test_a_png_of_any_mode_gives_exactly_its_rgb_pixels(mode: str) -> None:
+    grey = np.arange(24 * 32, dtype=np.uint32).reshape(24, 32) % 256
+    if mode == "I;16":
+        source = Image.fromarray((grey * 257).astype(np.uint16))
+        want = np.repeat(grey[:, :, None], 3, 2)
+    elif mode in ("LA", "RGBA"):
+        source = picture(5).convert(mode)
+        alpha = np.where(grey % 2, 255, 0).astype(np.uint8)
+        source.putalpha(Image.fromarray(alpha))
+        colour = np.asarray(source.convert("RGBA"))[:, :, :3]
+        want = np.where(alpha[:, :, None], colour, 255)
+    else:
+        source = picture(5).convert("P" if mode == "PA" else mode)
+        if mode == "PA":
+            source.info["transparency"] = 0
+        want = np.asarray(source.convert("RGB") if mode != "PA" else _over_white(source))
+    got = decode_rgb(png(source), max_pixels=10**6)
+    assert got.mode == "RGB"
+    assert np.array_equal(np.asarray(got), want)
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    rgba = image.convert("RGBA")
+    return Image.composite(rgba.convert("RGB"), Image.new("RGB", image.size, "white"), rgba.getchannel("A"))
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("https://example.org/a.png", "remote_image"),
+        ("/etc/passwd", "remote_image"),
+        ("data:image/png,abc", "invalid_image"),
+        ("data:text/html;base64,AAAA", "invalid_image"),
+        ("data:image/png;base64,@@@@", "invalid_image"),
+        ("data:image/png;base64,AAAA", "invalid_image"),
+        ("data:image/png;base64,", "invalid_image"),
+    ],
+)
+def test_what_is_not_an_image_data_uri_is_refused(images: ImageCache, url: str, code: str) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        images.add_data_uri(url, param="here")
+    assert (caught.value.code, caught.value.param, caught.value.status) == (code, "here", 400)
+
+
+def test_oversize_truncated_and_animated_images_are_refused(image_processor: Any) -> None:
+    images = ImageCache(image_processor, max_pixels=800, max_encoded_bytes=5000)
+    images.add(png(picture(1, 32, 24)))
+    frames = [picture(1, 16, 16), picture(2, 16, 16)]
+    for encoded, code in [
+        (png(picture(1, 40, 30)), "image_too_large"),
+        (b"x" * 5001, "image_too_large"),
+        (png(1)[:-40], "invalid_image"),
+        (png(frames[0], save_all=True, append_images=frames[1:]), "invalid_image"),
+        (png(picture(1, 400, 1)), "invalid_image"),
+    ]:
+        with pytest.raises(RequestRefused) as caught:
+            images.add(encoded)
+        assert caught.value.code == code
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObject) -> None:
+    encoded = bytearray(png(7))
+    for _ in range(data.draw(st.integers(1, 8))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        image = decode_rgb(bytes(encoded), max_pixels=10**6)
+    except RequestRefused:
+        return
+    assert image.mode == "RGB"
+
+
+@given(st.text(max_size=60), st.sampled_from(["", "data:", "data:image/png;base64,"]))
+def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
+    try:
+        encoded = read_data_uri(head + text)
+    except RequestRefused:
+        return
+    assert base64.b64encode(encoded).decode() == text
+
+
+def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor: Any) -> None:
+    one = ImageCache(image_processor).add(png(0)).pixel_values.nbytes
+    processor = CountingProcessor(image_processor)
+    images = ImageCache(processor, prepared_bytes=3 * one)
+    names = [images.add(png(seed)).sha256 for seed in range(8)]
+    assert images._prepared.used <= 3 * one
+    assert set(images) == set(names)
+    again = images[names[0]]
+    assert processor.calls == 9
+    assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
+
+
+def test_images_come_back_from_storage_and_changed_storage_is_noticed(image_processor: Any) -> None:
+    stored: dict[str, bytes] = {}
+    first = ImageCache(image_processor, on_new=stored.__setitem__)
+    name = first.add(png(1)).sha256
+    first.add(png(1, compress_level=0))
+    assert stored == {name: png(1)}
+    second = ImageCache(image_processor, fetch=stored.__getitem__)
+    assert np.array_equal(second[name].pixel_values, first[name].pixel_values)
+    for wrong in (png(2), b"damaged"):
+        stored[name] = wrong
+        with pytest.raises(RecordError, match="image_changed"):
+            ImageCache(image_processor, fetch=stored.__getitem__)[name]
+    with pytest.raises(KeyError):
+        second["0" * 64]
+    with pytest.raises(KeyError):
+        first["0" * 64]
+
+
+def test_bytes_that_memory_could_not_hold_are_a_record_error(image_processor: Any) -> None:
+    images = ImageCache(image_processor, prepared_bytes=1, encoded_bytes=1)
+    name = images.add(png(1)).sha256
+    images.add(png(2))
+    with pytest.raises(RecordError, match="image_lost"):
+        images[name]
+
+
+def test_an_image_that_could_not_be_stored_is_stored_at_the_next_try(image_processor: Any) -> None:
+    tries: list[str] = []
+
+    def store(name: str, encoded: bytes) -> None:
+        tries.append(name)
+        if len(tries) == 1:
+            raise OSError("disk full")
+
+    images = ImageCache(image_processor, on_new=store)
+    with pytest.raises(InfrastructureError, match="disk full"):
+        images.add(png(1))
+    images.add(png(1))
+    assert len(tries) == 2
+
+
+def test_threads_that_bring_the_same_image_prepare_it_once(image_processor: Any) -> None:
+    processor = CountingProcessor(image_processor)
+    images = ImageCache(processor)
+    gate = threading.Barrier(8)
+
+    def add(_: int) -> str:
+        gate.wait()
+        return images.add(png(1)).sha256
+
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(add, range(8)))
+    assert names == {hashlib.sha256(picture(1).tobytes()).hexdigest()}
+    assert processor.calls == 1
+
+
+def test_an_image_processor_of_another_family_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="merge_size"):
+        ImageCache(object())
