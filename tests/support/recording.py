@@ -20,9 +20,9 @@ def picture(seed: int, width: int = 32, height: int = 24) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def png(image: Image.Image | int, **options: Any) -> bytes:
+def png(image: Image.Image | int, width: int = 32, height: int = 24, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    (picture(image) if isinstance(image, int) else image).save(buffer, "PNG", **options)
+    (picture(image, width, height) if isinstance(image, int) else image).save(buffer, "PNG", **options)
     return buffer.getvalue()
 
 
