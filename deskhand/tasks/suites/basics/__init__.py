@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.suites.basics import calculator, dialogs, editors, files, terminals
+from deskhand.tasks.suites.basics import calculator, dialogs, editors, files, forms, reading, shells, sums, terminals
 from deskhand.tasks.task import Family, Task
 
-FAMILIES: dict[str, Family] = {
+MODULES = (terminals, dialogs, calculator, editors, files, sums, forms, shells, reading)
+FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
     family.name: family for module in (terminals, dialogs, calculator, editors, files) for family in module.FAMILIES
 }
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents, see_cells
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, cells_below_bars, click_in, folder_contents, see
 from deskhand.tasks.task import Check, CheckFunction, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
@@ -102,7 +102,7 @@ class Scene:
     async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
         ordered = [*sorted(self.subfolders), *sorted(self.names)]
-        cells = await see_cells(desktop, body(await self.window(desktop)), len(ordered))
+        cells = await see(desktop, "pcmanfm", cells_below_bars, len(ordered))
         if self.view == "compact":
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))

@@ -5,6 +5,8 @@ finds them, so no font or theme is assumed.
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,6 +19,8 @@ WIDTH, HEIGHT = 512, 384
 THEMES = ("plain", "dark", "green", "sand")
 INK_CONTRAST = 40
 SMALLEST_GAP_PX, LARGEST_GAP_PX = 2, 16
+SMALLEST_ENTRY_PX = 16
+ENTRY_LINE_STEP_PX = 10
 
 
 def click_in(box: Rect) -> Click:
@@ -75,16 +79,58 @@ def _runs(used: np.ndarray, gap: int) -> list[tuple[int, int]]:
     return runs
 
 
-async def see_cells(desktop: StagedDesktopLike, box: Rect, count: int, timeout_s: float = 10.0) -> list[Rect]:
-    """Look until `find_cells` finds `count` things on the plain area of `box`. Raises `InfrastructureError` when it never does."""
+def find_entries(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
+    """The `count` empty text fields of a form that stand one below the other, top down, or None.
+
+    Along a vertical line, a field is a long stretch of one colour that is not the window's; a button is shaded and so is
+    not. Lines are tried from right to left until one crosses `count` fields.
+    """
+    window_colour = rgb[box.bottom - 3, box.left + 3]
+    for across in range(box.right - ENTRY_LINE_STEP_PX, box.left, -ENTRY_LINE_STEP_PX):
+        line = rgb[box.top : box.bottom, across]
+        changes = np.flatnonzero((line[1:] != line[:-1]).any(axis=1)) + 1
+        stretches = itertools.pairwise([0, *changes.tolist(), len(line)])
+        tall = [(a, b) for a, b in stretches if b - a >= SMALLEST_ENTRY_PX and (line[a] != window_colour).any()]
+        fields = [_grow_sideways(rgb, box, across, box.top + top, box.top + bottom) for top, bottom in tall]
+        if len(fields) == count and all(field.right - field.left >= SMALLEST_ENTRY_PX for field in fields):
+            return fields
+    return None
+
+
+def _grow_sideways(rgb: np.ndarray, box: Rect, across: int, top: int, bottom: int) -> Rect:
+    """The stretch `top` to `bottom` on the line `across`, as wide as its colour goes."""
+    row = (rgb[(top + bottom) // 2] == rgb[top, across]).all(axis=1)
+    left = right = across
+    while left > box.left and row[left - 1]:
+        left -= 1
+    while right < box.right and row[right]:
+        right += 1
+    return Rect(left, top, right, bottom)
+
+
+Find = Callable[[np.ndarray, Rect, int], list[Rect] | None]
+
+
+async def see(desktop: StagedDesktopLike, match: str, find: Find, count: int, timeout_s: float = 10.0) -> list[Rect]:
+    """Look at the first window that matches until `find(rgb, body, count)` finds something in it.
+
+    Raises `InfrastructureError` when it does not within `timeout_s`.
+    """
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         rgb = (await desktop.observe()).rgb()
-        cells = find_cells(rgb, plain_area(rgb, box), count)
-        if cells is not None:
-            return cells
+        window = (await desktop.wait_window(match))[0]
+        found = find(rgb, body(window), count)
+        if found is not None:
+            return found
         if asyncio.get_running_loop().time() > deadline:
-            raise InfrastructureError(f"a window did not show {count} things within {timeout_s:g} s; did its program start well?")
+            where = f"window {window.title!r} of {window.wm_class} ({window.width}x{window.height} at {window.x},{window.y})"
+            raise InfrastructureError(f"{where} did not show {count} things within {timeout_s:g} s; did its program start well?")
+
+
+def cells_below_bars(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
+    """`find_cells` on the plain area of `box`."""
+    return find_cells(rgb, plain_area(rgb, box), count)
 
 
 async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:

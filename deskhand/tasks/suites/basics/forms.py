@@ -1,0 +1,122 @@
+"""A form to fill in. Invariant: only what the form program wrote when it was sent off is judged, every field of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
+from deskhand.tasks.suites.basics.layout import file_text, scatter
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, see
+from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+
+FIELDS = {
+    "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
+    "City": ("Rome", "Oslo", "Lima", "Cairo", "Quito", "Delhi"),
+    "Street": ("Mill Lane", "High Road", "Park Row", "Lake Street"),
+    "Phone": ("4512", "7730", "2098", "6641", "8125"),
+    "Team": ("north", "south", "east", "west"),
+    "Drink": ("tea", "coffee", "milk", "water"),
+    "Day": ("Monday", "Tuesday", "Friday", "Sunday"),
+}
+TITLES = ("New guest", "Order", "Sign up", "Visitor")
+OK_FROM_RIGHT_PX, OK_FROM_BOTTOM_PX = 50, 24
+"""Middle of the OK button, from the window's lower right corner."""
+
+
+class Scene:
+    """Which fields the form has and what goes into them; a pure function of the seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"form_fill:{seed}")
+        self.fields = rng.sample(sorted(FIELDS), 3)
+        asked = rng.sample(self.fields, rng.choice([2, 2, 3]))
+        self.values = {field: rng.choice(FIELDS[field]) for field in asked}
+        self.title = rng.choice(TITLES)
+        self.width = rng.randrange(240, 321, 16)
+        self.place_seed = rng.randrange(2**31)
+        self.theme = rng.choice(THEMES)
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        words = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|", f"--width={self.width}"]
+        words += [f"--add-entry={field}" for field in self.fields]
+        await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *words])
+        await self.rearrange(desktop, self.place_seed)
+        await self.entries(desktop)
+
+    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+        (window,) = await desktop.wait_window("zenity")
+        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
+        await desktop.place_window(window, x, y)
+
+    async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+        """Where each field is typed, in the start state."""
+        boxes = await see(desktop, "zenity", find_entries, len(self.fields))
+        return dict(zip(self.fields, boxes, strict=True))
+
+    async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:
+        """What was sent off by OK, by field; None when nothing was."""
+        if (await file_text(desktop, "status.txt") or "").strip() != "0":
+            return None
+        answers = (await file_text(desktop, "answers.txt") or "").rstrip("\n").split("|")
+        return dict(zip(self.fields, answers, strict=False))
+
+    def right(self, sent: dict[str, str] | None) -> float:
+        """Share of the fields that hold what they should."""
+        return sum((sent or {}).get(field) == self.values.get(field, "") for field in self.fields) / len(self.fields)
+
+
+def fill_form(seed: int) -> Task:
+    """Type some values into their fields, leave the others empty, press OK."""
+    scene = Scene(seed)
+    wishes = ", ".join(f"{field} {value}" for field, value in scene.values.items())
+
+    async def check(desktop: StagedDesktopLike) -> Check:
+        sent = await scene.sent(desktop)
+        return Check(float(scene.right(sent) == 1.0), f"sent {sent}")
+
+    async def sent_off(desktop: StagedDesktopLike) -> Check:
+        return Check(float(await scene.sent(desktop) is not None), "the form was sent off")
+
+    async def filled(desktop: StagedDesktopLike) -> Check:
+        sent = await scene.sent(desktop) or {}
+        asked = [sent.get(field) == value for field, value in scene.values.items()]
+        return Check(sum(asked) / len(asked), "share of the asked values that were sent")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        places = await scene.entries(desktop)
+        for field, value in scene.values.items():
+            yield [click_in(places[field])]
+            yield [Type(value)]
+        (window,) = await desktop.wait_window("zenity")
+        x, y = window.x + window.width - OK_FROM_RIGHT_PX, window.y + window.height - OK_FROM_BOTTOM_PX
+        yield [Click(Point(x, y, screen_px(WIDTH, HEIGHT)))]
+        yield [Done()]
+
+    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        places = await scene.entries(desktop)
+        first = next(iter(scene.values))
+        return places[first], [box for field, box in places.items() if field != first]
+
+    return Task(
+        id=f"basics/form_fill/{seed}",
+        family="form_fill",
+        suite="basics",
+        seed=seed,
+        instruction=f"Fill in the form and press OK: {wishes}. Leave the rest empty",
+        width=WIDTH,
+        height=HEIGHT,
+        max_steps=2 * len(scene.values) + 4,
+        setup=scene.setup,
+        check=check,
+        oracle=oracle,
+        targets=targets,
+        template=scene.theme,
+        milestones=(Milestone("the form was sent off", 0.1, sent_off), Milestone("asked values arrived", 0.3, filled)),
+        tier="medium",
+        rearrange=scene.rearrange,
+        metadata={"fields": scene.fields, "values": scene.values},
+    )
+
+
+FAMILIES = (Family("form_fill", ("zenity",), "medium", fill_form, "type values into the right fields of a form and send it"),)
