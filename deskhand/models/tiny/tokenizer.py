@@ -19,6 +19,10 @@ SPECIAL = (
     "<|video_pad|>",
 )
 FRAGMENTS = (
+    "user\n",
+    "assistant\n",
+    "system\n",
+    "error: ",
     '{"op":"click","x":',
     '{"op":"move","x":',
     '{"op":"scroll","x":',
