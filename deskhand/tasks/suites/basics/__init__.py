@@ -8,8 +8,6 @@ from deskhand.tasks.task import Family, Task
 
 MODULES = (terminals, dialogs, calculator, editors, files, sums, forms, shells, reading)
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
-    family.name: family for module in (terminals, dialogs, calculator, editors, files) for family in module.FAMILIES
-}
 
 
 def make_task(family: str, seed: int) -> Task:
