@@ -1,11 +1,11 @@
-"""Ids, spans and pixels to log-probs. Invariant: this is the only place that does it, so engine and trainer cannot disagree.
+"""Ids, spans and pixels to hidden states. Invariant: this is the only place that does it, so engine and trainer cannot disagree.
 
 A *row* is a token sequence with expanded placeholders and the spans of its images. Rows are padded on the right: real tokens
 never see padding under a causal mask, so no mask is needed. Images are taken by hash: one that occurs in several
 places of a batch is encoded once and its features are placed at every occurrence. The decoder layers are called directly;
 `tests/models/test_forward.py` holds them equal to the checkpoint's own forward pass.
 
-Dimensions: B rows, T tokens, H hidden size, N image tokens, W wanted tokens, V vocabulary.
+Dimensions: B rows, T tokens, H hidden size, N image tokens, W rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -53,15 +53,6 @@ class ModelInputs:
     """Indices of the placeholders in the flattened (B*T) batch."""
     feature_index_N: Tensor
     """For each placeholder the row of the concatenated features of the unique images."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScores:
-    """Log-probs and entropies in nats, float32[B, T]; entry t is for token t given the tokens before it, 0 where not wanted."""
-
-    logprobs_BT: Tensor
-    entropies_BT: Tensor
-    """Carries no gradient."""
 
 
 def unwrap(model: Any) -> Any:
@@ -210,27 +201,6 @@ def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
         unique = encode_images(model, inputs.pixel_values, inputs.image_grid_thw)
         features = tuple(layer.index_select(0, inputs.feature_index_N) for layer in unique)
     return decode(model, inputs.input_ids_BT, inputs.position_ids_3BT, features, inputs.placeholder_index_N)
-
-
-def token_scores(
-    model: Any, inputs: ModelInputs, wanted_BT: Tensor, *, temperature: float = 1.0, banned_ids: Sequence[int] = ()
-) -> TokenScores:
-    """Log-probs of the wanted tokens as the engine states them (`engines.base.Sampling`), and entropies.
-
-    `wanted_BT`: bool[B, T]; never True at t = 0. Differentiable. Temperature 0 counts as 1.
-    """
-    hidden_BTH = hidden_states(model, inputs)
-    wanted_W = wanted_BT.to(hidden_BTH.device).reshape(-1).nonzero().squeeze(1)
-    logits_WV = unwrap(model).lm_head(hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, wanted_W - 1))
-    logprobs_WV = log_softmax(logits_WV, temperature, banned_ids)
-    logprobs_W = logprobs_WV.gather(1, inputs.input_ids_BT.reshape(-1)[wanted_W].unsqueeze(1)).squeeze(1)
-    with torch.no_grad():
-        entropies_W = torch.special.entr(logprobs_WV.exp()).sum(-1)
-    blank = torch.zeros(wanted_BT.numel(), dtype=torch.float32, device=hidden_BTH.device)
-    return TokenScores(
-        blank.index_copy(0, wanted_W, logprobs_W).view(wanted_BT.shape),
-        blank.index_copy(0, wanted_W, entropies_W).view(wanted_BT.shape),
-    )
 
 
 def log_softmax(logits_WV: Tensor, temperature: float, banned_ids: Sequence[int]) -> Tensor:

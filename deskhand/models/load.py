@@ -153,10 +153,14 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
     }[family]
     logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         model, report = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
+    finally:
+        logging.set_verbosity(verbosity)
     for what in ("missing_keys", "mismatched_keys"):
         if found := sorted(str(key) for key in report.get(what) or ()):
             word = what.split("_")[0]

@@ -27,7 +27,7 @@ async def engine() -> AsyncIterator[HfEngine]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition is the state of another thread
             await asyncio.sleep(0.001)
 
@@ -233,6 +233,42 @@ async def test_a_dead_thread_fails_every_caller() -> None:
         with pytest.raises(InfrastructureError, match="MemoryError"):
             await call
     await engine.close()
+
+
+async def test_weights_that_are_not_finite_stop_the_engine_by_name() -> None:
+    engine = HfEngine(wrap("qwen3_vl"))
+    weights = build("qwen3_vl").state_dict()
+    weights["model.language_model.norm.weight"] *= float("nan")
+    await engine.publish(5, weights)
+    with pytest.raises(InfrastructureError, match="the weights of version 5 give logits that are not finite"):
+        await engine.generate(TEXT, endless())
+    await engine.close()
+
+
+async def test_requests_of_unlike_lengths_are_not_padded_to_the_longest(engine: HfEngine) -> None:
+    await engine.pause()
+    calls = [asyncio.create_task(engine.generate(Prompt((1, 2) * length), endless(tokens=2))) for length in (5, 200, 6, 210)]
+    await asyncio.sleep(0.05)
+    await engine.resume()
+    await asyncio.gather(*calls)
+    assert engine.stats.prefills == 2
+    assert engine.stats.decode_steps == 1
+    assert engine.stats.prefill_tokens == 2 * (5 + 200 + 6 + 210)
+
+
+async def test_a_fork_reuses_what_it_shares_with_a_finished_request(engine: HfEngine) -> None:
+    talk = Conversation(4)
+    first = talk.observe()
+    done = await engine.generate(first, endless(tokens=6))
+    await engine.generate(first, endless(1, 6))
+    assert engine.stats.reused_tokens == len(first.token_ids) - 1
+    talk.token_ids += done.token_ids
+    second = talk.observe()
+    assert (await engine.generate(second, endless(2, 6))).served_ids == second.token_ids
+    assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5
+    await engine.publish(1, {})
+    await engine.generate(second, endless(2, 6))
+    assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5, "other weights, other keys"
 
 
 async def test_closing_fails_what_is_in_flight() -> None:

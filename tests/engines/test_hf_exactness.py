@@ -1,7 +1,7 @@
 """Engine log-probs equal those of one plain forward pass, whatever else is being served.
 
-The reference is transformers' own forward, one row at a time, with positions of its own making; the trainer's pass
-(`models.forward.token_scores`) is held to the same figures.
+The reference is transformers' own forward, one row at a time, with positions of its own making. The trainer, which sees the
+calls of an episode merged into sequences, is held to the same figures.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from random_models import IMAGE, STOP, Conversation, wrap
 
 from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.engines.hf import HfEngine, batch, slots
-from deskhand.models import forward
 from deskhand.models.load import LoadedModel
+from deskhand.recorder.graph import Call, CallGraph
+from deskhand.training.policy import Policy
 
 BANNED = (IMAGE, 151, 152, 154)
 Calls = list[tuple[Prompt, Sampling, Completion]]
@@ -42,7 +43,7 @@ async def converse(engine: HfEngine, seed: int, turns: int, temperature: float) 
     return calls
 
 
-async def serve(loaded: LoadedModel, *, temperature: float = 1.0, **options: Any) -> tuple[Calls, HfEngine]:
+async def serve(loaded: LoadedModel, *, temperature: float = 1.0, **options: Any) -> tuple[list[Calls], HfEngine]:
     engine = HfEngine(loaded, max_batch=5, **options)
 
     async def late(seed: int) -> Calls:
@@ -53,7 +54,7 @@ async def serve(loaded: LoadedModel, *, temperature: float = 1.0, **options: Any
         episodes = await asyncio.gather(*(late(seed) for seed in range(7)))
     finally:
         await engine.close()
-    return [call for calls in episodes for call in calls], engine
+    return episodes, engine
 
 
 def plain_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, completion: Completion) -> np.ndarray:
@@ -73,42 +74,55 @@ def plain_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, comp
     return logprobs[torch.arange(len(completion.token_ids)), list(completion.token_ids)].numpy()
 
 
-def trainer_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, completion: Completion) -> np.ndarray:
-    row = Prompt(prompt.token_ids + completion.token_ids, prompt.spans)
-    inputs = forward.collate([row], prompt.images or {}, loaded.model)
-    wanted = torch.arange(len(row.token_ids))[None] >= len(prompt.token_ids)
-    scores = forward.token_scores(loaded.model, inputs, wanted, temperature=sampling.temperature, banned_ids=BANNED)
-    return scores.logprobs_BT[wanted].detach().numpy()
+def plain_differences(loaded: LoadedModel, episodes: list[Calls]) -> np.ndarray:
+    return np.concatenate(
+        [plain_logprobs(loaded, *call) - np.array(call[2].logprobs) for calls in episodes for call in calls], dtype=np.float64
+    )
 
 
-Reference = Callable[[LoadedModel, Prompt, Sampling, Completion], np.ndarray]
+def trainer_differences(loaded: LoadedModel, episodes: list[Calls]) -> np.ndarray:
+    """As the trainer scores them: each episode's calls merged into two sequences, the second after the window moved."""
+    policy = Policy(loaded.model, banned_ids=BANNED)
+    differences = []
+    for calls in episodes:
+        graph, images = CallGraph(), {}
+        for index, (prompt, sampling, completion) in enumerate(calls):
+            parent = graph.parent_of(prompt.token_ids, prompt.spans, sampling.temperature)
+            graph.add(Call(str(index), parent, prompt.token_ids, prompt.spans, completion, sampling.temperature))
+            images.update(prompt.images or {})
+        rows = graph.sequences()
+        assert [len(row.call_ids) for row in rows] == [4, 2]
+        for row, found in zip(rows, policy.logprobs(rows, images), strict=True):
+            differences.append(found - np.array(row.logprobs)[list(row.sampled)])
+    return np.concatenate(differences, dtype=np.float64)
 
 
-def mismatch(loaded: LoadedModel, calls: Calls, reference: Reference = plain_logprobs) -> tuple[float, float]:
+Reference = Callable[[LoadedModel, list[Calls]], np.ndarray]
+
+
+def mismatch(differences: np.ndarray) -> tuple[float, float]:
     """Largest |difference| in nats and the mean of the k3 estimate of the KL divergence, e^d - 1 - d."""
-    differences = np.concatenate(
-        [reference(loaded, *call) - np.array(call[2].logprobs) for call in calls],
-    ).astype(np.float64)
     return float(np.abs(differences).max()), float((np.expm1(differences) - differences).mean())
 
 
-@pytest.mark.parametrize("reference", [plain_logprobs, trainer_logprobs])
+@pytest.mark.parametrize("reference", [plain_differences, trainer_differences])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 async def test_log_probs_equal_a_plain_forward_pass(loaded: LoadedModel, temperature: float, reference: Reference) -> None:
-    calls, engine = await serve(loaded, temperature=temperature)
+    episodes, engine = await serve(loaded, temperature=temperature)
     assert engine.stats.largest_batch == 5
     assert engine.stats.reused_tokens > 500
-    assert all(done.served_ids == prompt.token_ids for prompt, _, done in calls)
-    largest, divergence = mismatch(loaded, calls, reference)
-    print(f"max |difference| {largest:.2e}, mean KL estimate {divergence:.2e} over {len(calls)} calls")
+    assert all(done.served_ids == prompt.token_ids for calls in episodes for prompt, _, done in calls)
+    differences = reference(loaded, episodes)
+    largest, divergence = mismatch(differences)
+    print(f"max |difference| {largest:.2e}, mean KL estimate {divergence:.2e} over {len(differences)} tokens")
     assert largest < 1e-3
     assert divergence < 1e-6
 
 
 async def test_log_probs_equal_without_reuse_of_prefixes(loaded: LoadedModel) -> None:
-    calls, engine = await serve(loaded, parked_tokens=0)
+    episodes, engine = await serve(loaded, parked_tokens=0)
     assert engine.stats.reused_tokens == 0
-    assert mismatch(loaded, calls)[0] < 1e-3
+    assert mismatch(plain_differences(loaded, episodes))[0] < 1e-3
 
 
 def _delta_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +178,5 @@ BUGS = (
 async def test_the_comparison_notices_a_bug(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = wrap("qwen3_vl")
     bug(monkeypatch)
-    calls, _ = await serve(loaded)
-    assert mismatch(loaded, calls)[0] > 1e-2
+    episodes, _ = await serve(loaded)
+    assert mismatch(plain_differences(loaded, episodes))[0] > 1e-2

@@ -66,22 +66,12 @@ def test_hidden_states_and_gradients_equal_those_of_transformers(model: Any) -> 
     assert torch.nn.functional.cosine_similarity(ours, reference, dim=0) > 0.999999
 
 
-def test_token_scores_are_those_of_the_stated_distribution(model: Any) -> None:
-    rows, images = batch_of_rows()
-    inputs = forward.collate(rows, images, model)
-    wanted_BT = inputs.attention_mask_BT & (torch.arange(inputs.attention_mask_BT.shape[1]) % 3 == 2)
-    with torch.no_grad():
-        scores = forward.token_scores(model, inputs, wanted_BT, temperature=0.7, banned_ids=(3, IMAGE))
-        for b, row in enumerate(rows):
-            logits = plain_logits(model, row, images)
-            logits[:, [3, IMAGE]] = float("-inf")
-            logprobs_TV = torch.log_softmax(logits / 0.7, -1)
-            entropies_T = torch.distributions.Categorical(logits=logprobs_TV.clamp(min=-1e4)).entropy()
-            for t, token in enumerate(row.token_ids):
-                if wanted_BT[b, t] and token not in (3, IMAGE):
-                    assert float(scores.logprobs_BT[b, t]) == pytest.approx(float(logprobs_TV[t - 1, token]), abs=1e-4)
-                    assert float(scores.entropies_BT[b, t]) == pytest.approx(float(entropies_T[t - 1]), abs=1e-3)
-    assert (scores.logprobs_BT[~wanted_BT] == 0).all()
+def test_log_probs_leave_out_banned_ids_and_divide_by_the_temperature() -> None:
+    logits_WV = torch.tensor([[1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]])
+    found = forward.log_softmax(logits_WV, 0.5, (3,))
+    assert found[:, 3].tolist() == [float("-inf")] * 2
+    torch.testing.assert_close(found[:, :3], torch.log_softmax(logits_WV[:, :3] / 0.5, -1))
+    torch.testing.assert_close(forward.log_softmax(logits_WV, 0.0, ()), torch.log_softmax(logits_WV, -1))
 
 
 def test_pixels_matter(model: Any) -> None:

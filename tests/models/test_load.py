@@ -102,7 +102,9 @@ def _index_without_shards(folder: Path) -> None:
         (edit("config.json", image_token_id=0), "tokenizer.json", "<|image_pad|>"),
     ],
 )
-def test_a_damaged_checkpoint_is_one_line(folder: Path, damage: Callable[[Path], None], file: str, words: str) -> None:
+def test_a_damaged_checkpoint_is_one_line(
+    folder: Path, damage: Callable[[Path], None], file: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     damage(folder)
     with pytest.raises(ConfigError) as raised:
         load(str(folder))
@@ -110,6 +112,7 @@ def test_a_damaged_checkpoint_is_one_line(folder: Path, damage: Callable[[Path],
     assert "\n" not in message
     assert file in message.split(":")[0]
     assert words in message
+    assert capfd.readouterr() == ("", ""), "the message is all there is to read"
 
 
 def test_wrong_names_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

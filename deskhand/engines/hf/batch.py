@@ -7,6 +7,7 @@ on until it stops. Everything here runs in the engine's thread, under inference 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from deskhand.engines.hf.parked import Parked, ParkedPrefixes, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.engines.hf.slots import SlotCache
 from deskhand.models.forward import decode, encode_images, positions, stack_images, unwrap
+
+_PADDING = 1.5
+"""Requests are prefilled together while padding makes the pass at most this many times larger."""
 
 
 @dataclass(slots=True)
@@ -80,11 +84,46 @@ class Request:
         return "length" if len(self.token_ids) >= self.max_tokens else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Newcomer:
+    """A request about to be prefilled; its first `start` tokens agree with those of a finished request."""
+
+    request: Request
+    found: Parked | None
+    start: int
+
+    @property
+    def width(self) -> int:
+        """Tokens that have to be run."""
+        return len(self.request.key) - self.start
+
+    @property
+    def prefix(self) -> Tensor | None:
+        return None if self.found is None else self.found.keys_values[:, :, : self.start]
+
+    @property
+    def shared_ids(self) -> tuple[int, ...]:
+        return () if self.found is None else self.found.token_ids[: self.start]
+
+    @property
+    def continues(self) -> Parked | None:
+        """What was found, when this request repeats all of it."""
+        return self.found if self.found is not None and len(self.found.key) == self.start else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An image's placeholders in a prefill, without the first `skip`."""
+
+    image: PreparedImage
+    skip: int
+
+
 class Batch:
     """The model, the cache and the requests in flight."""
 
     def __init__(
-        self, model: Any, *, max_batch: int, max_tokens: int, prefill_tokens: int, parked_tokens: int, cached_images: int
+        self, model: Any, *, max_batch: int, max_tokens: int, prefill_tokens: int, parked_tokens: int, image_tokens: int
     ) -> None:
         self.model = model
         core = unwrap(model)
@@ -97,7 +136,7 @@ class Batch:
         self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
         self._parked = ParkedPrefixes(parked_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
-        self._cached_images = cached_images
+        self._image_tokens = image_tokens
         self._sampler: Sampler | None = None
         self.requests: list[Request] = []
         """By slot."""
@@ -108,48 +147,54 @@ class Batch:
         """How many more requests can be in flight."""
         return self._max_batch - len(self.requests)
 
-    def admit(self, waiting: Sequence[Request], version: int) -> list[Request]:
-        """Prefill as many of the waiting requests, in order, as one forward pass should take; those that were taken."""
-        taken: list[tuple[Request, int]] = []
-        widest = 0
-        for request in waiting[: self.room]:
+    def admit(self, waiting: Sequence[Request], version: int) -> None:
+        """Prefill the waiting requests, at most `room` of them, in as few forward passes as their lengths allow."""
+        newcomers = []
+        for request in waiting:
             found = self._parked.find(request.key)
-            start = found[1] if found else 0
-            width = max(widest, len(request.key) - start)
-            if taken and width * (len(taken) + 1) > self._prefill_tokens:
-                break
-            widest = width
-            taken.append((request, start))
-            request.first_version = version
-            request.reused = found[0] if found and found[1] == len(found[0].key) else None
-            request.served_ids = found[0].token_ids[:start] if found else ()
-            prefix = found[0].keys_values[:, :, :start] if found else None
-            self._slots.open(prefix, len(request.key) + 1)
-        first = len(self.requests)
-        self.requests.extend(request for request, _ in taken)
-        self._sampler = None
-        self._prefill(first, [start for _, start in taken], widest, version)
-        return [request for request, _ in taken]
+            newcomers.append(_Newcomer(request, *(found or (None, 0))))
+        newcomers.sort(key=lambda newcomer: newcomer.width)
+        while newcomers:
+            count = self._fitting(newcomers)
+            self._prefill(newcomers[:count], version)
+            newcomers = newcomers[count:]
 
-    def _prefill(self, first: int, starts: list[int], width: int, version: int) -> None:
-        rows = self.requests[first:]
+    def _fitting(self, newcomers: Sequence[_Newcomer]) -> int:
+        """How many of the newcomers, shortest first, go into one pass: within the limit, and with little padding."""
+        real = 0
+        for count, newcomer in enumerate(newcomers, 1):
+            real += newcomer.width
+            padded = newcomer.width * count
+            if count > 1 and (padded > self._prefill_tokens or padded > real * _PADDING):
+                return count - 1
+        return len(newcomers)
+
+    def _prefill(self, newcomers: Sequence[_Newcomer], version: int) -> None:
+        first, width = len(self.requests), newcomers[-1].width
+        rows = [newcomer.request for newcomer in newcomers]
         ids_BT = np.zeros((len(rows), width), dtype=np.int64)
         positions_3BT = np.zeros((3, len(rows), width), dtype=np.int64)
         placeholders: list[np.ndarray] = []
-        pieces: list[tuple[str, int, int]] = []
-        for b, (request, start) in enumerate(zip(rows, starts, strict=True)):
-            prompt, length = request.prompt, len(request.key) - start
+        pieces: list[_Piece] = []
+        for b, newcomer in enumerate(newcomers):
+            request, start, length = newcomer.request, newcomer.start, newcomer.width
+            prompt = request.prompt
+            self._slots.open(newcomer.prefix, len(request.key) + 1)
+            request.first_version = version
+            request.reused = newcomer.continues
             ids_BT[b, :length] = prompt.token_ids[start:]
             places_3T, request.next_position = positions(len(request.key), prompt.spans, request.images, self._merge_size)
             positions_3BT[:, b, :length] = places_3T[:, start:]
-            request.served_ids += tuple(ids_BT[b, :length].tolist())
+            request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
                 skip = max(0, start - span.start)
                 if skip < span.count:
                     offset = b * width + span.start + skip - start
                     placeholders.append(np.arange(offset, offset + span.count - skip))
-                    pieces.append((span.sha256, skip, span.count))
-        features = self._image_features(rows, pieces)
+                    pieces.append(_Piece(request.images[span.sha256], skip))
+        self.requests.extend(rows)
+        self._sampler = None
+        features = self._image_features(pieces)
         append = self._slots.append(first, len(rows), width)
         hidden_BTH = decode(
             self.model,
@@ -160,7 +205,7 @@ class Batch:
             append.mask,
             append,
         )
-        lengths = [len(request.key) - start for request, start in zip(rows, starts, strict=True)]
+        lengths = [newcomer.width for newcomer in newcomers]
         for slot, length in enumerate(lengths, first):
             self._slots.lengths[slot] += length
         last_B = torch.tensor([b * width + length - 1 for b, length in enumerate(lengths)], device=self._device)
@@ -168,7 +213,7 @@ class Batch:
         self.stats.requests += len(rows)
         self.stats.prefills += 1
         self.stats.prefill_tokens += sum(lengths)
-        self.stats.reused_tokens += sum(starts)
+        self.stats.reused_tokens += sum(newcomer.start for newcomer in newcomers)
         self.stats.largest_batch = max(self.stats.largest_batch, len(self.requests))
         sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
         self._take(rows, sampler, logits_BV, version)
@@ -193,7 +238,10 @@ class Batch:
 
     def _take(self, rows: Sequence[Request], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
         uniforms = [1.0 - request.generator.random() for request in rows]
-        for request, token, logprob in zip(rows, *sampler.sample(logits_BV, uniforms), strict=True):
+        tokens, logprobs = sampler.sample(logits_BV, uniforms)
+        if not all(map(math.isfinite, logprobs)):
+            raise FloatingPointError(f"the weights of version {version} give logits that are not finite")
+        for request, token, logprob in zip(rows, tokens, logprobs, strict=True):
             request.token_ids.append(token)
             request.logprobs.append(logprob)
             request.versions.append(version)
@@ -218,26 +266,25 @@ class Batch:
             self._sampler = None
         return removed
 
-    def _image_features(self, rows: Sequence[Request], pieces: Sequence[tuple[str, int, int]]) -> tuple[Tensor, ...]:
+    def _image_features(self, pieces: Sequence[_Piece]) -> tuple[Tensor, ...]:
         """Features of the placeholders of a prefill, one after the other; images not seen before are encoded together."""
-        known = {name: image for request in rows for name, image in request.images.items()}
-        missing = [name for name in dict.fromkeys(name for name, _, _ in pieces) if name not in self._features]
-        if missing:
-            pixels, grids = stack_images([known[name] for name in missing], self._device)
-            assert pixels is not None
-            assert grids is not None
-            layers = encode_images(self.model, pixels, grids)
-            counts = [known[name].tokens for name in missing]
-            for name, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
-                self._features[name] = tuple(features)
-            self.stats.images_encoded += len(missing)
         if not pieces:
             return ()
-        chosen = [tuple(layer[skip:count] for layer in self._features[name]) for name, skip, count in pieces]
-        for name, _, _ in pieces:
-            self._features.move_to_end(name)
-        while len(self._features) > max(self._cached_images, len(missing)):
-            self._features.popitem(last=False)
+        missing = list({piece.image.sha256: piece.image for piece in pieces if piece.image.sha256 not in self._features}.values())
+        pixels, grids = stack_images(missing, self._device)
+        if pixels is not None and grids is not None:
+            layers = encode_images(self.model, pixels, grids)
+            counts = [image.tokens for image in missing]
+            for image, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
+                self._features[image.sha256] = tuple(features)
+            self.stats.images_encoded += len(missing)
+        chosen = [tuple(layer[piece.skip :] for layer in self._features[piece.image.sha256]) for piece in pieces]
+        for piece in pieces:
+            self._features.move_to_end(piece.image.sha256)
+        held = sum(len(layers[0]) for layers in self._features.values())
+        while held > self._image_tokens:
+            _, dropped = self._features.popitem(last=False)
+            held -= len(dropped[0])
         return tuple(torch.cat(layer) for layer in zip(*chosen, strict=True))
 
     def load_weights(self, weights: Mapping[str, Any], targets: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ features are dropped, so no later request starts from a mixture.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections import deque
@@ -31,7 +32,7 @@ class HfEngine:
 
     `max_batch`: requests in flight at once; more wait. `max_tokens`: prompt and output of one request together.
     `prefill_tokens`: padded prompt tokens in one forward pass. `parked_tokens`: positions of finished requests that are kept
-    for prompts that continue them (0 turns this off). `cached_images`: images whose features are kept.
+    for prompts that continue them (0 turns this off). `image_tokens`: tokens of images whose features are kept.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class HfEngine:
         max_tokens: int = 8192,
         prefill_tokens: int = 8192,
         parked_tokens: int = 32768,
-        cached_images: int = 256,
+        image_tokens: int = 65536,
         version: int = 0,
     ) -> None:
         self._core = unwrap(model.model)
@@ -57,7 +58,7 @@ class HfEngine:
             max_tokens=max_tokens,
             prefill_tokens=prefill_tokens,
             parked_tokens=parked_tokens,
-            cached_images=cached_images,
+            image_tokens=image_tokens,
         )
         self._version = version
         self._wake = threading.Condition()
@@ -192,21 +193,23 @@ class HfEngine:
             _settle(future, None)
         if self._paused:
             return True
-        batch.finished(self._version)
-        with self._wake:
-            waiting = [request for request in self._waiting if not request.cancelled]
-            self._waiting = deque(waiting)
-        while waiting and batch.room:
-            taken = batch.admit(waiting, self._version)
-            waiting = waiting[len(taken) :]
+        self._answer()
+        while batch.room and (newcomers := self._next_waiting(batch.room)):
+            batch.admit(newcomers, self._version)
             with self._wake:
-                for _ in taken:
+                for _ in newcomers:
                     self._waiting.popleft()
             self._answer()
         if batch.requests:
             batch.step(self._version)
             self._answer()
         return True
+
+    def _next_waiting(self, count: int) -> list[Request]:
+        """The first requests in the queue, which stay there so that a failure reaches them too; cancelled ones leave it."""
+        with self._wake:
+            self._waiting = deque(request for request in self._waiting if not request.cancelled)
+            return list(itertools.islice(self._waiting, count))
 
     def _answer(self) -> None:
         for request in self._batch.finished(self._version):
