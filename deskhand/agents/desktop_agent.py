@@ -8,12 +8,14 @@ desktops nor judges; whoever calls it does.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import openai
 
 from deskhand.actions.dialects import deskhand_json
@@ -80,6 +82,8 @@ class AgentConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     model: str = "deskhand"
+    blind: bool = False
+    """Show noise in place of every screenshot: a control of what can be learnt without seeing. The desktop is untouched."""
 
 
 class DesktopAgent:
@@ -107,7 +111,7 @@ class DesktopAgent:
         """
         config, name = self.config, uuid.uuid4().hex
         frame = frame or await desktop.observe()
-        sha256, url = await _encode(frame, keep_frame)
+        sha256, url = await self._show(frame, f"{instruction}-0", keep_frame)
         turns, steps, mistakes, waited_s = [Turn(url)], [], 0, 0.0
         stopped: Stopped = "max_steps"
         answer: str | None = None
@@ -126,7 +130,7 @@ class DesktopAgent:
             steps.append(step)
             if after is not None:
                 frame = after
-                sha256, url = await _encode(frame, keep_frame)
+                sha256, url = await self._show(frame, f"{instruction}-{index + 1}", keep_frame)
             if error is None and after_step is not None:
                 await after_step(step, frame)
             turns[-1] = Turn(turns[-1].image_url, text, turns[-1].error)
@@ -141,6 +145,12 @@ class DesktopAgent:
                 stopped = "truncated" if truncated else "too_many_errors"
                 break
         return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
+
+    async def _show(self, frame: Frame, seed: str, keep_frame: KeepFrame | None) -> tuple[str, str]:
+        """The name and the data URI of what the model is shown."""
+        if self.config.blind:
+            frame = await asyncio.to_thread(noise, frame, seed)
+        return await _encode(frame, keep_frame)
 
     async def _ask(self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn]) -> tuple[str, str, bool] | None:
         """(text, call id, truncated), or None when the conversation does not fit the model."""
@@ -189,6 +199,13 @@ class DesktopAgent:
             return ops, None, await desktop.perform(doing, action_id=action_id)
         except AgentError as error:
             return ops, str(error), None
+
+
+def noise(frame: Frame, seed: str) -> Frame:
+    """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the screen."""
+    pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
+    pixels.flags.writeable = False
+    return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest())
 
 
 async def _encode(frame: Frame, keep_frame: KeepFrame | None) -> tuple[str, str]:

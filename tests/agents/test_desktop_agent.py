@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from deskhand.actions.ops import Click, Done
-from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise
 from deskhand.desktop.base import Template
 from deskhand.errors import InfrastructureError
 
@@ -76,6 +76,31 @@ async def test_it_looks_asks_does_and_ends_at_done():
         assert hashlib.sha256(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).tobytes()).hexdigest() == step.frame_sha256
     assert shown[0] != shown[1]
     assert transcript.last_frame_sha256 in kept
+
+
+def pixels_shown(endpoint: Endpoint) -> list[np.ndarray]:
+    urls = [part["image_url"]["url"] for message in endpoint.asked[-1]["messages"] if message["role"] == "user"
+            for part in message["content"] if part["type"] == "image_url"]  # fmt: skip
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")) for url in urls]
+
+
+async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
+    kept: dict[str, bytes] = {}
+
+    async def keep_frame(sha256, png):
+        kept[sha256] = png
+
+    replies = [BLUE, '{"op":"done"}']
+    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(blind=True), keep_frame=keep_frame)
+    first, second = pixels_shown(endpoint)
+    assert desktop.clicked == ["blue"], "the desktop itself is untouched"
+    assert first.shape == (painted.HEIGHT, painted.WIDTH, 3)
+    assert abs(first.mean() - 127.5) < 5
+    assert not np.array_equal(first, second)
+    assert [step.frame_sha256 for step in transcript.steps] == [hashlib.sha256(p.tobytes()).hexdigest() for p in (first, second)]
+    assert {step.frame_sha256 for step in transcript.steps} <= kept.keys()
+    before = await painted.PaintedDesktop().reset(Template("plain", 64, 48))
+    assert noise(before, "seed").sha256 == noise(await desktop.observe(), "seed").sha256 != noise(before, "other").sha256
 
 
 async def test_what_is_not_understood_is_told_and_performs_nothing():
