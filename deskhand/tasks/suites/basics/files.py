@@ -7,9 +7,11 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 
+import numpy as np
+
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, cells_below_bars, click_in, folder_contents, see
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, View, click_in, find_cells, folder_contents, plain_area, see
 from deskhand.tasks.task import Check, CheckFunction, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
@@ -31,7 +33,7 @@ STEMS = (
 )
 ENDINGS = (".txt", ".log", ".md", ".csv")
 SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
-VIEWS = ("icon", "compact")
+VIEWS: tuple[View, ...] = ("icon", "compact")
 
 PCMANFM = """[config]
 bm_open_method=0
@@ -72,7 +74,7 @@ class Scene:
         self.subfolders = rng.sample(SUBFOLDERS, subfolders)
         self.target = rng.choice(self.names)
         self.unused_stem = rng.choice([stem for stem in STEMS if stem not in stems])
-        self.view = rng.choice(VIEWS)
+        self.view: View = rng.choice(VIEWS)
         self.confirm = rng.random() < 0.5
         self.width, self.height = rng.randrange(320, 361, 8), rng.randrange(250, 291, 8)
         self.place_seed = rng.randrange(2**31)
@@ -102,7 +104,11 @@ class Scene:
     async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
         ordered = [*sorted(self.subfolders), *sorted(self.names)]
-        cells = await see(desktop, "pcmanfm", cells_below_bars, len(ordered))
+
+        def find(rgb: np.ndarray, box: Rect) -> list[Rect] | None:
+            return find_cells(rgb, plain_area(rgb, box), len(ordered), self.view)
+
+        cells = await see(desktop, "pcmanfm", find, f"{len(ordered)} files")
         if self.view == "compact":
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))

@@ -51,7 +51,7 @@ class Scene:
 
     async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Where each field is typed, in the start state."""
-        boxes = await see(desktop, "zenity", find_entries, len(self.fields))
+        boxes = await see(desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields")
         return dict(zip(self.fields, boxes, strict=True))
 
     async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -19,8 +20,12 @@ WIDTH, HEIGHT = 512, 384
 THEMES = ("plain", "dark", "green", "sand")
 INK_CONTRAST = 40
 SMALLEST_GAP_PX, LARGEST_GAP_PX = 2, 16
+BESIDE_GAP_PX, BELOW_GAP_PX = 6, 3
+"""More than between the letters of a word, less than between two things."""
 SMALLEST_ENTRY_PX = 16
 ENTRY_LINE_STEP_PX = 10
+
+View = Literal["icon", "compact"]
 
 
 def click_in(box: Rect) -> Click:
@@ -49,19 +54,21 @@ def plain_area(rgb: np.ndarray, box: Rect) -> Rect:
     return Rect(box.left, top, box.right, bottom)
 
 
-def find_cells(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
+def find_cells(rgb: np.ndarray, box: Rect, count: int, view: View) -> list[Rect] | None:
     """The `count` things that stand in rows and columns on the one-coloured ground of `box`, row by row, or None.
 
-    Rows are parted by empty lines and things by empty columns; the smallest gap that gives `count` things is the one.
+    Empty lines part the rows, empty columns the things in a row. A thing is a picture with a word below it ("icon") or right of
+    it ("compact"), so in that direction the smallest gap is taken that leaves `count` things.
     """
     ground = rgb[box.bottom - 3, box.left + 2].astype(np.int16)
     part = rgb[box.top : box.bottom, box.left : box.right].astype(np.int16)
     ink = (np.abs(part - ground) > INK_CONTRAST).any(axis=2)
     for gap in range(SMALLEST_GAP_PX, LARGEST_GAP_PX):
+        row_gap, column_gap = (gap, BESIDE_GAP_PX) if view == "icon" else (BELOW_GAP_PX, gap)
         cells = [
             Rect(box.left + left, box.top + top, box.left + right, box.top + bottom)
-            for top, bottom in _runs(ink.any(axis=1), gap)
-            for left, right in _runs(ink[top:bottom].any(axis=0), gap)
+            for top, bottom in _runs(ink.any(axis=1), row_gap)
+            for left, right in _runs(ink[top:bottom].any(axis=0), column_gap)
         ]
         if len(cells) == count:
             return cells
@@ -108,11 +115,11 @@ def _grow_sideways(rgb: np.ndarray, box: Rect, across: int, top: int, bottom: in
     return Rect(left, top, right, bottom)
 
 
-Find = Callable[[np.ndarray, Rect, int], list[Rect] | None]
+Find = Callable[[np.ndarray, Rect], list[Rect] | None]
 
 
-async def see(desktop: StagedDesktopLike, match: str, find: Find, count: int, timeout_s: float = 10.0) -> list[Rect]:
-    """Look at the first window that matches until `find(rgb, body, count)` finds something in it.
+async def see(desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0) -> list[Rect]:
+    """Look at the first window that matches until `find(rgb, body)` finds something in it.
 
     Raises `InfrastructureError` when it does not within `timeout_s`.
     """
@@ -120,17 +127,12 @@ async def see(desktop: StagedDesktopLike, match: str, find: Find, count: int, ti
     while True:
         rgb = (await desktop.observe()).rgb()
         window = (await desktop.wait_window(match))[0]
-        found = find(rgb, body(window), count)
+        found = find(rgb, body(window))
         if found is not None:
             return found
         if asyncio.get_running_loop().time() > deadline:
             where = f"window {window.title!r} of {window.wm_class} ({window.width}x{window.height} at {window.x},{window.y})"
-            raise InfrastructureError(f"{where} did not show {count} things within {timeout_s:g} s; did its program start well?")
-
-
-def cells_below_bars(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
-    """`find_cells` on the plain area of `box`."""
-    return find_cells(rgb, plain_area(rgb, box), count)
+            raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s; did its program start well?")
 
 
 async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:

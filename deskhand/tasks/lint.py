@@ -1,0 +1,148 @@
+"""What every family must hold, as checks that list what is wrong. Invariant: a family that passes cannot be solved by doing
+nothing (which is all that an agent does who only says "done"), nor by its own oracle led astray at the first click, and its
+oracle solves it.
+
+`lint` only generates tasks; `lint_live` plays them on a desktop that the caller provides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+
+from deskhand.actions.ops import Click, Op, Point, screen_px, to_screen_px
+from deskhand.errors import ConfigError
+from deskhand.tasks.judge import MilestoneTracker, baseline, judge
+from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.task import Family, StagedDesktopLike, Task, split_of
+
+Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
+"""Lends a desktop that was just reset to the task's template and screen size."""
+Policy = Callable[[Task, StagedDesktopLike], AsyncIterator[list[Op]]]
+"""Lists of ops, one list a step, as `Task.oracle` yields them."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One play of one task. `first_click_on_target` is None when nothing was clicked or the task has no target."""
+
+    baseline: float
+    outcome: Outcome
+    milestone_share: float
+    steps: int
+    first_click_on_target: bool | None
+    setup_s: float
+    play_s: float
+
+    @property
+    def value(self) -> float | None:
+        return self.outcome.value if isinstance(self.outcome, Scored) else None
+
+
+async def oracle(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    """The task's own oracle."""
+    async for ops in task.oracle(desktop):
+        yield ops
+
+
+async def misled(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    """The oracle, but its first click lands on the first of the things that the target could be taken for."""
+    _, others = await task.targets(desktop)
+    place: Point | None = Point(*others[0].center, screen_px(task.width, task.height)) if others else None
+    async for ops in task.oracle(desktop):
+        changed = list(ops)
+        for index, op in enumerate(changed):
+            if isinstance(op, Click) and place is not None:
+                changed[index], place = replace(op, point=place), None
+        yield changed
+
+
+async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) -> Trial:
+    """Set up `task` on a freshly reset desktop, let `policy` act, and judge.
+
+    Raises `ConfigError` when the start state already solves it, and what set-up and desktop raise.
+    """
+    began = time.monotonic()
+    await task.setup(desktop)
+    target, _ = await task.targets(desktop)
+    ready = time.monotonic()
+    start = await baseline(task, desktop)
+    tracker, steps, hit = MilestoneTracker(task), 0, None
+    async for ops in policy(task, desktop):
+        for op in ops:
+            if isinstance(op, Click) and op.point is not None and hit is None and target is not None:
+                hit = target.contains(*to_screen_px(op.point, task.width, task.height))
+        await desktop.perform(ops, action_id=f"{task.id}#{steps}")
+        steps += 1
+        await tracker.after_step(desktop)
+    outcome = await judge(task, desktop, milestones=tracker)
+    return Trial(start, outcome, tracker.share, steps, hit, ready - began, time.monotonic() - ready)
+
+
+def lint(family: Family, seeds: Iterable[int]) -> list[str]:
+    """What is wrong with the tasks that `family` generates, one line each; nothing is started."""
+    problems: list[str] = []
+    instructions: set[str] = set()
+    count = 0
+    for seed in seeds:
+        count += 1
+        where = f"{family.name} seed {seed}"
+        task, again = family.generate(seed), family.generate(seed)
+        instructions.add(task.instruction)
+        if _description(task) != _description(again):
+            problems.append(f"{where}: two generations differ; use only a random generator made from family and seed")
+        if (task.family, task.seed, task.tier) != (family.name, seed, family.tier):
+            problems.append(f"{where}: the task says family {task.family}, seed {task.seed}, tier {task.tier}")
+        if task.split != split_of(seed) or str(seed) not in task.id:
+            problems.append(f"{where}: id {task.id} or split {task.split} does not follow from the seed")
+        if not task.instruction.strip() or "\n" in task.instruction:
+            problems.append(f"{where}: the instruction must be one line of text, not {task.instruction!r}")
+        if task.max_steps < 2:
+            problems.append(f"{where}: max_steps {task.max_steps} leaves no step before the last")
+        try:
+            MilestoneTracker(task)
+        except ConfigError as error:
+            problems.append(str(error))
+    if count > 3 and len(instructions) < 2:
+        problems.append(f"{family.name}: {count} seeds give one instruction; make the variants differ")
+    if not family.applications:
+        problems.append(f"{family.name}: name the Debian packages that it needs")
+    return problems
+
+
+def _description(task: Task) -> tuple[object, ...]:
+    milestones = [(milestone.name, milestone.weight) for milestone in task.milestones]
+    size = (task.width, task.height, task.max_steps)
+    return task.id, task.instruction, task.template, task.tier, size, milestones, task.metadata
+
+
+async def lint_live(family: Family, seeds: Iterable[int], lease: Lease) -> list[str]:
+    """What is wrong with the tasks when they are played, one line each. The two plays of a seed run side by side."""
+
+    async def played(task: Task, policy: Policy) -> Trial:
+        async with lease(task) as desktop:
+            return await play(task, desktop, policy)
+
+    problems: list[str] = []
+    for seed in seeds:
+        task = family.generate(seed)
+        solved, wrong = await asyncio.gather(*(played(task, policy) for policy in (oracle, misled)))
+        where = f"{family.name} seed {seed}"
+        if solved.value != 1.0:
+            problems.append(f"{where}: the oracle scores {_words(solved.outcome)}, not 1")
+        if solved.steps > task.max_steps:
+            problems.append(f"{where}: the oracle takes {solved.steps} steps, max_steps is {task.max_steps}")
+        if solved.first_click_on_target is False:
+            problems.append(f"{where}: the oracle's first click is outside the rectangle that targets() gives")
+        if solved.baseline != 0.0:
+            problems.append(f"{where}: doing nothing scores {solved.baseline:g}, not 0")
+        if wrong.value is None or wrong.value >= 1.0:
+            problems.append(f"{where}: the oracle with its first click on another thing scores {_words(wrong.outcome)}")
+    return problems
+
+
+def _words(outcome: Outcome) -> str:
+    return f"unscored ({outcome.cause}: {outcome.message})" if isinstance(outcome, Unscored) else f"{outcome.value:g}"

@@ -1,0 +1,73 @@
+"""Every family of the suite: as generated, and as played on real embedded desktops.
+
+`DESKHAND_FULL=1` plays ten times as many variants.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+import pytest
+
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import ConfigError
+from deskhand.tasks.lint import lint, lint_live
+from deskhand.tasks.suites.basics import FAMILIES, make_task
+from deskhand.tasks.task import HELD_OUT_START, Task, seed_for
+
+FULL = os.environ.get("DESKHAND_FULL") == "1"
+LIVE_SEEDS = [seed_for(split, index) for split in ("train", "held_out") for index in range(10 if FULL else 1)]
+everywhere = pytest.mark.parametrize("name", sorted(FAMILIES))
+
+
+@asynccontextmanager
+async def fresh_desktop(task: Task) -> AsyncIterator[EmbeddedDesktop]:
+    desktop = EmbeddedDesktop()
+    try:
+        await desktop.reset(Template(task.template, task.width, task.height))
+        yield desktop
+    finally:
+        await desktop.close()
+
+
+@everywhere
+def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
+    seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
+    assert lint(FAMILIES[name], seeds) == []
+
+
+@everywhere
+async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
+    assert await lint_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
+
+
+def test_training_and_held_out_seeds_never_meet() -> None:
+    assert make_task("file_move", seed_for("train", HELD_OUT_START - 1)).split == "train"
+    assert make_task("file_move", seed_for("held_out", 0)).split == "held_out"
+    for split in ("train", "held_out"):
+        with pytest.raises(ConfigError):
+            seed_for(split, HELD_OUT_START)
+        with pytest.raises(ConfigError):
+            seed_for(split, -1)
+
+
+def test_an_unknown_family_is_named_with_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"solitaire.*file_move"):
+        make_task("solitaire", 0)
+
+
+def test_every_program_is_a_package_that_set_up_installs() -> None:
+    listed = files("deskhand.desktop.embedded").joinpath("packages.txt").read_text().split()
+    for family in FAMILIES.values():
+        assert set(family.applications) <= set(listed), family.name
+
+
+def test_the_suite_is_as_wide_as_it_should_be() -> None:
+    applications = {application for family in FAMILIES.values() for application in family.applications}
+    assert len(FAMILIES) >= 8
+    assert len(applications - {"zenity"}) >= 5
+    assert sum(family.applications == ("zenity",) for family in FAMILIES.values()) <= 2
