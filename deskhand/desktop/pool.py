@@ -7,16 +7,18 @@ it tells a late caller that its lease is over.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_ATTEMPTS = 3
+REMEMBERED_LEASES = 16
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,10 @@ class Lease:
 
 
 class DesktopPool:
-    """At most `size` leases at a time and `spares` desktops kept ready in the state `template`.
+    """At most `size` leases at a time and `spares` desktops kept ready, in the states that were asked for lately.
 
-    `make` builds a desktop that is not started. Raises `ConfigError` for wrong numbers.
+    `template` is the state when nothing is asked for; `make` builds a desktop that is not started. Raises `ConfigError` for
+    wrong numbers.
     """
 
     def __init__(
@@ -42,14 +45,15 @@ class DesktopPool:
         self.template = template or Template()
         self._spares = spares
         self._make = make
-        self._places = asyncio.Semaphore(size)
+        self._recent: deque[Template] = deque([self.template], maxlen=REMEMBERED_LEASES)
         self._ready: list[tuple[Template, StagedDesktop]] = []
+        self._starting: list[Template] = []
         self._background: set[asyncio.Task[None]] = set()
-        self._starting = 0
         self._leased: dict[int, StagedDesktop] = {}
+        self._taken = 0
+        self._place = asyncio.Condition()
         self._epoch = 0
         self._closed = False
-        self._failure: InfrastructureError | ConfigError | None = None
 
     async def __aenter__(self) -> DesktopPool:
         await self.start()
@@ -84,22 +88,29 @@ class DesktopPool:
     async def lease(self, template: Template | None = None) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out."""
         wanted = template or self.template
-        if self._closed:
-            raise InfrastructureError("the desktop pool is closed")
-        await self._places.acquire()
+        async with self._place:
+            await self._place.wait_for(lambda: self._closed or self._taken < self.size)
+            if self._closed:
+                raise InfrastructureError("the desktop pool is closed")
+            self._taken += 1
+        self._recent.append(wanted)
         try:
             desktop = self._take(wanted) or await self._started(wanted)
             if self._closed:
                 await desktop.close()
                 raise InfrastructureError("the desktop pool is closed")
         except BaseException:
-            self._places.release()
+            await self._free_place()
             raise
-        self.template = wanted
         self._epoch += 1
         self._leased[self._epoch] = desktop
         self._refill()
         return Lease(desktop, self._epoch)
+
+    async def _free_place(self) -> None:
+        async with self._place:
+            self._taken -= 1
+            self._place.notify()
 
     def _take(self, template: Template) -> StagedDesktop | None:
         for index, (ready_for, desktop) in enumerate(self._ready):
@@ -109,15 +120,18 @@ class DesktopPool:
         return None
 
     def _refill(self) -> None:
-        stale = [entry for entry in self._ready if entry[0] != self.template]
-        if len(self._ready) >= self._spares and stale:
-            self._ready.remove(stale[0])
-            self._spawn(stale[0][1].close())
-        while not self._closed and len(self._ready) + self._starting < self._spares:
-            self._starting += 1
-            self._spawn(self._prepare(self.template))
+        """Start what is asked for most and least in stock; a spare that nobody asked for lately makes room."""
+        for entry in [entry for entry in self._ready if entry[0] not in self._recent]:
+            self._ready.remove(entry)
+            self._spawn(entry[1].close())
+        while not self._closed and len(self._ready) + len(self._starting) < self._spares:
+            asked = Counter(self._recent)
+            stock = Counter([template for template, _ in self._ready] + self._starting)
+            wanted = max(asked, key=lambda template: asked[template] / (1 + stock[template]))
+            self._starting.append(wanted)
+            self._spawn(self._prepare(wanted))
 
-    def _spawn(self, work) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -125,11 +139,10 @@ class DesktopPool:
     async def _prepare(self, template: Template) -> None:
         try:
             desktop = await self._started(template)
-        except (InfrastructureError, ConfigError) as error:
-            self._failure = error
-            return
+        except (InfrastructureError, ConfigError):
+            return  # the next lease starts one itself and reports why it cannot
         finally:
-            self._starting -= 1
+            self._starting.remove(template)
         if self._closed:
             await desktop.close()
         else:
@@ -141,16 +154,17 @@ class DesktopPool:
         if desktop is None:
             return
         self._spawn(desktop.close())
-        self._places.release()
+        await self._free_place()
         self._refill()
 
     async def close(self) -> None:
-        """End every desktop, leased or not. Idempotent."""
-        self._closed = True
+        """End every desktop, leased or not; whoever waits for a lease gets an `InfrastructureError`. Idempotent."""
+        async with self._place:
+            self._closed = True
+            self._place.notify_all()
         desktops = [desktop for _, desktop in self._ready] + list(self._leased.values())
         self._ready.clear()
         self._leased.clear()
         await asyncio.gather(*(desktop.close() for desktop in desktops), return_exceptions=True)
         while self._background:
-            with contextlib.suppress(Exception):
-                await asyncio.gather(*self._background, return_exceptions=True)
+            await asyncio.gather(*self._background, return_exceptions=True)

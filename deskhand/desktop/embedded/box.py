@@ -29,7 +29,8 @@ Isolation = Literal["namespaces", "plain"]
 GUEST_HOME = "/home/user"
 START_TIMEOUT_S = 20.0
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-_LOOP = 'echo ready; while IFS= read -r line; do eval "$line"; done'
+FILE_LIMIT_BYTES = 256 * 1024 * 1024
+_LOOP = f"NL='\n'; ulimit -c 0; ulimit -f {FILE_LIMIT_BYTES // 512}; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _SUBREAPER = "import ctypes,os,sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _ETC = (
@@ -37,6 +38,11 @@ _ETC = (
     "ld.so.conf.d", "localtime", "nsswitch.conf", "dbus-1", "dillo", "profile", "bash.bashrc", "magic", "papersize",
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus")
+
+
+def _quoted(word: str) -> str:
+    """`word` for the shell, on one line."""
+    return shlex.quote(word).replace("\n", "'\"$NL\"'")
 
 
 @functools.cache
@@ -167,12 +173,15 @@ class Box:
             job = self._jobs[self._next_job] = _Job()
             return self._next_job, job
 
-    def _program(self, argv: list[str], env: dict[str, str] | None, cwd: str | None) -> str:
-        if not argv or any("\0" in word or "\n" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
-            raise ConfigError("a command must have a program name and no line feed or NUL in its words")
-        words = [f"cd {shlex.quote(cwd or self.guest_home)}"]
-        words += [f"export {name}={shlex.quote(value)}" for name, value in (env or {}).items() if name.isidentifier()]
-        words.append(f"exec {shlex.join(argv)}")
+    def _program(self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "") -> str:
+        """One shell line that becomes the program."""
+        if not argv or any("\0" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
+            raise ConfigError("a command needs a program name, and no word of it may hold a NUL")
+        if wrong := [name for name in env or {} if not (name.isascii() and name.isidentifier())]:
+            raise ConfigError(f"{wrong[0]!r} is no name of an environment variable")
+        words = [f"cd {_quoted(cwd or self.guest_home)}"]
+        words += [f"export {name}={_quoted(value)}" for name, value in (env or {}).items()]
+        words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}")
         return " && ".join(words)
 
     def launch(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None, timeout_s: float = 10.0) -> int:
@@ -180,7 +189,7 @@ class Box:
         number, job = self._new_job()
         program = self._program(argv, env, cwd)
         self._tell(
-            f"if command -v {shlex.quote(argv[0])} >/dev/null; then ({program}) </dev/null >/dev/null 2>&1 & "
+            f"if command -v {_quoted(argv[0])} >/dev/null; then ({program}) </dev/null >/dev/null 2>&1 & "
             f'echo "started {number} $!"; else echo "missing {number}"; fi'
         )
         if not self._wait(lambda: job.inner_pid is not None or job.missing, timeout_s):
@@ -197,11 +206,10 @@ class Box:
         Each file that it writes, its output included, may have `OUTPUT_LIMIT_BYTES` at most.
         """
         number, job = self._new_job()
-        program = self._program(argv, env, cwd)
-        base = f"{self._guest_control}/{number}"
+        program = self._program(argv, env, cwd, prefix="setsid ")
+        base = _quoted(f"{self._guest_control}/{number}")
         self._tell(
-            f"(ulimit -f {OUTPUT_LIMIT_BYTES // 512}; "
-            f"setsid sh -c {shlex.quote(program)} </dev/null >{shlex.quote(base)}.out 2>{shlex.quote(base)}.err & "
+            f"(ulimit -f {OUTPUT_LIMIT_BYTES // 512}; ({program}) </dev/null >{base}.out 2>{base}.err & "
             f'inner=$!; echo "started {number} $inner"; wait $inner; echo "ended {number} $?") &'
         )
         finished = self._wait(lambda: job.returncode is not None, timeout_s)

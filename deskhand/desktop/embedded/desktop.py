@@ -25,7 +25,7 @@ from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 Result = TypeVar("Result")
 
 REMEMBERED_ACTIONS = 64
-ANSWER_MARGIN_S = 10.0
+ANSWER_MARGIN_S = 5.0
 
 
 class EmbeddedDesktop:
@@ -75,6 +75,8 @@ class EmbeddedDesktop:
         return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
 
     def _parts(self) -> tuple[Session, Performer]:
+        if self._closed:
+            raise InfrastructureError(f"desktop {self.label} is closed")
         if self._session is None or self._performer is None:
             raise InfrastructureError(f"desktop {self.label} has no session; reset it first")
         return self._session, self._performer

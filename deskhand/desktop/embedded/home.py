@@ -13,12 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
+from deskhand.errors import InfrastructureError
+
 LIMIT_BYTES = 64 * 1024 * 1024
+_USUAL_HOME = PurePosixPath("/home/user")
+_GUEST_MADE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Home:
-    """`root` on the host is `guest_root` for the guest. A symbolic link inside a path is followed when it stays in the home."""
+    """`root` on the host is `guest_root` for the guest (and `/home/user` always means it).
+
+    Reading follows a symbolic link that stays in the home; writing follows none.
+    """
 
     def __init__(self, root: Path, guest_root: str) -> None:
         self.root = root
@@ -27,10 +34,10 @@ class Home:
     def _parts(self, path: str) -> list[str]:
         pure = PurePosixPath(path)
         if pure.is_absolute():
-            try:
-                pure = pure.relative_to(self._guest_root)
-            except ValueError:
-                raise FileNotFoundError(errno.ENOENT, "not in the guest's home", path) from None
+            root = next((root for root in (self._guest_root, _USUAL_HOME) if pure.is_relative_to(root)), None)
+            if root is None:
+                raise FileNotFoundError(errno.ENOENT, "not in the guest's home", path)
+            pure = pure.relative_to(root)
         parts: list[str] = []
         for part in pure.parts:
             if part == "..":
@@ -82,10 +89,10 @@ class Home:
         """A regular file's bytes. Raises `FileNotFoundError`; `PermissionError` for a link out of the home, what is no
         regular file, and more than `limit` bytes.
         """
-        parts = self._resolved(path)
-        if not parts:
-            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         try:
+            parts = self._resolved(path)
+            if not parts:
+                raise IsADirectoryError(errno.EISDIR, "is a folder", path)
             with self._folder(parts[:-1], create=False) as folder:
                 descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
@@ -111,7 +118,9 @@ class Home:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(parts[-1], flags, 0o644, dir_fd=folder)
         except OSError as error:
-            raise PermissionError(error.errno, "cannot be written in the guest's home", path) from None
+            if error.errno in _GUEST_MADE:
+                raise PermissionError(error.errno, "cannot be written in the guest's home", path) from None
+            raise InfrastructureError(f"{path} cannot be written in the guest's home: {error.strerror}") from error
         with os.fdopen(descriptor, "wb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise PermissionError(errno.EPERM, "not a regular file", path)

@@ -5,27 +5,41 @@ Characters that the keyboard does not have get a spare key of their own, so ever
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from deskhand.actions.keys import character_keysym, keysym
+from xcffib.xproto import KB, AutoRepeatMode
+
+from deskhand.actions.keys import NAMES, character_keysym, keysym
 from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.theme import DOUBLE_CLICK_MS
 
 _KEY_PRESS, _KEY_RELEASE, _BUTTON_PRESS, _BUTTON_RELEASE, _MOTION = 2, 3, 4, 5, 6
 BUTTONS = {"left": 1, "middle": 2, "right": 3, "back": 8, "forward": 9}
 _SCROLL_UP, _SCROLL_DOWN, _SCROLL_LEFT, _SCROLL_RIGHT = 4, 5, 6, 7
 _SHIFT = 0xFFE1
+_VENDOR_SYMBOLS = 0x1008  # keys for sound, browsers, mail...: those that have no name here are free for other characters
+_NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
+_CLICK_MARGIN_S = 0.01
+_REPEAT_GAP_S = 0.02
+_SAME_PLACE_PX = 12
 DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
 
 
 class Hand:
-    """Sends input; `settle` is called where a guest must catch up before the next input makes sense."""
+    """Sends input. `settle` is called where a guest should catch up before the next input makes sense, `drained` where it must
+    have taken in all input so far, however long that takes.
+    """
 
-    def __init__(self, connection: Connection, settle: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, settle: Callable[[], None], drained: Callable[[], None]) -> None:
         self._connection = connection
         self._settle = settle
+        self._drained = drained
+        self._position = connection.pointer()
+        self._last_click = (0.0, self._position)
         self._keys: dict[int, tuple[int, bool]] = {}
         setup = connection.setup
         first, count = setup.min_keycode, setup.max_keycode - setup.min_keycode + 1
@@ -35,7 +49,7 @@ class Hand:
         spare: list[int] = []
         for code in range(count):
             row = symbols[code * self._per_code : (code + 1) * self._per_code]
-            if not any(row):
+            if not any(symbol and symbol >> 16 != _VENDOR_SYMBOLS for symbol in row) and not _NAMED_SYMBOLS.intersection(row):
                 spare.append(first + code)
                 continue
             for level in (0, 1):
@@ -44,34 +58,45 @@ class Hand:
                     self._keys[symbol] = (first + code, level == 1)
         self._spare: OrderedDict[int, int] = OrderedDict((code, 0) for code in spare)
         self._shift_code = self._keys[_SHIFT][0]
+        no_repeat = [AutoRepeatMode.Off]  # how long a key is down depends on the machine's load; what it types must not
+        connection.core.ChangeKeyboardControl(KB.AutoRepeatMode, no_repeat)
 
     def _fake(self, kind: int, detail: int, x: int = 0, y: int = 0) -> None:
         self._connection.test.FakeInput(kind, detail, 0, self._connection.root if kind == _MOTION else 0, x, y, 0)
 
     def _code(self, symbol: int) -> tuple[int, bool]:
-        """Key code and whether Shift is needed; gives the symbol a spare key when it has none."""
-        if symbol in self._keys:
-            code, shifted = self._keys[symbol]
-            if code in self._spare:
-                self._spare.move_to_end(code)
-            return code, shifted
-        code, previous = next(iter(self._spare.items()))
-        if previous:
-            self._flush()
-            self._settle()
-            del self._keys[previous]
-        row = [symbol] * 2 + [0] * (self._per_code - 2)
-        self._connection.core.ChangeKeyboardMapping(1, code, self._per_code, row)
-        self._spare[code] = symbol
-        self._spare.move_to_end(code)
-        self._keys[symbol] = (code, False)
-        return self._keys[symbol]
+        """Key code of a symbol that has a key, and whether Shift is needed."""
+        code, shifted = self._keys[symbol]
+        if code in self._spare:
+            self._spare.move_to_end(code)
+        return code, shifted
+
+    def _provide(self, symbols: Iterable[int]) -> None:
+        """Give symbols that have no key a spare one each (the longest unused), and let the guests take note."""
+        missing = [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._keys]
+        if not missing:
+            return
+        self._flush()
+        self._drained()
+        codes = sorted(itertools.islice(self._spare, len(missing)))
+        for code, symbol in zip(codes, missing, strict=True):
+            self._keys.pop(self._spare[code], None)
+            self._spare[code] = symbol
+            self._spare.move_to_end(code)
+            self._keys[symbol] = (code, False)
+        for _, group in itertools.groupby(enumerate(codes), key=lambda pair: pair[1] - pair[0]):
+            block = [code for _, code in group]  # neighbours in one request: every guest reacts to every request
+            rows = [value for code in block for value in (self._spare[code], self._spare[code], *[0] * (self._per_code - 2))]
+            self._connection.core.ChangeKeyboardMapping(len(block), block[0], self._per_code, rows)
+        self._flush()
+        self._drained()
 
     def _flush(self) -> None:
         self._connection.sync()
 
     def move(self, x: int, y: int) -> None:
         self._fake(_MOTION, 0, x, y)
+        self._position = (x, y)
 
     def press(self, button: str) -> None:
         self._fake(_BUTTON_PRESS, BUTTONS[button])
@@ -82,11 +107,28 @@ class Hand:
     def click(self, position: tuple[int, int] | None, button: str, count: int, modifiers: Iterable[str]) -> None:
         if position:
             self.move(*position)
+        self._keep_apart(count)
         held = self._hold(modifiers)
-        for _ in range(count):
+        for index in range(count):
+            if index:  # some programs take presses with one time stamp for one press
+                self._flush()
+                time.sleep(_REPEAT_GAP_S)
             self.press(button)
             self.release(button)
         self._let_go(held)
+        self._last_click = (time.monotonic(), self._position)
+
+    def _keep_apart(self, count: int) -> None:
+        """Clicks of two ops at one place must not become a double click, nor a click and a double click a triple one.
+
+        Toolkits take a press for the third when it comes within twice the double-click time of the first.
+        """
+        at_s, place = self._last_click
+        near = all(abs(old - new) <= _SAME_PLACE_PX for old, new in zip(place, self._position, strict=True))
+        remaining = at_s + DOUBLE_CLICK_MS / 1000 * min(count, 2) + _CLICK_MARGIN_S - time.monotonic()
+        if near and remaining > 0:
+            self._flush()
+            time.sleep(remaining)
 
     def drag(self, path: list[tuple[int, int]], button: str, modifiers: Iterable[str]) -> None:
         """Press at the first point, pass through every point with motion between, release at the last."""
@@ -117,14 +159,27 @@ class Hand:
         self._let_go(held)
 
     def type(self, text: str) -> None:
-        for character in text:
-            code, shifted = self._code(character_keysym(character))
-            if shifted:
-                self._fake(_KEY_PRESS, self._shift_code)
-            self._fake(_KEY_PRESS, code)
-            self._fake(_KEY_RELEASE, code)
-            if shifted:
-                self._fake(_KEY_RELEASE, self._shift_code)
+        """Keys for `text`, in runs that need no more symbols than there are spare keys."""
+        symbols = [character_keysym(character) for character in text]
+        while symbols:
+            run, needed = 0, set()
+            for symbol in symbols:
+                needed.add(symbol)
+                if len(needed) > len(self._spare):
+                    break
+                run += 1
+            self._provide(symbols[:run])
+            for symbol in symbols[:run]:
+                self._stroke(*self._code(symbol))
+            del symbols[:run]
+
+    def _stroke(self, code: int, shifted: bool) -> None:
+        if shifted:
+            self._fake(_KEY_PRESS, self._shift_code)
+        self._fake(_KEY_PRESS, code)
+        self._fake(_KEY_RELEASE, code)
+        if shifted:
+            self._fake(_KEY_RELEASE, self._shift_code)
 
     def chord(self, names: Iterable[str]) -> None:
         self._let_go(self._hold(names))
@@ -133,12 +188,16 @@ class Hand:
         self._hold([name])
 
     def key_up(self, name: str) -> None:
-        self._fake(_KEY_RELEASE, self._code(keysym(name))[0])
+        symbol = keysym(name)
+        self._provide([symbol])
+        self._fake(_KEY_RELEASE, self._code(symbol)[0])
 
     def _hold(self, names: Iterable[str]) -> list[int]:
         held: list[int] = []
-        for name in names:
-            code, shifted = self._code(keysym(name))
+        symbols = [keysym(name) for name in names]
+        self._provide(symbols)
+        for symbol in symbols:
+            code, shifted = self._code(symbol)
             if shifted and self._shift_code not in held:
                 self._fake(_KEY_PRESS, self._shift_code)
                 held.append(self._shift_code)

@@ -31,7 +31,7 @@ from deskhand.desktop.embedded import framebuffer as pixels_of
 from deskhand.desktop.embedded.connection import x_errors
 from deskhand.desktop.embedded.input import BUTTONS, Hand
 from deskhand.desktop.embedded.session import Session
-from deskhand.desktop.embedded.settle import Settled, settle
+from deskhand.desktop.embedded.settle import BUSY_LIMIT_S, Settled, settle
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
 MAXIMUM_WAIT_S = 30.0
@@ -40,7 +40,8 @@ MAXIMUM_NOTCHES = 100
 MAXIMUM_CLICKS = 5
 MAXIMUM_PATH = 1000
 _BETWEEN_OPS_QUIET_S = 0.03
-_BETWEEN_OPS_CAP_S = 0.5
+_BETWEEN_OPS_CAP_S = 2.0
+_DRAIN_CAP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,10 @@ class Performer:
         self._session = session
         self._quiet_s = quiet_s
         self._cap_s = cap_s
-        self._hand = Hand(session.connection, self._catch_up)
+        self.hand = Hand(session.connection, self._catch_up, self._drained)
         self._hash = pixels_of.PixelHash(session.template.width, session.template.height)
         self._sequence = 0
+        self._button_down = False
         self._last: np.ndarray | None = None
 
     def plan(self, ops: list[Op]) -> Plan:
@@ -84,10 +86,12 @@ class Performer:
         try:
             previous: Op | None = None
             for op, points in plan.steps:
-                if previous is not None and _must_catch_up(previous, op):
+                if previous is not None and (self._button_down or _must_catch_up(previous, op)):
                     self._catch_up()
                 self._do(op, points)
                 previous = op
+                if isinstance(op, (MouseDown, MouseUp)):
+                    self._button_down = isinstance(op, MouseDown)
             return self.observe()
         except FrameError:
             raise
@@ -95,7 +99,7 @@ class Performer:
             raise DeliveryUnknown(f"the desktop failed while it acted: {type(error).__name__} {error}") from error
 
     def _do(self, op: Op, points: tuple[tuple[int, int], ...]) -> None:
-        hand = self._hand
+        hand = self.hand
         match op:
             case Move():
                 hand.move(*points[0])
@@ -127,13 +131,16 @@ class Performer:
     def _catch_up(self) -> None:
         self._settle(_BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
 
-    def _settle(self, quiet_s: float, cap_s: float) -> Settled:
+    def _drained(self) -> None:
+        self._settle(_BETWEEN_OPS_QUIET_S, _DRAIN_CAP_S, _DRAIN_CAP_S)
+
+    def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
         session = self._session
-        return settle(session.connection, session.framebuffer, quiet_s, cap_s, session.box.busy)
+        return settle(session.connection, session.framebuffer, quiet_s, cap_s, session.busy, busy_limit_s)
 
     def first_frame(self) -> Frame:
         """The settled screen of a fresh desktop, with the pointer out of the way."""
-        self._hand.move(self._session.template.width - 2, self._session.template.height - 2)
+        self.hand.move(self._session.template.width - 2, self._session.template.height - 2)
         return self._frame(self._settle(_BETWEEN_OPS_QUIET_S, self._cap_s))
 
     def observe(self) -> Frame:
@@ -217,7 +224,7 @@ def _duration(op: Op) -> float:
         case Drag():
             return 2.0 + 1.0 * len(op.path)
         case Type():
-            return _BETWEEN_OPS_CAP_S + 0.05 * len(op.text)
+            return _DRAIN_CAP_S + 0.05 * len(op.text)
         case _:
             return _BETWEEN_OPS_CAP_S
 

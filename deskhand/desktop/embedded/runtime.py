@@ -89,13 +89,13 @@ def sweep(base: Path) -> None:
 
 
 def clean(token: str, folder: Path) -> None:
-    """End every process of the owner and remove its folder, with the X locks of its servers."""
+    """End every process of the owner and remove its folder and the sockets of its X servers."""
     while victims := [pid for pid in processes.labelled(processes.OWNER_LABEL, token) if pid != os.getpid()]:
         for pid in victims:
             for child in processes.descendants(pid):
                 processes.kill(child)
             processes.kill(pid)
     for note in folder.glob("*/display"):
-        number, pid = note.read_text().split()
-        xserver.remove_traces(int(number), int(pid))
+        number, inode = note.read_text().split()
+        xserver.remove_socket(int(number), int(inode))
     shutil.rmtree(folder, ignore_errors=True)

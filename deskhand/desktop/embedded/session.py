@@ -40,7 +40,7 @@ class Session:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = XServer(self.folder, self.template.width, self.template.height, {"PATH": "/usr/bin:/bin"} | labels)
         self._parts.append(self.x_server)
-        (self.folder / "display").write_text(f"{self.x_server.number} {self.x_server.process.pid}")
+        (self.folder / "display").write_text(f"{self.x_server.number} {self.x_server.socket_inode}")
         home_folder = self.folder / "home"
         home_folder.mkdir(mode=0o700)
         for name in theme.home_folders():
@@ -101,6 +101,10 @@ class Session:
     def processes(self) -> list[int]:
         """Host process ids of the X server and everything in the box."""
         return [self.x_server.process.pid, *self.box.pids()]
+
+    def busy(self) -> bool:
+        """Whether the X server or a guest runs or waits for a processor."""
+        return self.x_server.busy() or self.box.busy()
 
     def close(self) -> None:
         """End everything and remove the folder. Idempotent."""

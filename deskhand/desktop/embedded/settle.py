@@ -17,7 +17,7 @@ from deskhand.desktop.embedded.connection import Connection
 from deskhand.desktop.embedded.framebuffer import Framebuffer
 
 _LOOK_INTERVAL_S = 0.004
-BUSY_LIMIT_S = 0.5
+BUSY_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,16 @@ class Settled:
 
 
 def settle(
-    connection: Connection, framebuffer: Framebuffer, quiet_s: float, cap_s: float, busy: Callable[[], bool] = lambda: False
+    connection: Connection,
+    framebuffer: Framebuffer,
+    quiet_s: float,
+    cap_s: float,
+    busy: Callable[[], bool] = lambda: False,
+    busy_limit_s: float = BUSY_LIMIT_S,
 ) -> Settled:
     """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
 
-    `busy` says whether a guest is running; it puts the end off by half a quiet time, `BUSY_LIMIT_S` in all (a program that
+    `busy` says whether a guest is running; it puts the end off by half a quiet time, `busy_limit_s` in all (a program that
     computes for ever must not hold every step up to the cap).
     """
     start = time.monotonic()
@@ -45,7 +50,7 @@ def settle(
     put_off_s = 0.0
     while (now := time.monotonic()) < cap_at:
         if now >= quiet_at:
-            if put_off_s >= BUSY_LIMIT_S or not busy():
+            if put_off_s >= busy_limit_s or not busy():
                 return Settled(capture(connection, framebuffer), last_change - start, "quiet")
             put_off_s += quiet_s / 2
             quiet_at = now + quiet_s / 2

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from deskhand.errors import ConfigError
 
+DOUBLE_CLICK_MS = 250
+"""Shorter than usual: the clicks of a double click follow each other at once, and those of two actions must not become one."""
+
 
 @dataclass(frozen=True)
 class Theme:
@@ -45,10 +48,11 @@ def theme(name: str) -> Theme:
 
 def home_files(look: Theme) -> dict[str, str]:
     """Files of a fresh home by path relative to it."""
+    font, clicks = f"{look.font} {look.font_points}", DOUBLE_CLICK_MS
     return {
-        ".config/gtk-3.0/settings.ini": _GTK3.format(font=f"{look.font} {look.font_points}", dark=int(look.dark)),
-        ".gtkrc-2.0": _GTK2.format(font=f"{look.font} {look.font_points}"),
-        ".config/openbox/rc.xml": _OPENBOX.format(font=look.font, points=look.font_points),
+        ".config/gtk-3.0/settings.ini": _GTK3.format(font=font, dark=int(look.dark), double_click=clicks),
+        ".gtkrc-2.0": _GTK2.format(font=font, double_click=clicks),
+        ".config/openbox/rc.xml": _OPENBOX.format(font=look.font, points=look.font_points, double_click=clicks),
         ".themes/Deskhand/openbox-3/themerc": _OPENBOX_THEME.format(**vars(look)),
         ".config/glib-2.0/settings/keyfile": _GSETTINGS,
         ".config/xfce4/terminal/terminalrc": _XFCE_TERMINAL,
@@ -70,7 +74,7 @@ def home_folders() -> tuple[str, ...]:
 def x_resources(look: Theme) -> str:
     """The RESOURCE_MANAGER property of the root window: X toolkit programs read it at start."""
     background, foreground = ("#202020", "#e0e0e0") if look.dark else ("#ffffff", "#000000")
-    return _X_RESOURCES.format(points=look.font_points, background=background, foreground=foreground)
+    return _X_RESOURCES.format(points=look.font_points, background=background, foreground=foreground, double_click=DOUBLE_CLICK_MS)
 
 
 _X_RESOURCES = """XTerm*faceName: DejaVu Sans Mono
@@ -78,7 +82,7 @@ XTerm*faceSize: {points}
 XTerm*cursorBlink: false
 XTerm*locale: true
 XTerm*utf8: 1
-XTerm*multiClickTime: 100
+XTerm*multiClickTime: {double_click}
 XTerm*background: {background}
 XTerm*foreground: {foreground}
 Xft.dpi: 96
@@ -99,7 +103,7 @@ gtk-font-name={font}
 gtk-application-prefer-dark-theme={dark}
 gtk-cursor-blink=0
 gtk-enable-animations=0
-gtk-double-click-time=100
+gtk-double-click-time={double_click}
 gtk-enable-event-sounds=0
 gtk-enable-input-feedback-sounds=0
 gtk-recent-files-max-age=0
@@ -111,7 +115,7 @@ gtk-dialogs-use-header=0
 _GTK2 = """gtk-font-name="{font}"
 gtk-cursor-blink=0
 gtk-enable-animations=0
-gtk-double-click-time=100
+gtk-double-click-time={double_click}
 gtk-icon-theme-name="Adwaita"
 """
 
@@ -190,7 +194,7 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
       <action name="Unshade"/></finalactions></action></keybind>
   </keyboard>
   <mouse>
-    <dragThreshold>4</dragThreshold><doubleClickTime>100</doubleClickTime><screenEdgeWarpTime>0</screenEdgeWarpTime>
+    <dragThreshold>4</dragThreshold><doubleClickTime>{double_click}</doubleClickTime><screenEdgeWarpTime>0</screenEdgeWarpTime>
     <context name="Titlebar">
       <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
       <mousebind button="Left" action="Drag"><action name="Move"/></mousebind>

@@ -12,9 +12,10 @@ from deskhand.desktop.base import Window
 from deskhand.desktop.embedded.connection import Connection
 from deskhand.errors import InfrastructureError
 
-_STATIC_GRAVITY = 10
+_NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
+_UNMOVED_S = 0.4
 
 
 def list_windows(connection: Connection) -> list[Window]:
@@ -81,15 +82,14 @@ def wait_windows(connection: Connection, match: str, timeout_s: float, count: in
 def place(
     connection: Connection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0
 ) -> Window:
-    """Ask the window manager; returns the window once it is there, or as it is after `timeout_s` (it may keep a minimum size)."""
+    """Ask the window manager; returns the window once it is there, or as it is when it stays otherwise (a minimum size)."""
     width, height = width or window.width, height or window.height
     atoms = connection.atoms
     maximised = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
     connection.send_root_message(window.id, "_NET_WM_STATE", maximised)
-    flags = _STATIC_GRAVITY | 0xF << 8 | _FROM_PAGER << 12
-    connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, x, y, width, height])
     deadline = time.monotonic() + timeout_s
-    stable_since, last = time.monotonic(), None
+    asked: tuple[int, int] | None = None
+    last, same_since = None, 0.0
     while True:
         try:
             current = _describe(connection, window.id)
@@ -98,9 +98,14 @@ def place(
         now = time.monotonic()
         if (current.x, current.y, current.width, current.height) == (x, y, width, height):
             return current
+        corner = (x - current.frame_left, y - current.frame_top)
+        if corner != asked:  # with static gravity, which needs no frame, openbox's next drag would jump by the frame
+            flags = _NORTH_WEST | 0xF << 8 | _FROM_PAGER << 12
+            connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, *corner, width, height])
+            asked, last = corner, None
         if current != last:
-            last, stable_since = current, now
-        if now > deadline or (now - stable_since > 0.3 and current != window):
+            last, same_since = current, now
+        if now > deadline or now - same_since > _UNMOVED_S:
             return current
         time.sleep(_POLL_S / 4)
 

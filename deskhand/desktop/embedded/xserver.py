@@ -52,7 +52,8 @@ class XServer:
         finally:
             os.close(reader)
         self.name = f":{self.number}"
-        self.socket_path = Path(f"/tmp/.X11-unix/X{self.number}")
+        self.socket_path = socket_path(self.number)
+        self.socket_inode = self.socket_path.stat().st_ino
         self.authority = folder / "authority"
         self.authority.write_bytes(authority_record(self.cookie))
 
@@ -70,23 +71,29 @@ class XServer:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def busy(self) -> bool:
+        return processes.state(self.process.pid) == "R"
+
     def stop(self) -> None:
-        """End it and remove its socket and lock. Idempotent."""
+        """End it and remove its socket. Idempotent."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-            if hasattr(self, "number"):
-                remove_traces(self.number, self.process.pid)
+        if hasattr(self, "socket_inode"):
+            remove_socket(self.number, self.socket_inode)
 
 
-def remove_traces(number: int, pid: int) -> None:
-    """Remove the lock and the socket of a server that was killed, if the lock is still its own."""
-    lock = Path(f"/tmp/.X{number}-lock")
+def socket_path(number: int) -> Path:
+    return Path(f"/tmp/.X11-unix/X{number}")
+
+
+def remove_socket(number: int, inode: int) -> None:
+    """Remove the socket of a server that was killed, unless another server has taken the number since."""
+    path = socket_path(number)
     try:
-        if int(lock.read_text()) == pid:
-            Path(f"/tmp/.X11-unix/X{number}").unlink(missing_ok=True)
-            lock.unlink(missing_ok=True)
-    except (OSError, ValueError):
+        if path.stat().st_ino == inode:
+            path.unlink()
+    except OSError:
         return
 
 

@@ -1,0 +1,102 @@
+"""Leases, spares and what happens when there is no desktop to be had."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import ConfigError, InfrastructureError
+
+SMALL = Template("plain", 256, 192)
+OTHER = Template("dark", 320, 240)
+
+
+async def until(condition, timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
+    async with DesktopPool(2, SMALL, spares=1) as pool:
+        seen: set[int] = set()
+        for _ in range(4):
+            await until(lambda: len(pool._ready) == 1)
+            start = time.monotonic()
+            lease = await pool.lease()
+            frame = await lease.desktop.reset(SMALL)
+            assert time.monotonic() - start < 0.25
+            assert frame.size == (256, 192)
+            pids = set(lease.desktop.processes())
+            assert not pids & seen
+            seen |= pids
+            await lease.desktop.push("mark", b"1")
+            await pool.release(lease)
+
+
+async def test_no_more_than_size_leases_are_out_and_epochs_rise():
+    async with DesktopPool(2, SMALL, spares=0) as pool:
+        first, second = await pool.lease(), await pool.lease()
+        third = asyncio.create_task(pool.lease())
+        await asyncio.sleep(0.2)
+        assert not third.done()
+        await pool.release(first)
+        await pool.release(first)
+        assert (await third).epoch > second.epoch > first.epoch
+        fourth = asyncio.create_task(pool.lease())
+        await asyncio.sleep(0.1)
+        assert not fourth.done()
+        fourth.cancel()
+
+
+async def test_spares_follow_what_is_asked_for():
+    async with DesktopPool(1, SMALL, spares=1) as pool:
+        for _ in range(3):
+            await pool.release(await pool.lease(OTHER))
+        await until(lambda: [template for template, _ in pool._ready] != [] and not pool._starting)
+        await pool.release(await pool.lease(SMALL))
+        await until(lambda: [template for template, _ in pool._ready] == [OTHER])
+
+
+async def test_closing_ends_leased_desktops_and_wakes_those_who_wait():
+    pool = DesktopPool(1, SMALL, spares=1)
+    await pool.start()
+    lease = await pool.lease()
+    waiting = asyncio.create_task(pool.lease())
+    await asyncio.sleep(0.05)
+    await pool.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        await waiting
+    with pytest.raises(InfrastructureError, match="closed"):
+        await lease.desktop.observe()
+    await pool.release(lease)
+    await pool.close()
+
+
+async def test_a_desktop_that_cannot_start_is_refused_with_the_reason_and_keeps_no_place():
+    class Broken(EmbeddedDesktop):
+        async def reset(self, template):
+            raise InfrastructureError("the display is gone")
+
+    pool = DesktopPool(1, SMALL, spares=0, make=Broken)
+    for _ in range(3):
+        with pytest.raises(InfrastructureError, match=r"3 attempts .*size 1.*the display is gone"):
+            await pool.lease()
+    await pool.close()
+
+
+async def test_a_missing_package_is_named_before_anything_else_happens(monkeypatch, tmp_path):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ConfigError, match="apt-get install xvfb"):
+        await DesktopPool(1, SMALL, spares=0, make=lambda: EmbeddedDesktop(isolation="plain")).start()
+
+
+def test_wrong_numbers_are_a_config_error():
+    with pytest.raises(ConfigError, match="size"):
+        DesktopPool(0)
