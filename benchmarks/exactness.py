@@ -1,0 +1,138 @@
+"""Whether the trainer sees what the engine sampled: `python -m benchmarks.exactness [--full] [--model FOLDER]`.
+
+Episodes on embedded desktops are recorded at temperature 1 through the OpenAI endpoint, with a window that grows to 4 turns and
+drops to 2 (so that calls fork), while the engine batches the requests of bystanders. Then, under the same weights in float32:
+
+- the trainer's log-probs of the sampled tokens against those that the engine gave;
+- the gradient of one GRPO step on merged rows (a chain of calls is one row) against one row per call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.bars import Bars, print_head
+from benchmarks.recording import Recording, held_out_tasks, record
+from deskhand.agents.context import GrowDrop
+from deskhand.algorithms.grpo import kl_estimate
+from deskhand.models.load import load
+from deskhand.recorder.graph import Sequence
+from deskhand.training.batch import TrainingSample
+from deskhand.training.policy import Policy
+from deskhand.training.trainer import Trainer
+
+WINDOW = GrowDrop(grow_to=4, drop_to=2)
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What was measured."""
+
+    episodes: int
+    fewest_turns: int
+    forks: int
+    """Calls that extend none, beyond each episode's first."""
+    images: int
+    tokens: int
+    rows_per_pass: float
+    """Mean number of requests in a forward pass of the engine."""
+    largest_difference: float
+    """Nats, over all sampled tokens."""
+    kl: float
+    """Mean of the k3 estimate, nats a token."""
+    merged_rows: int
+    single_rows: int
+    cosine: float
+    """Of the merged and the unmerged gradient."""
+
+
+async def measure(source: str, folder: Path, *, episodes: int, turns: int, desktops: int = 2, bystanders: int = 2) -> Exactness:
+    """Record, then compare."""
+    tasks = held_out_tasks(episodes)
+    recording = await record(source, tasks, folder, desktops=desktops, window=WINDOW, turns=turns, bystanders=bystanders)
+    return await asyncio.to_thread(compare, source, recording)
+
+
+def compare(source: str, recording: Recording) -> Exactness:
+    """Engine against trainer, and merged against unmerged."""
+    graphs = [result.graph for result in recording.results]
+    policy = Policy(load(source).model, banned_ids=recording.renderer.banned_ids)
+    rows = [row for graph in graphs for row in graph.sequences()]
+    differences = logprob_differences(policy, rows, recording)
+    merged, single = (gradient(source, recording, merge) for merge in (True, False))
+    stats = recording.engine
+    return Exactness(
+        episodes=len(graphs),
+        fewest_turns=min(len(graph.calls) for graph in graphs),
+        forks=sum(call.parent is None for graph in graphs for call in graph.calls) - len(graphs),
+        images=len({span.sha256 for row in rows for span in row.spans}),
+        tokens=len(differences),
+        rows_per_pass=stats.decoded_tokens / (stats.decode_steps + stats.prefills),
+        largest_difference=float(np.abs(differences).max()),
+        kl=float(kl_estimate(differences, np.zeros_like(differences)).mean()),
+        merged_rows=len(rows),
+        single_rows=sum(len(graph.calls) for graph in graphs),
+        cosine=float(torch.nn.functional.cosine_similarity(merged, single, dim=0)),
+    )
+
+
+def logprob_differences(policy: Policy, rows: list[Sequence], recording: Recording) -> np.ndarray:
+    """Trainer's log-prob - engine's, for every sampled token, float64[tokens]."""
+    found = policy.logprobs(rows, recording.images)
+    stated = [np.asarray(row.logprobs)[np.asarray(row.sampled)] for row in rows]
+    return np.concatenate([new.astype(np.float64) - old for new, old in zip(found, stated, strict=True)])
+
+
+def gradient(source: str, recording: Recording, merge: bool) -> torch.Tensor:
+    """The gradient of one step of the trainer on all episodes, half of them praised and half blamed, float64[parameters].
+
+    It is read from the optimizer: its first moment after one step from zero is the gradient times a constant.
+    """
+    trainer = Trainer(Policy(load(source).model, banned_ids=recording.renderer.banned_ids))
+    samples = [
+        TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
+        for number, result in enumerate(recording.results)
+        for row in result.graph.sequences(merge)
+    ]
+    done = trainer.step(samples, recording.images)
+    if done.rejected or not done.updates:
+        raise SystemExit(f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared")
+    moments = [trainer.optimizer.state[parameter]["exp_avg"] for parameter in trainer.policy.parameters().values()]
+    return torch.cat([moment.reshape(-1).double() for moment in moments])
+
+
+def judge(found: Exactness, bars: Bars) -> None:
+    """Print the figures against their bars."""
+    print(f"{found.episodes} episodes, {found.images} screenshots, {found.tokens} sampled tokens, {found.forks} forks")
+    bars.check("turns an episode", found.fewest_turns >= 5, f"{found.fewest_turns} at least", ">= 5")
+    bars.check("window forks", found.forks >= found.episodes, f"{found.forks}", "one an episode")
+    bars.check("engine batched others", found.rows_per_pass > 1, f"{found.rows_per_pass:.2f} requests a pass", "> 1")
+    bars.check("log-probs", found.largest_difference < 1e-3, f"max |difference| {found.largest_difference:.2e} nat", "< 1e-3")
+    bars.check("KL estimate", found.kl < 1e-6, f"mean {found.kl:.2e} nat", "< 1e-6")
+    rows = f"{found.merged_rows} rows against {found.single_rows}"
+    bars.check("merged gradient", found.cosine > 0.9999, f"cosine {found.cosine:.8f}, {rows}", "> 0.9999")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    print_head()
+    sizes = {"episodes": 24, "turns": 8, "desktops": 4, "bystanders": 4} if options.full else {"episodes": 4, "turns": 6}
+    with tempfile.TemporaryDirectory(prefix="deskhand-exactness-") as folder:
+        found = asyncio.run(measure(options.model, Path(folder), **sizes))
+    bars = Bars()
+    judge(found, bars)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

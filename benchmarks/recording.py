@@ -1,0 +1,136 @@
+"""Episodes on embedded desktops, recorded by the parts that training uses. Invariant: nothing here is a double; agent, endpoint,
+recorder, engine and desktops are those of a training run.
+
+Two things can be asked for that training does not do: a policy that may not end its episode (so that every episode has all its
+turns), and bystanders, who keep the engine busy with requests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import types
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.ops import TERMINAL_OPS, Op
+from deskhand.agents.context import GrowDrop
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.base import Sampling
+from deskhand.engines.hf import HfEngine
+from deskhand.engines.hf.batch import EngineStats
+from deskhand.errors import ParseError
+from deskhand.models.load import load
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.runner import Runner
+from deskhand.store.frames import Frames
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+
+EASY = tuple(name for name, family in basics.FAMILIES.items() if family.tier == "easy")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Episodes as they were recorded, and what they were recorded with."""
+
+    results: tuple[EpisodeResult, ...]
+    frames: Frames
+    images: ImageCache
+    renderer: ChatRenderer
+    engine: EngineStats
+
+
+def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
+    """Held-out tasks, families in turn."""
+    return [basics.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
+
+
+def _parse_without_end(text: str) -> list[Op]:
+    """The dialect's `parse`, in which the end of an episode is a mistake."""
+    ops = deskhand_json.parse(text)
+    if any(isinstance(op, TERMINAL_OPS) for op in ops):
+        raise ParseError((0, len(text)), "it is not done yet")
+    return ops
+
+
+ENDLESS = types.SimpleNamespace(NAME=deskhand_json.NAME, PROMPT=deskhand_json.PROMPT, parse=_parse_without_end)
+
+
+async def record(
+    source: str,
+    tasks: Sequence[Task],
+    folder: Path,
+    *,
+    desktops: int = 2,
+    window: GrowDrop | None = None,
+    turns: int | None = None,
+    bystanders: int = 0,
+) -> Recording:
+    """Play every task once at temperature 1 with the checkpoint `source`, `desktops` at a time; screens go to `folder`.
+
+    `turns`: exactly so many turns an episode, whatever the model says.
+    """
+    model = load(source)
+    renderer = ChatRenderer(model.tokenizer, source=source)
+    frames = Frames(folder)
+    images = ImageCache(model.image_processor, fetch=frames.png)
+    engine = HfEngine(model)
+    recorder = Recorder(renderer, engine, images)
+    config = AgentConfig(window=window or GrowDrop())
+    if turns is not None:
+        config = replace(config, dialect=ENDLESS, max_errors=turns + 1)
+        tasks = [replace(task, max_steps=turns) for task in tasks]
+    async with DesktopPool(desktops, spares=0) as pool:
+        runner = Runner(pool, recorder, DesktopAgent(config), frames)
+        try:
+            async with _bystanders(engine, renderer, model.image_processor, bystanders):
+                limit = asyncio.Semaphore(desktops)
+
+                async def play(task: Task) -> EpisodeResult:
+                    async with limit:
+                        return await runner.run(Ticket(task.id, task))
+
+                results = await asyncio.gather(*(play(task) for task in tasks))
+        finally:
+            await runner.close()
+            recorder.close()
+            await engine.close()
+    return Recording(tuple(results), frames, images, renderer, engine.stats)
+
+
+@asynccontextmanager
+async def _bystanders(engine: HfEngine, renderer: ChatRenderer, processor: object, count: int) -> AsyncIterator[None]:
+    """`count` others who ask the same engine about pictures of their own, one request after the other."""
+    images = ImageCache(processor)
+
+    async def ask(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for turn in range(10**9):
+            buffer = io.BytesIO()
+            height, width = int(random.integers(2, 6)) * 32, int(random.integers(2, 8)) * 32
+            Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(buffer, "PNG")
+            picture = images.add(buffer.getvalue()).sha256
+            prompt = renderer.render((message("user", [Picture(picture), "What is this?"]),), images)
+            await engine.generate(prompt, Sampling(int(random.integers(8, 40)), banned_ids=renderer.banned_ids, seed=turn))
+            await asyncio.sleep(0.02)
+
+    asking = [asyncio.create_task(ask(seed)) for seed in range(count)]
+    try:
+        yield
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)

@@ -1,0 +1,10 @@
+"""The policy in the box, for tests that need its weights."""
+
+import pytest
+
+from deskhand.models.load import TINY_FOLDER
+
+SOURCE = "tiny"
+needs_weights = pytest.mark.skipif(
+    not TINY_FOLDER.is_dir(), reason=f"the weights of the policy in the box are not in {TINY_FOLDER}"
+)
