@@ -12,12 +12,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import new_row, row_of
 from deskhand.rollout.record import EpisodeResult, to_record
-from deskhand.rollout.runner import Runner
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
@@ -25,6 +25,12 @@ from deskhand.tasks.task import Task
 
 Z_95 = 1.959963984540054
 ATTEMPTS = 3
+
+
+class RunsEpisodes(Protocol):
+    """What plays a ticket (`rollout.runner.Runner`)."""
+
+    async def run(self, ticket: Ticket) -> EpisodeResult: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ async def evaluate(
     run: Run,
     name: str,
     tasks: Sequence[Task],
-    runner: Runner,
+    runner: RunsEpisodes,
     concurrency: int,
     *,
     ended: Callable[[EpisodeResult], None] | None = None,

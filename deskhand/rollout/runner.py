@@ -24,11 +24,6 @@ from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
 
-class Lease(Protocol):
-    @property
-    def desktop(self) -> Desktop: ...
-
-
 class Pool(Protocol):
     """What lends desktops (`desktop.pool.DesktopPool`)."""
 
@@ -64,7 +59,7 @@ class Runner:
         self.frames = frames
         self._script, self._playing = script, playing
         self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
-        self._client = openai.AsyncOpenAI(
+        self.client = openai.AsyncOpenAI(
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
@@ -77,7 +72,7 @@ class Runner:
             return unscored_result(ticket, "infrastructure", str(error))
         try:
             key = self.recorder.start(ticket.episode_id)
-            client = self._client.with_options(api_key=key)
+            client = self.client.with_options(api_key=key)
             with self._policy(task, lease.desktop):
                 return await run_episode(
                     ticket,

@@ -268,6 +268,10 @@ class Run:
         *row, record, tensors = found[0]
         return _episode_row(row), json.loads(record), tensors
 
+    def has_record(self, episode_id: str) -> bool:
+        """Whether the episode was journaled; those that a kill interrupted were not."""
+        return bool(self._all("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
+
     def groups(self, state: str | None = None) -> list[GroupRow]:
         """Groups by number."""
         where, values = ("WHERE state=?", (state,)) if state else ("", ())
@@ -285,14 +289,14 @@ class Run:
         """The ledger as it was last written; empty for a new run."""
         return json.loads(self._all("SELECT books FROM ledger")[0][0])
 
-    def checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """The checkpoint of a step, or the last one; None when there is none."""
-        where, values = ("WHERE step=?", (step,)) if step is not None else ("", ())
-        found = self._all(f"SELECT step, version, path, created_at FROM checkpoints {where} ORDER BY step DESC LIMIT 1", values)
-        if not found:
-            return None
-        at, version, path, created_at = found[0]
-        return Checkpoint(at, version, self.folder / path, created_at)
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that were ever committed, by step; the trainer removes the folders of old ones."""
+        rows = self._all("SELECT step, version, path, created_at FROM checkpoints ORDER BY step")
+        return [Checkpoint(step, version, self.folder / path, created_at) for step, version, path, created_at in rows]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last one; None when there is none."""
+        return next(reversed(self.checkpoints()), None)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every step, in order."""

@@ -20,7 +20,8 @@ WIDTH, HEIGHT = 64, 48
 
 
 class PaintedDesktop:
-    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `InfrastructureError`."""
+    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `InfrastructureError` (0: the
+    reset)."""
 
     def __init__(self, *, delay_s: float = 0.0, fail_at: int | None = None) -> None:
         self.delay_s, self.fail_at = delay_s, fail_at
@@ -35,6 +36,8 @@ class PaintedDesktop:
     async def reset(self, template: Template) -> Frame:
         self.squares, self.clicked, self.typed, self._done = {}, [], "", {}
         self.size = (template.width, template.height)
+        if self.fail_at == 0:
+            raise InfrastructureError("painted desktop: told to fail")
         return await self.observe()
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:

@@ -1,0 +1,215 @@
+"""One episode through the whole recorder with a scripted policy, and who pays when something fails."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import assembly
+import openai
+import painted
+import pytest
+
+from deskhand.actions.dialects import deskhand_json
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.errors import EvaluatorError, InfrastructureError
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.episode import DesktopWorkflow
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.runner import Runner
+from deskhand.store.frames import Frames
+from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.task import Check
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(assembly.CORPUS, merges=60)
+
+
+@pytest.fixture(scope="module")
+def image_processor():
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil(
+        patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
+    )
+
+
+async def oracle(task, desktop):
+    async for ops in task.oracle(desktop):
+        yield deskhand_json.emit(ops)
+
+
+def saying(*texts):
+    async def script(task, desktop):
+        for text in texts:
+            yield text
+
+    return script
+
+
+@pytest.fixture
+def stage(tokenizer, image_processor, tmp_path):
+    """Makes a runner for a script and a pool."""
+    renderer = ChatRenderer(tokenizer)
+    engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
+    frames = Frames(tmp_path / "frames")
+    recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
+
+    def make(script=oracle, pool=None):
+        pool = pool or painted.PaintedPool(2)
+        return Runner(pool, recorder, DesktopAgent(), frames, script=script, playing=engine.playing)
+
+    yield make
+    recorder.close()
+
+
+def ticket(**changes):
+    return Ticket("e1", replace(painted.square_task(7), **changes), "g", 2)
+
+
+async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
+    runner = stage()
+    result = await runner.run(ticket())
+    assert result.outcome == Scored(1.0, {"end_state": 1.0, "milestone: touched": 1.0}, False)
+    assert (result.reward, result.success, result.first_click_on_target) == (1.0, True, True)
+    assert result.transcript.stopped == "done"
+    assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]
+    assert len(result.graph.sequences()) == 1, "the second call extends the first"
+    assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model"}
+    assert (result.group_id, result.member, result.version_min, result.version_max) == ("g", 2, 0, 0)
+    assert {step.frame_sha256 for step in result.transcript.steps} | {result.transcript.last_frame_sha256} == set(runner.frames)
+    assert not runner.pool.leased
+
+
+async def test_the_wrong_square_is_a_zero_with_its_terms(stage):
+    task = painted.square_task(7)
+    wrong = 187 if "red" in task.instruction else 687
+    result = await stage(saying(f'{{"op":"click","x":{wrong},"y":800}}', '{"op":"done"}')).run(ticket())
+    assert result.outcome == Scored(0.0, {"end_state": 0.0, "milestone: touched": 0.0}, False)
+    assert (result.reward, result.first_click_on_target) == (0.0, False)
+    assert result.reward_terms == {"final": 0.0, "milestones": 0.0, "baseline": 0.0}
+
+
+async def test_a_milestone_reached_on_the_way_still_counts_at_the_end(stage):
+    async def script(task, desktop):
+        async for ops in task.oracle(desktop):
+            if len(ops) == 1 and not desktop.clicked:
+                yield deskhand_json.emit(ops)
+                break
+        yield '{"op":"click","x":187,"y":800}' if "red" in task.instruction else '{"op":"click","x":687,"y":800}'
+        yield '{"op":"done"}'
+
+    result = await stage(script).run(ticket())
+    assert result.outcome.value == 0.0
+    assert result.reward == pytest.approx(0.4)
+    assert result.first_click_on_target is True
+
+
+async def test_saying_nothing_useful_is_the_agents_doing_and_is_scored(stage):
+    result = await stage(saying("a", "b", "c", "d")).run(ticket())
+    assert isinstance(result.outcome, Scored)
+    assert result.transcript.stopped == "too_many_errors"
+    assert (result.reward, result.first_click_on_target) == (0.0, False)
+
+
+async def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "part"),
+    [
+        ({"check": lambda desktop: raises(KeyError("gone"))}, "evaluator", "gone"),
+        ({"check": lambda desktop: raises(InfrastructureError("no disk"))}, "infrastructure", "no disk"),
+        ({"check": lambda desktop: asyncio.sleep(0, Check(float("nan")))}, "evaluator", "nan"),
+        ({"setup": lambda desktop: raises(InfrastructureError("no window came"))}, "infrastructure", "no window came"),
+        ({"setup": lambda desktop: raises(ValueError("a mistake"))}, "infrastructure", "a mistake"),
+    ],
+)
+async def test_an_outage_is_never_a_zero(stage, changes, cause, part):
+    runner = stage()
+    result = await runner.run(ticket(**changes))
+    assert isinstance(result.outcome, Unscored)
+    assert result.outcome.cause == cause
+    assert part in result.outcome.message
+    assert (result.reward, result.first_click_on_target, result.reward_terms) == (None, None, {})
+    assert not runner.pool.leased
+    assert (await runner.run(ticket())).episode_id == "e1", "the session was ended, so its name is free again"
+
+
+async def test_an_outage_in_the_middle_keeps_what_was_recorded(stage):
+    result = await stage(pool=painted.PaintedPool(1, fail_at=1)).run(ticket())
+    assert result.outcome == Unscored("infrastructure", "painted desktop: told to fail")
+    assert len(result.graph.calls) == 1
+
+
+async def test_an_engine_that_fails_is_an_outage(stage):
+    result = await stage(saying('{"op":"screenshot"}')).run(ticket())
+    assert isinstance(result.outcome, Unscored)
+    assert result.outcome.cause == "infrastructure"
+    assert "no more replies" in result.outcome.message
+
+
+async def test_cancelling_gives_back_desktop_and_session(stage):
+    started = asyncio.Event()
+
+    async def script(task, desktop):
+        started.set()
+        await asyncio.sleep(60)
+        yield ""
+
+    runner = stage(script)
+    running = asyncio.create_task(runner.run(ticket()))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not runner.pool.leased
+    assert runner.recorder.start("e1")
+
+
+async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_float(stage, monkeypatch):
+    runner = stage()
+    key = runner.recorder.start("outside")
+    http = in_process_client(create_app(runner.recorder, "k" * 32))
+
+    @asynccontextmanager
+    async def lease():
+        yield painted.PaintedDesktop()
+
+    async def breaks(desktop):
+        raise KeyError("x")
+
+    workflow = DesktopWorkflow(lease, lambda family, seed: painted.square_task(seed))
+    said = [deskhand_json.emit(ops) for ops in await actions(painted.square_task(7))]
+    with runner.recorder.engine.playing(saying(*said, *said)(None, None)):
+        reward = await workflow.run({"family": "square", "seed": 7}, base_url="http://recorder", api_key=key, http_client=http)
+        assert type(reward) is float
+        assert reward == 1.0
+        workflow = DesktopWorkflow(lease, lambda family, seed: replace(painted.square_task(seed), check=breaks))
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://recorder")
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(EvaluatorError, match="painted/square/7 has no score"):
+            await workflow.run({"family": "square", "seed": 7}, http_client=http)
+    assert len(runner.recorder.end("outside").calls) == 4
+    with pytest.raises(InfrastructureError):
+        await workflow.run({"family": "square", "seed": 7}, base_url="http://127.0.0.1:9")
+
+
+async def actions(task):
+    desktop = painted.PaintedDesktop()
+    await desktop.reset(painted.Template("plain", task.width, task.height))
+    await task.setup(desktop)
+    return [ops async for ops in task.oracle(desktop)]
+
+
+async def test_the_client_is_the_public_one_and_never_retries(stage):
+    runner = stage()
+    assert isinstance(runner.client, openai.AsyncOpenAI)
+    assert runner.client.max_retries == 0

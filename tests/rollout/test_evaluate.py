@@ -1,0 +1,102 @@
+"""Evaluation: intervals, resuming, and outages that are not failures."""
+
+import dataclasses
+
+import painted
+import pytest
+import results
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deskhand.errors import ConfigError
+from deskhand.rollout.evaluate import evaluate, report_of, wilson
+from deskhand.store.run import Run
+from deskhand.tasks.task import seed_for
+
+
+class Player:
+    """Ends episodes by a rule: seed -> list of rewards, one per attempt."""
+
+    def __init__(self, rule) -> None:
+        self.rule, self.played = rule, []
+
+    async def run(self, ticket):
+        attempt = self.played.count(ticket.task.seed)
+        self.played.append(ticket.task.seed)
+        reward = self.rule(ticket.task.seed, attempt)
+        if isinstance(reward, Exception):
+            raise reward
+        return dataclasses.replace(
+            results.result(
+                reward, episode_id=ticket.episode_id, first_click_on_target=reward == 1.0 if reward is not None else None
+            ),
+            task_id=ticket.task.id,
+            family=ticket.task.family,
+            seed=ticket.task.seed,
+            split=ticket.task.split,
+        )
+
+
+def held_out(count: int):
+    return [painted.square_task(seed_for("held_out", index)) for index in range(count)]
+
+
+def test_wilson_intervals_are_those_of_the_book():
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@given(st.integers(1, 500), st.data())
+def test_an_interval_holds_the_rate_and_lies_in_0_to_1(total, data):
+    hits = data.draw(st.integers(0, total))
+    low, high = wilson(hits, total)
+    assert 0 <= low <= hits / total + 1e-12
+    assert hits / total - 1e-12 <= high <= 1
+
+
+async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
+    player = Player(lambda seed, attempt: None if seed % 5 == 0 and attempt == 0 else float(seed % 2))
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(20), player, 3)
+        assert (report.success.hits, report.success.total) == (10, 20)
+        assert (report.first_click.hits, report.first_click.total) == (10, 20)
+        assert report.by_family["square"] == report.success
+        assert report.unscored == {}
+        assert report.reward == 0.5
+        assert {row.split for row in run.episodes("before")} == {"held_out"}
+        assert "50.0% [29.9%, 70.1%] of 20" in str(report.success)
+
+
+async def test_what_has_no_score_after_all_is_reported_and_not_a_failure(tmp_path):
+    player = Player(lambda seed, attempt: None if seed % 10 == 0 else 1.0)
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(20), player, 2)
+        assert (report.success.hits, report.success.total) == (18, 18)
+        assert report.unscored == {"infrastructure": 2}
+        assert len(player.played) == 18 + 2 * 3
+
+
+async def test_an_evaluation_that_was_killed_goes_on_where_it_was(tmp_path):
+    tasks = held_out(12)
+    with Run.create(tmp_path / "run", {}) as run:
+        with pytest.raises(KeyError):
+            await evaluate(run, "after", tasks, Player(lambda seed, attempt: KeyError() if seed % 12 == 7 else 1.0), 1)
+        done = len(run.episodes("after", "scored"))
+        assert 0 < done < 12
+    with Run.open(tmp_path / "run") as run:
+        player = Player(lambda seed, attempt: 0.0)
+        report = await evaluate(run, "after", tasks, player, 1)
+        assert len(player.played) == 12 - done
+        assert (report.success.hits, report.success.total) == (done, 12)
+        assert report_of(run, "after") == report
+        assert await evaluate(run, "after", tasks, player, 1) == report
+        assert len(player.played) == 12 - done
+
+
+async def test_reserved_names_and_double_tasks_are_refused(tmp_path):
+    with Run.create(tmp_path / "run", {}) as run:
+        with pytest.raises(ConfigError, match="cannot be named 'train'"):
+            await evaluate(run, "train", held_out(1), Player(lambda *_: 1.0), 1)
+        with pytest.raises(ConfigError, match="twice"):
+            await evaluate(run, "x", held_out(1) * 2, Player(lambda *_: 1.0), 1)

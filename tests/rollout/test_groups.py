@@ -1,0 +1,100 @@
+"""Groups: closing, masking, refilling, the bound."""
+
+import dataclasses
+
+import painted
+import results
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deskhand.rollout.groups import Groups
+
+
+def groups(size: int = 3, limit: int = 2, **more) -> Groups:
+    return Groups(painted.square_task, size=size, limit=limit, **more)
+
+
+def finished(ticket, reward):
+    made = results.result(reward, episode_id=ticket.episode_id)
+    return dataclasses.replace(made, group_id=ticket.group_id, member=ticket.member)
+
+
+def take(it: Groups):
+    found = it.ticket()
+    assert found is not None
+    return found[0]
+
+
+def test_a_group_closes_when_every_member_is_final_and_only_then():
+    it = groups(size=3, limit=1)
+    tickets = [take(it) for _ in range(3)]
+    assert it.ticket() is None
+    assert len({ticket.group_id for ticket in tickets}) == 1
+    assert it.finish(finished(tickets[0], 1.0)) is None
+    assert it.finish(finished(tickets[2], 0.0)) is None
+    closed = it.finish(finished(tickets[1], 0.0))
+    assert closed is not None
+    assert closed.state == "waiting"
+    assert it.ticket() is None, "a waiting group counts against the bound"
+    it.remove([closed])
+    assert take(it).group_id != closed.id
+
+
+def test_equal_rewards_teach_nothing_and_make_room_for_a_fresh_task():
+    it = groups(size=2, limit=1)
+    first, second = take(it), take(it)
+    it.finish(finished(first, 0.5))
+    closed = it.finish(finished(second, 0.5))
+    assert closed is not None
+    assert closed.state == "closed"
+    assert take(it).task.seed == first.task.seed + 1
+
+
+def test_an_unscored_member_is_masked_and_refilled_a_bounded_number_of_times():
+    it = groups(size=2, limit=1, max_refills=2)
+    scored = take(it)
+    it.finish(finished(scored, 1.0))
+    for _ in range(3):
+        lost = take(it)
+        assert lost.task.id == scored.task.id
+        closed = it.finish(finished(lost, None))
+    assert closed is not None
+    assert closed.state == "closed", "one scored member has nothing to be compared with"
+    assert len(closed.unscored) == 3
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.lists(st.sampled_from([0.0, 1.0, None]), max_size=80), st.randoms())
+def test_the_bound_holds_and_no_member_is_counted_twice(size, limit, rewards, chance):
+    it = groups(size=size, limit=limit)
+    flying, ended = [], []
+    for reward in rewards:
+        while (found := it.ticket()) is not None:
+            flying.append(found[0])
+        assert len(it.live) <= limit
+        if not flying:
+            it.remove(it.waiting()[:1])
+            continue
+        ticket = flying.pop(chance.randrange(len(flying)))
+        closed = it.finish(finished(ticket, reward))
+        if closed is not None:
+            ended += [result.episode_id for result in closed.scored] + closed.unscored
+            assert not any(other.group_id == closed.id for other in flying)
+            assert len(closed.scored) == size or len(closed.unscored) > size
+    assert len(ended) == len(set(ended))
+
+
+def test_restored_groups_go_on_where_they_were():
+    members = [
+        results.result(1.0, episode_id="a", group_id="g", member=0),
+        results.result(0.0, episode_id="b", group_id="g", member=4),
+    ]
+    it = groups(size=3, limit=2)
+    it.restore([("w", 1, "waiting", []), ("g", 0, "open", members)])
+    assert [group.id for group in it.live.values()] == ["g", "w"]
+    ticket = take(it)
+    assert (ticket.group_id, ticket.member) == ("g", 5)
+    assert it.ticket() is None
+    assert it.next_number == 2
+    closed = it.finish(finished(ticket, 1.0))
+    assert closed is not None
+    assert closed.rewards == [1.0, 0.0, 1.0]

@@ -1,0 +1,118 @@
+"""The training loop on its smallest whole assembly: real recorder, engine and trainer, painted desktops."""
+
+import asyncio
+import json
+
+import assembly
+import numpy as np
+import painted
+import pytest
+
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.rollout.groups import Group
+from deskhand.rollout.journal import load_result
+from deskhand.rollout.loop import samples_of
+from deskhand.store.run import TRAIN, Run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of three steps, and what its progress said."""
+    folder = tmp_path_factory.mktemp("loop") / "run"
+    said, pool = [], painted.PaintedPool(3)
+
+    async def train():
+        async with assembly.assembled(folder, assembly.small(), pool=pool, progress=said.append) as parts:
+            await parts.loop.run()
+            return parts.engine.version
+
+    version = asyncio.run(train())
+    with Run.open(folder) as run:
+        yield run, said, pool, version
+
+
+async def test_it_trains_the_steps_it_was_asked_for_and_publishes_each(trained):
+    run, said, _, version = trained
+    assert [report.step for report in said] == [1, 2, 3]
+    assert version == 3
+    assert run.checkpoint().step == 3
+    assert [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+    assert list((run.folder / "events").iterdir())
+
+
+async def test_the_books_close_and_every_desktop_came_back(trained):
+    run, said, pool, _ = trained
+    books, counted = run.books(), run.count_states()
+    assert books["in_flight"] == 0
+    assert books["started"] == sum(counted.values()) == len(run.episodes(TRAIN))
+    assert counted["trained", None] == books["trained"] > 0
+    assert not pool.leased
+    assert all(report.trainer["episodes"] for report in said)
+
+
+async def test_what_was_trained_is_recorded_whole(trained):
+    run, _, _, _ = trained
+    for row in run.episodes(TRAIN, "trained"):
+        result = load_result(run, row.id)
+        assert 1 <= row.step <= 3
+        assert row.version_min >= row.step - 1 - 1, "older than max_staleness"
+        assert result.reward == row.reward
+        assert len(result.graph.calls) == len(result.transcript.steps)
+        for step, call in zip(result.transcript.steps, result.graph.calls, strict=True):
+            assert call.spans[-1].sha256 == step.frame_sha256
+            assert run.frames.rgb(step.frame_sha256).shape == (painted.HEIGHT, painted.WIDTH, 3)
+
+
+async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_no_rows(trained):
+    run, _, _, _ = trained
+    name = run.episodes(TRAIN, "trained")[0].group_id
+    members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
+    group = Group(name, 0, painted.square_task(0), 4, 0, scored=members)
+    samples = samples_of(group, "none", lambda result: result is not members[0])
+    assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
+    worth = {sample.episode_id: sample.advantage for sample in samples}
+    mean = np.mean([result.reward for result in members])
+    assert all(worth[result.episode_id] == pytest.approx(result.reward - mean) for result in members[1:])
+
+
+async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
+    pool = painted.PaintedPool(3, fail_at=0)
+    async with assembly.assembled(tmp_path / "run", assembly.small(), pool=pool) as parts:
+        with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
+            await parts.loop.run()
+        books = parts.run.books()
+        assert books["trained"] == books["waiting"] == 0
+        assert books["unscored"]["infrastructure"] >= 9
+        assert not pool.leased
+
+
+async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path):
+    folder, said = tmp_path / "run", []
+    stopping = asyncio.Event()
+
+    def progress(report):
+        said.append(report.step)
+        if report.step == 2:
+            stopping.set()
+
+    config = assembly.small(steps=50)
+    async with assembly.assembled(folder, config, progress=progress) as parts:
+        work = asyncio.create_task(parts.loop.run())
+        await stopping.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert not parts.pool.leased
+        books = parts.run.books()
+        assert books["in_flight"] == 0
+        assert books["unscored"]["cancelled"] > 0
+        at = parts.run.checkpoint().step
+    async with assembly.assembled(folder, assembly.small(steps=at + 1), progress=progress) as parts:
+        await parts.loop.run()
+        assert parts.run.books()["started"] > books["started"]
+        assert said[-1] == at + 1
+
+
+async def test_two_processes_cannot_train_one_run(tmp_path):
+    with Run.create(tmp_path / "run", {}), pytest.raises(ConfigError, match="in use"):
+        Run.open(tmp_path / "run")

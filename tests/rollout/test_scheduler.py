@@ -1,0 +1,127 @@
+"""Many episodes at once: nobody waits for a slow desktop, everything is accounted for."""
+
+import asyncio
+import time
+import uuid
+
+import painted
+import pytest
+import results
+
+from deskhand.errors import InfrastructureError
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.scheduler import Scheduler
+from deskhand.tasks.outcome import Unscored
+
+
+class Endless:
+    """Tickets without end, until it is told."""
+
+    def __init__(self) -> None:
+        self.exhausted = False
+        self.started, self.results = 0, []
+
+    async def next(self):
+        if self.exhausted:
+            return None
+        self.started += 1
+        return Ticket(uuid.uuid4().hex, painted.square_task(self.started))
+
+    async def finished(self, result):
+        self.results.append(result)
+
+
+async def episodes_per_place(delays: list[float], seconds: float) -> list[int]:
+    """How many episodes each desktop ran; an episode is four actions of `delays[place]`."""
+    pool, source = painted.PaintedPool(len(delays), delays=delays), Endless()
+
+    async def run_one(ticket):
+        lease = await pool.lease()
+        await lease.desktop.reset(painted.Template("plain", 64, 48))
+        for step in range(4):
+            await lease.desktop.perform([], action_id=f"{ticket.episode_id}-{step}")
+        await pool.release(lease)
+        return results.result(episode_id=ticket.episode_id)
+
+    scheduler = Scheduler(source, run_one, len(delays))
+    running = asyncio.create_task(scheduler.run())
+    await asyncio.sleep(seconds)
+    counted = [pool.ended[place] for place in range(len(delays))]
+    source.exhausted = True
+    await running
+    assert source.started == len(source.results)
+    return counted
+
+
+async def test_one_desktop_slowed_tenfold_costs_the_others_less_than_a_tenth():
+    even = await episodes_per_place([0.02] * 4, 2.0)
+    slowed = await episodes_per_place([0.2, 0.02, 0.02, 0.02], 2.0)
+    assert slowed[0] <= even[0] / 5
+    assert sum(slowed[1:]) >= 0.9 * sum(even[1:]), (even, slowed)
+
+
+async def test_cancelling_accounts_for_every_episode_as_cancelled():
+    source, cleaned = Endless(), []
+
+    async def run_one(ticket):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(ticket.episode_id)
+
+    running = asyncio.create_task(Scheduler(source, run_one, 3).run())
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(cleaned) == source.started == len(source.results) == 3
+    assert {result.outcome.cause for result in source.results} == {"cancelled"}
+
+
+async def test_outages_in_a_row_end_the_run_and_a_good_episode_forgives_them():
+    source, ends = Endless(), iter([None] * 4 + [1.0] + [None] * 5)
+
+    async def run_one(ticket):
+        return results.result(next(ends), episode_id=ticket.episode_id)
+
+    with pytest.raises(InfrastructureError, match="5 episodes in a row had no score; the last: it broke"):
+        await Scheduler(source, run_one, 1, failures=5).run()
+    assert len(source.results) == 10
+
+
+async def test_an_error_of_our_own_ends_the_run_and_is_not_hidden():
+    source = Endless()
+
+    async def run_one(ticket):
+        raise KeyError("a mistake")
+
+    with pytest.raises(KeyError, match="a mistake"):
+        await Scheduler(source, run_one, 2).run()
+    assert all(isinstance(result.outcome, Unscored) for result in source.results)
+    assert source.started == len(source.results)
+
+
+async def test_places_that_wait_are_woken_by_news():
+    class Gate(Endless):
+        open = False
+
+        async def next(self):
+            return await super().next() if self.open else None
+
+    source = Gate()
+
+    async def run_one(ticket):
+        source.exhausted = True
+        return results.result(episode_id=ticket.episode_id)
+
+    scheduler = Scheduler(source, run_one, 2)
+    running = asyncio.create_task(scheduler.run())
+    await asyncio.sleep(0.02)
+    assert source.started == 0
+    source.open = True
+    began = time.monotonic()
+    scheduler.changed()
+    await asyncio.wait_for(running, 5)
+    assert time.monotonic() - began < 2
+    assert scheduler.episodes_ended == source.started >= 1

@@ -1,0 +1,124 @@
+"""Run folders: transactions, resuming, refusals."""
+
+import json
+import sqlite3
+import time
+
+import pytest
+import results
+
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.rollout.journal import row_of
+from deskhand.rollout.record import from_record, to_record
+from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
+
+
+def row(name: str, state: str = "in_flight") -> EpisodeRow:
+    return EpisodeRow(name, TRAIN, "g", 0, "t/1", "t", 1, "train", state, started_at=time.time())
+
+
+def finish(run: Run, name: str, reward: float | None = 1.0, **more) -> None:
+    result = results.result(reward, episode_id=name)
+    record, tensors = to_record(result)
+    run.finish_episode(row_of(result, TRAIN, "waiting" if reward is not None else "unscored"), record, tensors, **more)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Run.create(tmp_path / "run", {"seed": 7}) as made:
+        made.open_group(GroupRow("g", 0, "t", 1, "open"))
+        for name in ("a", "b", "c"):
+            made.start_episode(row(name))
+        yield made
+
+
+def test_a_finished_episode_is_read_back_equal(run):
+    finish(run, "a", 0.5)
+    kept, record, tensors = run.episode("a")
+    assert from_record(record, tensors) == results.result(0.5, episode_id="a")
+    assert (kept.state, kept.reward, kept.first_click) == ("waiting", 0.5, True)
+    assert run.count_states() == {("in_flight", None): 2, ("waiting", None): 1}
+
+
+def test_an_episode_is_journaled_once_and_trained_once(run):
+    finish(run, "a")
+    with pytest.raises(InfrastructureError, match="not in flight"):
+        finish(run, "a")
+    run.commit(books={}, states={"a": ("trained", 1)})
+    with pytest.raises(InfrastructureError, match="was not waiting"):
+        run.commit(books={}, states={"a": ("trained", 2)})
+    assert run.episode("a")[0].step == 1
+
+
+def test_a_commit_is_all_or_nothing(run, tmp_path):
+    finish(run, "a")
+    point = Checkpoint(1, 1, run.folder / "checkpoints" / "step-000001", 1.0)
+    with pytest.raises(InfrastructureError):
+        run.commit(books={"x": 1}, states={"a": ("trained", 1), "b": ("trained", 1)}, closed_groups=["g"], checkpoint=point,
+                   metrics=[{"step": 1}])  # fmt: skip
+    assert run.checkpoint() is None
+    assert run.episode("a")[0].state == "waiting"
+    assert run.groups()[0].state == "open"
+    assert (run.books(), run.metrics()) == ({}, [])
+    run.commit(
+        books={"x": 1}, states={"a": ("trained", 1)}, closed_groups=["g"], checkpoint=point, metrics=[{"step": 1, "reward": 0.5}]
+    )
+    assert run.checkpoint() == point
+    assert run.groups("closed")[0].id == "g"
+    assert run.books() == {"x": 1}
+
+
+def test_after_a_kill_episodes_in_flight_are_cancelled_and_finished_ones_stay(run):
+    finish(run, "a")
+    folder = run.folder
+    run.close()
+    with Run.open(folder) as again:
+        assert again.about == {"seed": 7}
+        assert again.abandon_in_flight() == 2
+        assert again.count_states() == {("waiting", None): 1, ("unscored", "cancelled"): 2}
+
+
+def test_metrics_lines_that_a_kill_tore_are_written_anew(run):
+    run.commit(books={}, metrics=[{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
+    path = run.folder / "metrics.jsonl"
+    whole = path.read_text()
+    assert [json.loads(line) for line in whole.splitlines()] == run.metrics()
+    for torn in (whole[:-9], "", whole + "{"):
+        path.write_text(torn)
+        folder = run.folder
+        run.close()
+        run = Run.open(folder)
+        assert path.read_text() == whole
+    run.close()
+
+
+def test_events_are_readable_by_tensorboard(run):
+    run.commit(books={}, metrics=[{"step": 1, "reward": 0.5, "trainer": {"loss": 0.25}}])
+    folder = run.folder
+    run.close()
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder / "events"))
+    events.Reload()
+    assert events.Scalars("reward")[0].value == 0.5
+    assert events.Scalars("trainer/loss")[0].value == 0.25
+
+
+def test_bad_folders_are_refused_in_one_line(tmp_path, run):
+    with pytest.raises(ConfigError, match="holds no run"):
+        Run.open(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        Run.create(run.folder, {})
+    with pytest.raises(ConfigError, match="in use"):
+        Run.open(run.folder)
+    with Run.open(run.folder, read_only=True) as reader:
+        assert len(reader.episodes()) == 3
+    folder = run.folder
+    run.close()
+    with sqlite3.connect(folder / "run.sqlite") as connection:
+        connection.execute("UPDATE runs SET value='99' WHERE key='format'")
+    with pytest.raises(ConfigError, match="format 99"):
+        Run.open(folder)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        Run.open(tmp_path / "broken")
