@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import numpy as np
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.engines.base import Engine, PreparedImage
 from deskhand.errors import ConfigError
+from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.groups import Group, Groups, Ticket
 from deskhand.rollout.journal import Journal
 from deskhand.rollout.record import EpisodeResult
@@ -36,27 +36,6 @@ from deskhand.training.publish import publish
 from deskhand.training.trainer import Trainer
 
 log = structlog.get_logger()
-
-
-class LoopConfig(BaseModel):
-    """How much is rolled out and trained."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    steps: int = Field(20, ge=1)
-    """Versions of the weights to reach."""
-    groups_per_step: int = Field(4, ge=1)
-    group_size: int = Field(8, ge=2)
-    """Episodes of one task."""
-    max_staleness: int = Field(1, ge=0)
-    desktops: int = Field(4, ge=1)
-    """Episodes at a time."""
-    max_refills: int | None = Field(None, ge=0)
-    """New episodes in place of unscored ones, per group; None is `group_size`."""
-    advantage: Literal["std", "none"] = "std"
-    """Whether advantages are divided by the group's standard deviation."""
-    checkpoint_every: int = Field(1, ge=1)
-    """Steps between checkpoints. What is trained between two is trained again after a kill, from the older one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +62,8 @@ class Progress:
     rollout_wait_s: float
     """How long the trainer waited for rollouts."""
     eta_s: float
+    elapsed_s: float
+    """Since the loop began, or was resumed."""
     books: dict[str, Any]
     trainer: dict[str, Any]
     """The trainer's metrics of this step."""
@@ -277,7 +258,7 @@ class TrainingLoop:
     def _report(self, trainer: dict[str, Any], staleness: float, waited_s: float) -> Progress:
         since, self.source.since = self.source.since, _Since()
         ledger, step = self.journal.ledger, self.trainer.steps
-        done = step - self._steps_at_begin
+        done, elapsed_s = step - self._steps_at_begin, time.monotonic() - self._began
         return Progress(
             step=step,
             steps=self.config.steps,
@@ -291,7 +272,8 @@ class TrainingLoop:
             zero_variance_groups=since.zero_variance_groups,
             staleness=staleness,
             rollout_wait_s=waited_s,
-            eta_s=(self.config.steps - step) * (time.monotonic() - self._began) / max(1, done),
+            eta_s=(self.config.steps - step) * elapsed_s / max(1, done),
+            elapsed_s=elapsed_s,
             books=ledger.to_dict(),
             trainer=trainer,
         )

@@ -294,9 +294,10 @@ class Run:
         rows = self._all("SELECT step, version, path, created_at FROM checkpoints ORDER BY step")
         return [Checkpoint(step, version, self.folder / path, created_at) for step, version, path, created_at in rows]
 
-    def checkpoint(self) -> Checkpoint | None:
-        """The last one; None when there is none."""
-        return next(reversed(self.checkpoints()), None)
+    def checkpoint(self, step: int | None = None) -> Checkpoint | None:
+        """The checkpoint of a step, or the last one; None when there is none."""
+        found = [each for each in self.checkpoints() if step is None or each.step == step]
+        return found[-1] if found else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every step, in order."""
