@@ -1,0 +1,126 @@
+"""The whole path on a real model: openai client, endpoint, recorder, hf engine; transformers alone checks what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import torch
+from recording import image_part, text_part
+from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from deskhand.engines.hf import HfEngine
+from deskhand.models.load import LoadedModel
+from deskhand.recorder.graph import CallGraph, Sequence
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+
+
+@pytest.fixture(scope="module")
+def loaded(tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> LoadedModel:
+    torch.manual_seed(0)
+    token = tokenizer.convert_tokens_to_ids
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True},
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_heads": 2,
+        "patch_size": 4,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0],
+    }
+    config = Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        tie_word_embeddings=True,
+    )
+    model = Qwen3VLForConditionalGeneration(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return LoadedModel(model, tokenizer, image_processor, "qwen3_vl", "random")
+
+
+async def play(client: openai.AsyncOpenAI, seed: int, turns: int) -> None:
+    """Screenshots window: grow to 3, drop to 1."""
+    talk: list[dict[str, Any]] = []
+    for turn in range(turns):
+        content = [image_part(seed * 100 + turn), text_part(f"Click the button {turn} <|image_pad|>")]
+        talk.append({"role": "user", "content": content})
+        if sum(isinstance(one["content"], list) for one in talk) > 3:
+            talk = [{"role": one["role"], "content": "seen"} if one["role"] == "user" else one for one in talk[:-1]] + talk[-1:]
+        reply = await client.chat.completions.create(model="m", messages=talk, max_tokens=7, temperature=0.8, seed=seed)
+        talk.append(reply.choices[0].message.model_dump(exclude_none=True))
+
+
+def by_transformers(loaded: LoadedModel, row: Sequence, images: ImageCache, banned_ids: tuple[int, ...]) -> torch.Tensor:
+    """Log-probs [T] of a row's tokens by one plain forward pass, 0 for the first."""
+    ids = torch.tensor([row.token_ids])
+    shown = [images[span.sha256] for span in row.spans]
+    with torch.no_grad():
+        logits = loaded.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
+            image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
+            mm_token_type_ids=(ids == loaded.image_token_id).int(),
+        ).logits[0, :-1]
+    logits[:, list(banned_ids)] = float("-inf")
+    scores = torch.log_softmax(logits / row.temperature, -1)
+    return torch.cat([torch.zeros(1), scores[torch.arange(len(scores)), ids[0, 1:]]])
+
+
+async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedModel) -> None:
+    renderer, images = ChatRenderer(loaded.tokenizer), ImageCache(loaded.image_processor)
+    engine = HfEngine(loaded, max_batch=4)
+    recorder = Recorder(renderer, engine, images)
+    try:
+        async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
+            clients = [
+                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start(f"e{i}"), http_client=http, max_retries=0)
+                for i in range(5)
+            ]
+            await asyncio.gather(*(play(client, seed, 6) for seed, client in enumerate(clients)))
+    finally:
+        await engine.close()
+    graphs = [CallGraph.from_dict(recorder.end(f"e{i}").to_dict()) for i in range(5)]
+    assert not recorder.violations
+    rows = {merge: [row for graph in graphs for row in graph.sequences(merge)] for merge in (True, False)}
+    assert len(rows[False]) == 30
+    assert len(rows[True]) == 10, "a window that grows to 3 and drops to 1 makes two sequences of 6 turns"
+    for merged in rows.values():
+        differences = np.concatenate(
+            [
+                (by_transformers(loaded, row, images, renderer.banned_ids).numpy() - np.array(row.logprobs))[np.array(row.sampled)]
+                for row in merged
+            ]
+        ).astype(np.float64)
+        assert np.abs(differences).max() < 1e-3
+        assert (np.expm1(differences) - differences).mean() < 1e-6
+    row = next(row for row in rows[True] if len(row.spans) > 1)
+    swapped = {row.spans[0].sha256: images[row.spans[1].sha256]}
+    blind = by_transformers(loaded, row, {**images, **swapped}, renderer.banned_ids).numpy()  # type: ignore[arg-type]
+    assert np.abs(blind - np.array(row.logprobs))[np.array(row.sampled)].max() > 1e-2, "the recorded pixels must matter"
