@@ -1,0 +1,233 @@
+"""A run's settings. Invariant: file < environment < command line, and what is not understood stops the run before it starts.
+
+A file is YAML: `trainer: {learning_rate: 1e-4}`. The environment says the same as `DESKHAND_TRAINER__LEARNING_RATE=1e-4`, and the
+command line as `--set trainer.learning_rate=1e-4`. Every error is one line that names where the setting stands, its key and
+the mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deskhand.errors import ConfigError
+from deskhand.rollout.config import LoopConfig
+from deskhand.training.config import PolicyConfig, TrainerConfig
+
+ENVIRONMENT_PREFIX = "DESKHAND_"
+NOT_SETTINGS = ("DESKHAND_OWNER", "DESKHAND_LEASE")
+"""Names that mark processes of a desktop."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DesktopSection(_Section):
+    """The embedded desktops."""
+
+    isolation: Literal["best", "namespaces", "plain"] = "best"
+    """"best" takes namespaces where the machine allows them."""
+    quiet_ms: float = Field(default=60.0, gt=0)
+    """A screen without change for so long has settled."""
+    cap_s: float = Field(default=2.0, gt=0)
+    """Longest wait for a screen to settle."""
+    spares: int = Field(default=1, ge=0)
+    """Desktops that are started ahead."""
+
+
+class AgentSection(_Section):
+    """How the agent asks the model."""
+
+    style: Literal["compact", "full"] = "compact"
+    window: Literal["full", "grow_drop", "sliding"] = "grow_drop"
+    grow_to: int = Field(default=8, ge=1)
+    drop_to: int = Field(default=4, ge=1)
+    keep: int = Field(default=3, ge=1)
+    """Turns of a sliding window."""
+    max_tokens: int = Field(default=64, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_errors: int = Field(default=3, ge=1)
+    """Replies in a row that cannot be parsed or performed before an episode ends."""
+
+
+class EvaluationSection(_Section):
+    """Held-out episodes before and after training."""
+
+    episodes: int = Field(default=240, ge=0)
+    """On each side, divided evenly among the families; 0 leaves evaluation out."""
+    desktops: int | None = Field(default=None, ge=1)
+    """Episodes at a time; None is as in training."""
+    temperature: float = Field(default=1.0, ge=0)
+
+
+class Config(_Section):
+    """Everything that a run is made from."""
+
+    model: str = "tiny"
+    """"tiny" (in the box), a checkpoint folder, or a name on the Hugging Face hub."""
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    suite: Literal["basics"] = "basics"
+    families: tuple[str, ...] = ()
+    """Task families; none named is all of the easiest tier."""
+    seed: int = Field(default=0, ge=0)
+    """Of the order of tasks and of sampling."""
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads; None is one for each core."""
+    desktop: DesktopSection = DesktopSection()
+    agent: AgentSection = AgentSection()
+    loop: LoopConfig = LoopConfig()
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    evaluation: EvaluationSection = EvaluationSection()
+
+
+Setting = tuple[tuple[str, ...], Any, str]
+"""The path of keys, the value, and where it was said."""
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
+    """Read the settings. `overrides` are `key.key=value`. Raises `ConfigError`, one line for the first thing that is wrong."""
+    said = [*(_from_file(path) if path else ()), *_from_environment(environment or {}), *_from_command_line(overrides)]
+    settings = [setting for keys, value, origin in said for setting in _flattened(keys, value, origin)]
+    values: dict[str, Any] = {}
+    for keys, value, origin in settings:
+        _check_key(keys, origin)
+        place = values
+        for key in keys[:-1]:
+            if not isinstance(place.get(key), dict):
+                place[key] = {}
+            place = place[key]
+        place[keys[-1]] = value
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explained(error, settings)) from None
+
+
+def known_keys(model: type[BaseModel] = Config) -> Iterator[tuple[str, ...]]:
+    """Every key that has a value of its own, as a path."""
+    for name, field in model.model_fields.items():
+        inner = _section(field.annotation)
+        yield from ((name, *rest) for rest in known_keys(inner)) if inner else [(name,)]
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _section_at(keys: tuple[str, ...]) -> tuple[type[BaseModel] | None, bool]:
+    """The section that `keys` lead to, if it is one, and whether it may be left out (null)."""
+    section: type[BaseModel] | None = Config
+    optional = False
+    for key in keys:
+        field = section.model_fields.get(key) if section else None
+        section = _section(field.annotation) if field else None
+        optional = field is not None and type(None) in get_args(field.annotation)
+    return section, optional
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML in which a key that stands twice in one place is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' stands there twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _from_file(path: Path) -> Iterator[Setting]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
+    except OSError as error:
+        raise ConfigError(f"the config file {path} cannot be read: {error.strerror}; check the path") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the config file {path} is not UTF-8 text; give a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a config file is a mapping of keys to values, not a {type(content).__name__}")
+    for key, value in content.items():
+        yield (str(key),), value, str(path)
+
+
+def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setting]:
+    """A section as its keys one by one, so that a later place can replace a single one. An empty section says nothing."""
+    section, optional = _section_at(keys)
+    if section and isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flattened((*keys, str(key)), inner, origin)
+    elif section and not (optional and value is None):
+        if value is not None:
+            name = ".".join(keys)
+            raise ConfigError(f"{origin}: '{name}' is {value!r}, but holds keys of its own: {', '.join(section.model_fields)}")
+    else:
+        yield keys, value, origin
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in NOT_SETTINGS:
+            keys = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            yield keys, _value(text, f"environment variable {name}"), f"environment variable {name}"
+
+
+def _from_command_line(overrides: Sequence[str]) -> Iterator[Setting]:
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {override}: write it as key=value, for instance --set trainer.learning_rate=1e-4")
+        yield tuple(name.strip().split(".")), _value(text, f"--set {override}"), f"--set {override}"
+
+
+def _value(text: str, origin: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{origin}: the value is not valid YAML; quote it") from None
+
+
+def _check_key(keys: tuple[str, ...], origin: str) -> None:
+    """Raise unless `keys` names a value, or a whole section that may be null."""
+    known = list(known_keys())
+    if any(key[: len(keys)] == keys for key in known):
+        return
+    valid = [".".join(key) for key in known]
+    name = ".".join(keys)
+    ends = difflib.get_close_matches(keys[-1], [key.rsplit(".", 1)[-1] for key in valid], n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6) or [
+        key for key in valid if ends and key.rsplit(".", 1)[-1] == ends[0]
+    ]
+    mend = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(Config.model_fields)}"
+    raise ConfigError(f"{origin}: unknown key '{name}'; {mend}")
+
+
+def _explained(error: ValidationError, settings: Sequence[Setting]) -> str:
+    """The first error as one line, with the place where the setting was made."""
+    first, *more = error.errors()
+    keys = tuple(str(part) for part in first["loc"])
+    origins = [origin for key, _, origin in settings if keys[: len(key)] == key or key[: len(keys)] == keys]
+    origin = origins[-1] if origins else "settings"
+    given = first["input"]
+    value = "" if isinstance(given, dict) else f" is {given!r}, but"
+    rest = f" (and {len(more)} more)" if more else ""
+    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"{origin}: '{'.'.join(keys)}'{value} {message[:1].lower()}{message[1:]}{rest}"

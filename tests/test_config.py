@@ -1,0 +1,142 @@
+"""Settings: file < environment < command line, and what is wrong is one line that names the place, the key and the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deskhand import config
+from deskhand.errors import ConfigError
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+def message_of(path: Path | None = None, overrides: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, overrides, environment)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "trainer: {learning_rate: 1e-3, passes: 2}\nloop: {steps: 7}\nseed: 1\n")
+    environment = {"DESKHAND_TRAINER__LEARNING_RATE": "2e-3", "DESKHAND_SEED": "2", "PATH": "/bin"}
+    made = config.load(path, ["seed=3"], environment)
+    assert (made.trainer.learning_rate, made.trainer.passes, made.loop.steps, made.seed) == (2e-3, 2, 7, 3)
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    assert config.load() == config.Config()
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert config.load(written(tmp_path, "# nothing\n")) == config.Config()
+
+
+def test_lists_are_said_alike_everywhere(tmp_path: Path) -> None:
+    path = written(tmp_path, "families: [a, b]\n")
+    assert config.load(path).families == ("a", "b")
+    assert config.load(path, ["families=[c]"]).families == ("c",)
+    assert config.load(path, [], {"DESKHAND_FAMILIES": "[d, e]"}).families == ("d", "e")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_config_of_the_repository_is_valid(path: Path) -> None:
+    config.load(path)
+
+
+def test_there_is_a_config_for_the_demo() -> None:
+    assert "tiny_cpu.yaml" in [path.name for path in CONFIGS]
+
+
+def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "trainer: {learning_rte: 1}\n")
+    assert message_of(path) == f"{path}: unknown key 'trainer.learning_rte'; did you mean 'trainer.learning_rate'?"
+
+
+def test_a_key_in_the_wrong_section_is_told_its_place() -> None:
+    assert (
+        message_of(overrides=("group_size=4",)) == "--set group_size=4: unknown key 'group_size'; did you mean 'loop.group_size'?"
+    )
+
+
+def test_an_unknown_environment_variable_is_an_error() -> None:
+    message = message_of(environment={"DESKHAND_LOOP__STEP": "3"})
+    assert message == "environment variable DESKHAND_LOOP__STEP: unknown key 'loop.step'; did you mean 'loop.steps'?"
+
+
+def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
+    assert "known are: model, device" in message_of(overrides=("zzz=1",))
+
+
+def test_a_wrong_type_names_the_place_that_won(tmp_path: Path) -> None:
+    path = written(tmp_path, "loop: {steps: 3}\n")
+    message = message_of(path, (), {"DESKHAND_LOOP__STEPS": "many"})
+    assert message.startswith("environment variable DESKHAND_LOOP__STEPS: 'loop.steps' is 'many', but should be a valid integer")
+
+
+def test_a_value_out_of_range_names_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "loop: {group_size: 1}\nagent: {temperature: -1}\n")
+    message = message_of(path)
+    assert message.startswith(f"{path}: ")
+    assert "(and 1 more)" in message
+    assert "greater than or equal to" in message
+
+
+def test_a_section_that_is_no_mapping_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "trainer: fast\n")
+    assert message_of(path).startswith(f"{path}: 'trainer' is 'fast', but holds keys of its own: learning_rate")
+
+
+def test_a_later_place_replaces_single_keys_of_a_section(tmp_path: Path) -> None:
+    path = written(tmp_path, "policy: {adapter: {rank: 4, alpha: 8}}\nloop:\n")
+    adapter = config.load(path, ["policy.adapter.rank=2"]).policy.adapter
+    assert adapter is not None
+    assert (adapter.rank, adapter.alpha) == (2, 8)
+    assert config.load(path, [], {"DESKHAND_POLICY": "{adapter: {alpha: 3}}"}).policy.adapter == adapter.model_copy(
+        update={"rank": 4, "alpha": 3}
+    )
+
+
+def test_a_section_that_may_be_left_out_can_be_null_in_a_later_place(tmp_path: Path) -> None:
+    path = written(tmp_path, "policy: {adapter: {rank: 4}}\n")
+    assert config.load(path, ["policy.adapter=null"]).policy.adapter is None
+    path = written(tmp_path, "policy: {adapter: null}\n")
+    adapter = config.load(path, ["policy.adapter.rank=2"]).policy.adapter
+    assert adapter is not None
+    assert adapter.rank == 2
+
+
+def test_a_key_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed: 1\nloop: {steps: 1}\nseed: 2\n")
+    assert message_of(path) == f"{path} line 3: not valid YAML: the key 'seed' stands there twice"
+
+
+def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed: 1\nloop: [1\n")
+    assert message_of(path).startswith(f"{path} line ")
+
+
+def test_a_file_that_is_a_list_or_missing_or_binary_is_one_line(tmp_path: Path) -> None:
+    assert "mapping of keys" in message_of(written(tmp_path, "- 1\n"))
+    assert "No such file" in message_of(tmp_path / "absent.yaml")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in message_of(binary)
+
+
+def test_an_override_without_a_value_shows_how_it_is_written() -> None:
+    assert "--set trainer.learning_rate=1e-4" in message_of(overrides=("seed",))
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        config.load().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
