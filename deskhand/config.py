@@ -57,6 +57,15 @@ class AgentSection(_Section):
     """Replies in a row that cannot be parsed or performed before an episode ends."""
 
 
+class EngineSection(_Section):
+    """The engine in this process."""
+
+    max_batch: int = Field(default=16, ge=1)
+    """Requests that are decoded together."""
+    max_tokens: int = Field(default=8192, ge=1)
+    """Prompt and reply together; what does not fit ends the episode as "overflow"."""
+
+
 class EvaluationSection(_Section):
     """Held-out episodes before and after training."""
 
@@ -77,12 +86,15 @@ class Config(_Section):
     suite: Literal["basics"] = "basics"
     families: tuple[str, ...] = ()
     """Task families; none named is all of the easiest tier."""
-    seed: int = Field(default=0, ge=0)
-    """Of the order of tasks and of sampling."""
+    seed: int = Field(default=0, ge=0, lt=100)
+    """Which training tasks are met; the held-out tasks are always the same."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Training ends after so many minutes, with the step that is being taken; None is when all steps are done."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads; None is one for each core."""
     desktop: DesktopSection = DesktopSection()
     agent: AgentSection = AgentSection()
+    engine: EngineSection = EngineSection()
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
@@ -93,9 +105,18 @@ Setting = tuple[tuple[str, ...], Any, str]
 """The path of keys, the value, and where it was said."""
 
 
-def load(path: Path | None = None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
-    """Read the settings. `overrides` are `key.key=value`. Raises `ConfigError`, one line for the first thing that is wrong."""
-    said = [*(_from_file(path) if path else ()), *_from_environment(environment or {}), *_from_command_line(overrides)]
+def load(
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    base: tuple[Mapping[str, Any], str] | None = None,
+) -> Config:
+    """Read the settings. `overrides` are `key.key=value`; `base` are settings that all others beat, and where they stand.
+
+    Raises `ConfigError`, one line for the first thing that is wrong.
+    """
+    stored = [((key,), value, base[1]) for key, value in base[0].items()] if base else []
+    said = [*stored, *(_from_file(path) if path else ()), *_from_environment(environment or {}), *_from_command_line(overrides)]
     settings = [setting for keys, value, origin in said for setting in _flattened(keys, value, origin)]
     values: dict[str, Any] = {}
     for keys, value, origin in settings:

@@ -55,7 +55,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
-    folder = _folder(source)
+    folder = checkpoint_folder(source)
     config = _read_json(folder / "config.json")
     family = _family(folder, config)
     _weight_files(folder)
@@ -80,8 +80,8 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
-def _folder(source: str) -> Path:
-    """The local folder of a source; a hub id is fetched into the hub's own cache."""
+def checkpoint_folder(source: str) -> Path:
+    """The local folder of a source; a hub id is fetched into the hub's own cache. Raises `ConfigError` when there is none."""
     if source == "tiny":
         if not (TINY_FOLDER / "config.json").is_file():
             raise ConfigError(f"{TINY_FOLDER / 'config.json'}: not there; install the package again, its weights are part of it")

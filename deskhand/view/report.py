@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.view import charts
@@ -85,8 +87,18 @@ def _data(view: ReportView) -> str:
     frames = {
         name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in view.frames.items() if name in wanted
     }
-    text = json.dumps({"episodes": [asdict(episode) for episode in view.episodes], "frames": frames}, separators=(",", ":"))
+    data = {"episodes": [_finite(asdict(episode)) for episode in view.episodes], "frames": frames}
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ends(evaluations: Iterable[EvaluationView]) -> tuple[EvaluationView | None, EvaluationView | None]:

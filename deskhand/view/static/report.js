@@ -224,8 +224,9 @@
     const text = make("p", { class: "reply" });
     if (step.tokens.length) {
       for (const token of step.tokens) {
-        const share = Math.round(62 * Math.min(1, token.logprob / LOWEST));
-        const title = `probability ${(100 * Math.exp(token.logprob)).toPrecision(3)} %, log-prob ${token.logprob.toFixed(3)}, version ${token.version}`;
+        const logprob = token.logprob === null ? -Infinity : token.logprob;
+        const share = Math.round(62 * Math.min(1, logprob / LOWEST));
+        const title = `probability ${(100 * Math.exp(logprob)).toPrecision(3)} %, log-prob ${logprob.toFixed(3)}, version ${token.version}`;
         const span = make("span", { title }, token.text);
         span.style.background = `color-mix(in srgb, var(--bad) ${Math.max(share, 0)}%, transparent)`;
         text.append(span);
@@ -250,7 +251,7 @@
   function numbers(title, values) {
     const entries = Object.entries(values);
     if (!entries.length) return [];
-    const rows = entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, Number(value).toFixed(3))]);
+    const rows = entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value === null ? "none" : Number(value).toFixed(3))]);
     return [make("section", {}, make("h3", {}, title), make("dl", { class: "facts" }, ...rows))];
   }
 
@@ -259,7 +260,7 @@
     const lines = { phase: episode.phase, family: episode.family, seed: episode.seed, "policy version": version };
     if (episode.first_click_on_target !== null) lines["first click"] = episode.first_click_on_target ? "on target" : "off target";
     if (episode.group) lines.group = episode.group;
-    for (const [name, seconds] of Object.entries(episode.seconds)) lines[name.replaceAll("_", " ")] = `${seconds.toFixed(2)} s`;
+    for (const [name, seconds] of Object.entries(episode.seconds)) if (seconds !== null) lines[name.replaceAll("_", " ")] = `${seconds.toFixed(2)} s`;
     lines.episode = episode.id;
     const rows = Object.entries(lines).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))]);
     return make("section", {}, make("h3", {}, "Episode"), make("dl", { class: "facts" }, ...rows));

@@ -1,0 +1,350 @@
+"""The command line. Invariant: what the user can mend is one line on standard error and exit code 2; Ctrl-C is 130.
+
+Commands import what they need when they are called, so help needs neither torch nor desktops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+from deskhand.errors import ConfigError, DeskhandError
+
+if TYPE_CHECKING:
+    from deskhand.config import Config
+    from deskhand.store.run import Run
+
+STARTED = time.monotonic()
+WRONG, INTERRUPTED = 2, 130
+
+app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
+tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated on.")
+tiny_app = App(name="tiny", help="The policy in the box.")
+app.command(tasks_app)
+app.command(tiny_app)
+
+Overrides = Annotated[
+    list[str] | None, Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment.")
+]
+Flag = Parameter(negative="")
+DEMO_CONFIG = "tiny_cpu.yaml"
+
+
+@app.command
+def demo(
+    *,
+    folder: Path = Path("runs/demo"),
+    resume: Annotated[bool, Flag] = False,
+    fresh: Annotated[bool, Flag] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Train the policy in the box on embedded desktops and show held-out success before and after.
+
+    Parameters
+    ----------
+    folder
+        Where the run is kept.
+    resume
+        Go on with the run in the folder.
+    fresh
+        Start anew; the run in the folder is moved aside, to <folder>-1, -2, ...
+    """
+    from deskhand import demo as story
+    from deskhand.config import load
+
+    if resume and fresh:
+        raise ConfigError("--resume and --fresh exclude each other; give one")
+    there = story.progress_of(folder)
+    if there != "none" and not fresh:
+        step, steps = there
+        if not resume and sys.stdin.isatty() and sys.stdout.isatty():
+            fresh = _ask(f"{folder} holds a run at step {step} of {steps}. Go on with it, or start anew? [go/new] ") == "new"
+        elif not resume:
+            print(f"{folder} holds a run at step {step} of {steps}: going on with it (--fresh starts anew)")
+    if there == "none" and resume:
+        raise ConfigError(f"{folder} holds no run to resume; leave --resume out")
+    if there == "none" or fresh:
+        config = load(_shipped_config(DEMO_CONFIG), overrides or (), os.environ)
+        story.families_of(config)
+        moved = story.set_aside(folder)
+        if moved is not None:
+            print(f"the run that was in {folder} is now in {moved}")
+        run = story.start(config, folder, "deskhand demo")
+    else:
+        config, run = _resumed(folder, overrides)
+    _work(config, run)
+
+
+@app.command
+def train(
+    config: Path | None = None, /, *, folder: Path, resume: Annotated[bool, Flag] = False, overrides: Overrides = None
+) -> None:
+    """Train as a config file says, and evaluate before and after.
+
+    Parameters
+    ----------
+    config
+        YAML file of settings.
+    folder
+        Where the run is kept; a new or empty folder, or with --resume that of a run.
+    resume
+        Go on with the run in the folder, with its own settings; no config file is given then.
+    """
+    from deskhand import demo as story
+    from deskhand.config import load
+
+    if resume:
+        if config is not None:
+            raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")
+        settings, run = _resumed(folder, overrides)
+    elif config is None:
+        raise ConfigError("no config file was given; for instance: deskhand train configs/tiny_cpu.yaml --folder runs/mine")
+    else:
+        settings = load(config, overrides or (), os.environ)
+        run = story.start(settings, folder, f"deskhand train {config}")
+    _work(settings, run)
+
+
+@app.command(name="eval")
+def evaluate(folder: Path, /, *, config: Path | None = None, step: int | None = None, overrides: Overrides = None) -> None:
+    """Success on held-out tasks of a run's checkpoint, or of an untrained model when the folder is new.
+
+    Parameters
+    ----------
+    folder
+        The folder of a run; a new one needs --config.
+    config
+        YAML file of settings, for a new folder.
+    step
+        Which checkpoint; the last one if it is left out.
+    """
+    import asyncio
+
+    from deskhand import demo as story
+    from deskhand.config import load
+    from deskhand.view.progress import Display, interval_text
+
+    if (folder / "run.sqlite").exists():
+        if config is not None:
+            raise ConfigError(f"{folder} holds a run with settings of its own; leave --config out, or name a new folder")
+        settings, run = _resumed(folder, overrides)
+    elif config is None:
+        raise ConfigError(f"{folder} holds no run; name the folder of one, or give --config for a new one")
+    else:
+        settings = load(config, overrides or (), os.environ)
+        run = story.start(settings, folder, f"deskhand eval --config {config}")
+
+    async def main() -> str:
+        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops) as pool:
+            found = await story.evaluate_step(settings, run, pool, step, display)
+        lines = [f"{name:24} {interval_text(rate)}" for name, rate in [("all families", found.success), *found.by_family.items()]]
+        return "\n".join([*lines, f"{'first click on target':24} {interval_text(found.first_click)}"])
+
+    with _opened(run), Display() as display:
+        text = asyncio.run(main())
+    print(text)
+
+
+@app.command
+def report(folder: Path, /, *, out: Path | None = None) -> None:
+    """Write the one-file HTML report of a run.
+
+    Parameters
+    ----------
+    folder
+        The folder of a run.
+    out
+        Where to; report.html in the run's folder if it is left out.
+    """
+    from deskhand.view.from_run import open_run
+
+    with open_run(folder) as run:
+        print(_report(run, out))
+
+
+@app.command
+def doctor() -> None:
+    """Check that this machine has what Deskhand needs; exits with 2 when something is missing."""
+    from deskhand.doctor import examine, lines_of
+
+    findings = examine()
+    print("\n".join(lines_of(findings)))
+    if any(finding.needed and not finding.fine for finding in findings):
+        raise SystemExit(WRONG)
+
+
+@tasks_app.command(name="list")
+def list_tasks() -> None:
+    """The task families with their applications."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from deskhand.tasks.suites import basics
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("family", "tier", "applications", "what is to be done"):
+        table.add_column(name)
+    for family in sorted(basics.FAMILIES.values(), key=lambda family: (family.tier != "easy", family.name)):
+        table.add_row(family.name, family.tier, ", ".join(family.applications), family.summary)
+    Console().print(table)
+
+
+@tasks_app.command
+def show(family: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False) -> None:
+    """One variant of a family.
+
+    Parameters
+    ----------
+    family
+        Its name, as `deskhand tasks list` gives it.
+    seed
+        Which variant.
+    held_out
+        Count the variants of the held-out split instead of the training split.
+    """
+    from deskhand.tasks.suites import basics
+    from deskhand.tasks.task import seed_for
+
+    task = basics.make_task(family, seed_for("held_out" if held_out else "train", seed))
+    lines = {
+        "task": task.id,
+        "instruction": task.instruction,
+        "screen": f"{task.width} x {task.height}, {task.template}",
+        "steps": f"at most {task.max_steps}",
+        "split": task.split.replace("_", "-"),
+        "milestones": ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none",
+    }
+    for name, text in lines.items():
+        print(f"{name:12} {text}")
+
+
+@tiny_app.command
+def build(*, work: Path = Path("runs/tiny-build"), out: Path, seed: int = 0) -> None:
+    """Make the policy in the box from nothing: screens, grounding, demonstrations, imitation. Takes hours on two cores.
+
+    Parameters
+    ----------
+    work
+        Where the stages are kept; what is there already is not made again.
+    out
+        The checkpoint folder to write.
+    seed
+        Of everything that is random.
+    """
+    from deskhand.models.tiny.build import BuildPlan
+    from deskhand.models.tiny.build import build as make
+
+    make(BuildPlan(seed=seed), work, out)
+
+
+def _shipped_config(name: str) -> Path:
+    """A config of the package, or of the checkout that it runs from."""
+    package = Path(__file__).parent
+    return next((path for path in (package / "configs" / name, package.parent / "configs" / name) if path.is_file()), Path(name))
+
+
+def _ask(question: str) -> str:
+    """ "go" or "new"."""
+    while True:
+        answer = input(question).strip().lower()
+        for word in ("go", "new"):
+            if answer and word.startswith(answer):
+                return word
+
+
+def _resumed(folder: Path, overrides: list[str] | None) -> tuple[Config, Run]:
+    """A run that goes on with the settings that it was started with, changed by `--set`."""
+    from deskhand.config import load
+    from deskhand.store.run import Run
+
+    run = Run.open(folder)
+    try:
+        return load(None, overrides or (), base=(run.about.get("config", {}), f"{folder}/run.sqlite")), run
+    except BaseException:
+        run.close()
+        raise
+
+
+def _work(config: Config, run: Run) -> None:
+    import asyncio
+
+    from deskhand import demo as story
+    from deskhand.view.progress import Display, comparison
+
+    with _opened(run), Display() as display:
+        done = asyncio.run(story.work(config, run, display, STARTED))
+    if done.before and done.after:
+        from rich.console import Console
+
+        Console().print(comparison(done.before, done.after))
+    print(f"report: {(run.folder / 'report.html').resolve()}")
+
+
+@contextmanager
+def _opened(run: Run) -> Iterator[None]:
+    """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
+    from deskhand.demo import discard_if_empty
+
+    _log_to(run.folder)
+    with run:
+        try:
+            yield
+        except KeyboardInterrupt:
+            print(f"\ninterrupted; to go on: deskhand train --folder {run.folder} --resume", file=sys.stderr)
+            raise
+        finally:
+            if not discard_if_empty(run):
+                _report(run)
+
+
+def _report(run: Run, out: Path | None = None) -> Path:
+    from deskhand.view.from_run import report_view
+    from deskhand.view.report import write
+
+    return write(report_view(run), out or run.folder / "report.html")
+
+
+def _log_to(folder: Path) -> None:
+    """Log lines go to a file of the run, one JSON object a line, so that the terminal is for progress."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)),
+    )
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(WRONG)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(f"{error} (deskhand --help shows what there is)")
+    except DeskhandError as error:
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "deskhand").split(".")[0] == "deskhand":
+            raise
+        _fail(f"the Python package {error.name} is not installed; run make setup, or: pip install 'deskhand[train]'")
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

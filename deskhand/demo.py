@@ -1,0 +1,152 @@
+"""The demo and `deskhand train`: train, then compare held-out success before and after. Invariant: a run is never overwritten, and
+what was interrupted goes on from its last step.
+
+Training comes first, so that the first update is early; the version before training is evaluated from its stored weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, Protocol
+
+from deskhand.config import Config
+from deskhand.desktop.pool import DesktopPool
+from deskhand.models.load import checkpoint_folder
+from deskhand.rollout.evaluate import Report
+from deskhand.rollout.loop import Progress
+from deskhand.rollout.record import EpisodeResult
+from deskhand.store.run import Run
+from deskhand.workshop import desktops, evaluate_version, families_of, source_of, train
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def say(self, text: str) -> None: ...
+
+    def working(self, text: str) -> None: ...
+
+    def step(self, progress: Progress) -> None: ...
+
+    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run came to; `before` and `after` are None where evaluation is switched off."""
+
+    steps: int
+    before: Report | None
+    after: Report | None
+
+
+def start(config: Config, folder: Path, command: str) -> Run:
+    """A new run. Raises `ConfigError` when the folder holds one, or the model is not there."""
+    checkpoint_folder(config.model)
+    about = {
+        "title": f"{'The policy in the box' if config.model == 'tiny' else config.model} on {', '.join(families_of(config))}",
+        "config": config.model_dump(mode="json"),
+        "facts": {
+            "command": command,
+            "model": config.model,
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+            "versions": ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers")),
+            "seed": config.seed,
+            "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        },
+    }
+    return Run.create(folder, about)
+
+
+def discard_if_empty(run: Run) -> bool:
+    """Close and remove a run in which nothing was played and nothing was saved; returns whether it was."""
+    if run.episodes() or run.checkpoint() is not None:
+        return False
+    run.close()
+    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "lock", "log.jsonl", "metrics.jsonl"):
+        (run.folder / name).unlink(missing_ok=True)
+    for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return True
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Move a run out of the way, to the first free `<folder>-N`; None when there is none there."""
+    if not (folder / "run.sqlite").exists():
+        return None
+    number = 1
+    while (target := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    Run.open(folder).close()  # fails when another process uses it
+    folder.rename(target)
+    return target
+
+
+def progress_of(folder: Path) -> tuple[int, int] | Literal["none"]:
+    """(steps taken, steps in all) of the run in `folder`, or "none"."""
+    if not (folder / "run.sqlite").exists():
+        return "none"
+    with Run.open(folder, read_only=True) as run:
+        last = run.checkpoint()
+        return (last.step if last else 0), Config.model_validate(run.about["config"]).loop.steps
+
+
+async def work(config: Config, run: Run, display: Display, began: float) -> Finished:
+    """Train what is left, then evaluate what is left.
+
+    `began`: `time.monotonic()` at the start of the command, for the time of the first update.
+    """
+    first_update = True
+
+    def progress(step: Progress) -> None:
+        nonlocal first_update
+        display.step(step)
+        if first_update:
+            display.say(f"first update {time.monotonic() - began:.0f} s after the start")
+            first_update = False
+
+    display.working("starting desktops and loading the policy")
+    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0)) as pool:
+        last, before, after = run.checkpoint(), None, None
+        if last is None or last.step < config.loop.steps:
+            await _train(config, run, pool, progress, display)
+            last = run.checkpoint()
+        if config.evaluation.episodes and last is not None:
+            after = await evaluate_step(config, run, pool, last.step, display)
+            before = await evaluate_step(config, run, pool, 0, display)
+    return Finished(last.step if last else 0, before, after)
+
+
+async def _train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None], display: Display) -> None:
+    """Train up to the last step or to the end of the time."""
+    limit = asyncio.timeout(60 * config.minutes if config.minutes else None)
+    try:
+        async with limit:
+            await train(config, run, pool, progress)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        display.say(f"training ended after {config.minutes:g} minutes, as the settings say")
+
+
+async def evaluate_step(config: Config, run: Run, pool: DesktopPool, step: int | None, display: Display) -> Report:
+    """Held-out success of a step (None: the last), shown as it goes."""
+    _, version = source_of(config, run, step)
+    name, total = f"version {version}", config.evaluation.episodes
+    done = successes = 0
+    display.working(f"{name}: held-out episodes")
+
+    def ended(result: EpisodeResult) -> None:
+        nonlocal done, successes
+        done, successes = done + 1, successes + result.success
+        display.evaluated(name, done, max(total, done), successes)
+
+    return await evaluate_version(config, run, pool, step, ended)

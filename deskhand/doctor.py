@@ -1,0 +1,152 @@
+"""What this machine has of what Deskhand needs. Invariant: every finding that is not fine names its mend; nothing is changed.
+
+`needed` findings are those without which the demo cannot run; the others only make it slower or less isolated.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+
+SHARED_MEMORY_MIB = 64
+"""Of /dev/shm, for the screens of several desktops."""
+MEMORY_GIB = 4
+TRAINING_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "jinja2")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it is fine, what was found, and what to do when it is not."""
+
+    name: str
+    fine: bool
+    found: str
+    mend: str = ""
+    needed: bool = True
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order in which they are mended best."""
+    return [*_python(), *_debian(), *_machine(), *_isolation(), *_training()]
+
+
+def lines_of(findings: list[Finding]) -> Iterator[str]:
+    """One line each, with the mend where it is needed, and a summary at the end."""
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        state = "ok  " if finding.fine else "FAIL" if finding.needed else "note"
+        mend = f"  ->  {finding.mend}" if not finding.fine and finding.mend else ""
+        yield f"{state}  {finding.name:{width}}  {finding.found}{mend}"
+    wrong = sum(finding.needed and not finding.fine for finding in findings)
+    yield "everything needed is there" if not wrong else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
+
+
+def debian_packages() -> list[str]:
+    """The Debian packages of the embedded desktop, from the list that set-up installs."""
+    text = resources.files("deskhand.desktop.embedded").joinpath("packages.txt").read_text(encoding="utf-8")
+    return [line for line in (line.split("#")[0].strip() for line in text.splitlines()) if line]
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer")
+    try:
+        asked = metadata.requires("deskhand") or []
+    except metadata.PackageNotFoundError:
+        yield Finding("packages", True, "run from its folder, not installed", needed=False)
+    else:
+        names = [_name(requirement) for requirement in asked if "extra ==" not in requirement]
+        missing = [name for name in names if not _installed(name)]
+        found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
+        yield Finding("packages", not missing, found, "make setup, or: pip install deskhand")
+    missing = [name for name in TRAINING_PACKAGES if not _installed(name)]
+    found = (
+        f"missing: {', '.join(missing)}"
+        if missing
+        else ", ".join(f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2])
+    )
+    yield Finding("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
+
+
+def _name(requirement: str) -> str:
+    end = next((index for index, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")), len(requirement))
+    return requirement[:end]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _debian() -> Iterator[Finding]:
+    wanted = debian_packages()
+    if shutil.which("dpkg-query") is None:
+        programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
+        missing = [program for program in programs if shutil.which(program) is None]
+        found = "not a Debian system" + (f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there")
+        yield Finding("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
+        return
+    command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    there = {line.split()[0] for line in answer.splitlines() if line.endswith(" installed")}
+    missing = [name for name in wanted if name not in there]
+    found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
+    yield Finding("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
+
+
+def _machine() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    yield Finding("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
+    memory_gib = _available_memory_gib()
+    yield Finding(
+        "memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", f"free memory: {MEMORY_GIB} GiB are wanted"
+    )
+    try:
+        free_mib = shutil.disk_usage("/dev/shm").free / 2**20
+    except OSError:
+        free_mib = 0.0
+    mend = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
+    yield Finding("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
+    free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
+    yield Finding("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
+
+
+def _available_memory_gib() -> float:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 2**20
+    return 0.0
+
+
+def _isolation() -> Iterator[Finding]:
+    if importlib.util.find_spec("xcffib") is None:
+        return
+    from deskhand.desktop.embedded.box import available_isolation
+
+    level, reason = available_isolation()
+    found = "namespaces: desktops cannot see the host or the network" if level == "namespaces" else f"plain processes: {reason}"
+    yield Finding(
+        "isolation", level == "namespaces", found, "allow user namespaces; until then run only tasks you trust", needed=False
+    )
+
+
+def _training() -> Iterator[Finding]:
+    weights = Path(str(resources.files("deskhand.models.tiny"))) / "weights"
+    size_mb = sum(path.stat().st_size for path in weights.glob("*.safetensors")) / 1e6
+    found = f"{size_mb:.1f} MB in the package" if size_mb else f"{weights} has no weights"
+    yield Finding("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
+    if _installed("torch"):
+        import torch
+
+        found = f"{torch.get_num_threads()} threads, {'a GPU' if torch.cuda.is_available() else 'no GPU'}"
+        yield Finding("torch", True, found)

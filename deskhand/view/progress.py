@@ -1,0 +1,151 @@
+"""Progress on a terminal: a live table, or plain lines without one. Invariant: what is shown was measured by the run."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from deskhand.rollout.evaluate import Rate, Report
+from deskhand.view.report import duration
+
+ROWS = 14
+LINE_EVERY = 20
+"""Held-out episodes between two lines where there is no terminal."""
+
+
+class StepLike(Protocol):
+    """What is shown of a training step (`rollout.loop.Progress`)."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def episodes_per_minute(self) -> float: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def success(self) -> float: ...
+    @property
+    def unscored_share(self) -> float: ...
+    @property
+    def eta_s(self) -> float: ...
+
+
+class Display:
+    """Use as a context. `say` prints a line, `step` adds a row, `working` sets the line below the table."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._began = time.monotonic()
+        self._rows: list[StepLike] = []
+        self._status = ""
+        self._live: Live | None = None
+        self._said_header = False
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self._live = Live(self, console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._status = ""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(Text(text))
+
+    def working(self, text: str) -> None:
+        """What is going on now; shown only where there is a terminal, and there with the time since the start."""
+        self._status = text
+
+    def step(self, progress: StepLike) -> None:
+        """A training step was taken."""
+        self._rows.append(progress)
+        self._status = f"training, {duration(progress.eta_s)} to go" if progress.step < progress.steps else ""
+        if self._live is None:
+            self.console.print(Text(line_of(progress)))
+
+    def evaluated(self, name: str, done: int, total: int, successes: int) -> None:
+        """Held-out episodes so far."""
+        self._status = f"{name}: {done} of {total} held-out episodes, {successes} successes"
+        if self._live is None and (done % LINE_EVERY == 0 or done == total):
+            self.console.print(Text(self._status))
+
+    def __rich__(self) -> Group:
+        parts: list[Table | Spinner] = []
+        if self._rows:
+            parts.append(steps_table(self._rows[-ROWS:]))
+        if self._status:
+            parts.append(Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._began)}", style="dim")))
+        return Group(*parts)
+
+
+COLUMNS = ("step", "episodes/min", "reward", "success", "unscored", "version", "ETA")
+
+
+def cells_of(progress: StepLike) -> tuple[str, ...]:
+    """One step, in the order of `COLUMNS`."""
+    return (
+        f"{progress.step}/{progress.steps}",
+        f"{progress.episodes_per_minute:.0f}",
+        f"{progress.reward:.2f}",
+        f"{100 * progress.success:.0f} %",
+        f"{100 * progress.unscored_share:.1f} %",
+        f"{progress.version}",
+        duration(progress.eta_s),
+    )
+
+
+def line_of(progress: StepLike) -> str:
+    """One step as a line of text."""
+    return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(progress), strict=True))
+
+
+def steps_table(rows: list[StepLike]) -> Table:
+    """The newest steps."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in COLUMNS:
+        table.add_column(name, justify="right", min_width=max(len(name), 8))
+    for progress in rows:
+        table.add_row(*cells_of(progress))
+    return table
+
+
+def comparison(before: Report, after: Report) -> Table:
+    """Held-out success before and after, by family, with 95 % Wilson intervals."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.add_column("held-out success")
+    for name in ("before", "after", "change"):
+        table.add_column(name, justify="right")
+    rows = [("all families", before.success, after.success)]
+    rows += [(name, before.by_family[name], after.by_family[name]) for name in sorted(before.by_family) if name in after.by_family]
+    for name, first, second in [*rows, ("first click on target", before.first_click, after.first_click)]:
+        if first.total and second.total:
+            table.add_row(name, interval_text(first), interval_text(second), change_text(first, second))
+    return table
+
+
+def interval_text(rate: Rate) -> str:
+    """`62 % [56, 68]  149/240`, the interval in percent."""
+    low, high = rate.interval
+    return f"{100 * rate.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}] {rate.hits}/{rate.total}"
+
+
+def change_text(before: Rate, after: Rate) -> str:
+    """The change in points, and whether the intervals are apart."""
+    apart = after.interval[0] > before.interval[1] or after.interval[1] < before.interval[0]
+    return f"{100 * (after.value - before.value):+.1f} points, intervals {'apart' if apart else 'overlap'}"

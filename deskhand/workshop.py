@@ -1,0 +1,176 @@
+"""A run's parts, joined from its settings. Invariant: what is opened here is closed here, whatever happens in between.
+
+One process holds everything: desktops, the engine with its own copy of the weights, the recorder that agents talk to, and the
+trainer with another copy. Importing this imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import torch
+
+from deskhand.agents.context import Full, GrowDrop, Sliding, Window
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.config import Config
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.hf.engine import HfEngine
+from deskhand.errors import ConfigError
+from deskhand.models.load import checkpoint_folder, load
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.evaluate import Report, evaluate
+from deskhand.rollout.loop import Progress, TrainingLoop
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.runner import Runner
+from deskhand.store.run import Run
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+from deskhand.training.policy import Policy
+from deskhand.training.trainer import Trainer
+
+SEEDS_PER_RUN = 1_000_000
+"""Training seeds of one `config.seed`; another `config.seed` meets other tasks."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """What plays episodes with one model."""
+
+    runner: Runner
+    engine: HfEngine
+    recorder: Recorder
+    images: ImageCache
+    renderer: ChatRenderer
+
+
+def families_of(config: Config) -> list[str]:
+    """The task families that are trained, checked. Raises `ConfigError` for an unknown one."""
+    names = list(config.families) or [name for name, family in basics.FAMILIES.items() if family.tier == "easy"]
+    for name in names:
+        basics.make_task(name, 0)
+    return names
+
+
+def training_task(config: Config) -> Callable[[int], Task]:
+    """The task of the group of a number: families in turn, each with seeds of its own."""
+    names = families_of(config)
+
+    def make(number: int) -> Task:
+        index = number // len(names)
+        return basics.make_task(names[number % len(names)], seed_for("train", config.seed * SEEDS_PER_RUN + index))
+
+    return make
+
+
+def held_out_tasks(config: Config) -> list[Task]:
+    """The same tasks for every version and every `config.seed`, as many of each family."""
+    names = families_of(config)
+    each = -(-config.evaluation.episodes // len(names))
+    return [basics.make_task(name, seed_for("held_out", index)) for index in range(each) for name in names]
+
+
+@asynccontextmanager
+async def desktops(config: Config, count: int) -> AsyncIterator[DesktopPool]:
+    """`count` embedded desktops at a time. Raises `ConfigError` or `InfrastructureError` when none starts."""
+    first = training_task(config)(0)
+    desktop = config.desktop
+
+    def make() -> EmbeddedDesktop:
+        isolation = None if desktop.isolation == "best" else desktop.isolation
+        return EmbeddedDesktop(isolation=isolation, quiet_ms=desktop.quiet_ms, cap_s=desktop.cap_s)
+
+    template = Template(first.template, first.width, first.height)
+    async with DesktopPool(count, template, spares=desktop.spares, make=make) as pool:
+        yield pool
+
+
+def window_of(config: Config) -> Window:
+    """The agent's window over its turns."""
+    agent = config.agent
+    if agent.window == "full":
+        return Full()
+    return Sliding(agent.keep) if agent.window == "sliding" else GrowDrop(agent.grow_to, agent.drop_to)
+
+
+@asynccontextmanager
+async def player(
+    config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
+) -> AsyncIterator[Player]:
+    """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    model = load(source, dtype=config.dtype, device=config.device)
+    renderer = ChatRenderer(model.tokenizer, source=source)
+    images = ImageCache(model.image_processor, fetch=run.frames.png)
+    engine = HfEngine(model, max_batch=config.engine.max_batch, max_tokens=config.engine.max_tokens, version=version)
+    recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
+    agent = AgentConfig(
+        style=config.agent.style,
+        window=window_of(config),
+        max_errors=config.agent.max_errors,
+        max_tokens=config.agent.max_tokens,
+        temperature=temperature,
+        top_p=config.agent.top_p,
+    )
+    runner = Runner(pool, recorder, DesktopAgent(agent), run.frames)
+    try:
+        yield Player(runner, engine, recorder, images, renderer)
+    finally:
+        await runner.close()
+        recorder.close()
+        await engine.close()
+
+
+async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
+    """Train `run` up to its last step, from its last checkpoint if it has one."""
+    async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:
+        model = load(config.model, dtype=config.dtype, device=config.device).model
+        trainer = Trainer(Policy(model, config.policy, parts.renderer.banned_ids), config.trainer)
+        loop = TrainingLoop(
+            config.loop,
+            run,
+            parts.runner,
+            parts.engine,
+            trainer,
+            parts.images,
+            checkpoint_folder(config.model),
+            training_task(config),
+            progress=progress,
+        )
+        await loop.run()
+
+
+def evaluation_name(version: int) -> str:
+    """Under which the store keeps the evaluation of a version."""
+    return f"version-{version}"
+
+
+def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, int]:
+    """Source and version of a run's checkpoint (None: the last); the untrained model where the run has trained nothing.
+
+    Raises `ConfigError` when it is not there.
+    """
+    found = run.checkpoint(step)
+    if found is None and not step and run.checkpoint() is None:
+        return config.model, 0
+    if found is None or not found.path.is_dir():
+        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        kept = ", ".join(str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*")))
+        raise ConfigError(f"{run.folder} has {which}; steps that are kept: {kept or 'none'}")
+    return str(found.path), found.version
+
+
+async def evaluate_version(
+    config: Config, run: Run, pool: DesktopPool, step: int | None, ended: Callable[[EpisodeResult], None]
+) -> Report:
+    """Held-out success of the checkpoint of `step` (None: the last); goes on where an evaluation of it was left."""
+    source, version = source_of(config, run, step)
+    concurrency = config.evaluation.desktops or config.loop.desktops
+    async with player(config, run, pool, source, version, config.evaluation.temperature) as parts:
+        return await evaluate(run, evaluation_name(version), held_out_tasks(config), parts.runner, concurrency, ended=ended)
