@@ -90,8 +90,6 @@ class Config(_Section):
     """Which training tasks are met; the held-out tasks are always the same."""
     minutes: float | None = Field(default=None, gt=0)
     """Training ends after so many minutes, with the step that is being taken; None is when all steps are done."""
-    threads: int | None = Field(default=None, ge=1)
-    """Torch threads; None is one for each core."""
     desktop: DesktopSection = DesktopSection()
     agent: AgentSection = AgentSection()
     engine: EngineSection = EngineSection()

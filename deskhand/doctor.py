@@ -146,7 +146,7 @@ def _training() -> Iterator[Finding]:
     found = f"{size_mb:.1f} MB in the package" if size_mb else f"{weights} has no weights"
     yield Finding("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
     if _installed("torch"):
-        import torch
-
-        found = f"{torch.get_num_threads()} threads, {'a GPU' if torch.cuda.is_available() else 'no GPU'}"
-        yield Finding("torch", True, found)
+        program = "import torch; print(torch.get_num_threads(), 'threads,', 'a GPU' if torch.cuda.is_available() else 'no GPU')"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield Finding("torch", done.returncode == 0, done.stdout.strip() or last, "install torch again")

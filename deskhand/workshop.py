@@ -6,12 +6,9 @@ trainer with another copy. Importing this imports torch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-import torch
 
 from deskhand.agents.context import Full, GrowDrop, Sliding, Window
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
@@ -104,7 +101,6 @@ async def player(
     config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
 ) -> AsyncIterator[Player]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     model = load(source, dtype=config.dtype, device=config.device)
     renderer = ChatRenderer(model.tokenizer, source=source)
     images = ImageCache(model.image_processor, fetch=run.frames.png)

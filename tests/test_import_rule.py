@@ -27,9 +27,9 @@ MAY_USE: dict[str, tuple[str, ...]] = {
 """What a room may import besides `LEAVES`. The longest name that fits a module counts.
 A room that is not named here may use all but `cli` and `view`."""
 FRONT = ("cli", "view")
-HEAVY = ("torch", "transformers", "peft", "tokenizers", "accelerate")
+HEAVY = ("torch", "transformers", "peft", "accelerate")
 MAY_BE_HEAVY = ("engines.hf", "models", "training")
-JOINS_TRAINING = ("rollout.loop", "rollout.evaluate", "demo")
+JOINS_TRAINING = ("rollout.loop", "workshop", "demo")
 """Modules that join the trainer with the rest; they may pull torch in when they are imported, and nothing else may."""
 
 

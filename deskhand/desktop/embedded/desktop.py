@@ -58,6 +58,7 @@ class EmbeddedDesktop:
             raise InfrastructureError(f"desktop {self.label} is closed")
         future = self._worker.submit(function)
         waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
         try:
             return await asyncio.wait_for(asyncio.shield(waiting), budget_s + ANSWER_MARGIN_S)
         except TimeoutError:
@@ -65,7 +66,6 @@ class EmbeddedDesktop:
                 raise
             if self._session is not None:
                 await asyncio.to_thread(self._session.x_server.stop)
-            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise InfrastructureError(f"desktop {self.label} did not answer within {budget_s + ANSWER_MARGIN_S:g} s") from None
 
     async def _aside(self, function: Callable[..., Result], *arguments: object) -> Result:
