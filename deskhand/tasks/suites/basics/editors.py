@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, folder_contents, plain_area
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, folder_contents, plain_area, wait_until
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Lists"
@@ -119,6 +119,14 @@ class Scene:
         saved = (await self.saved(desktop)).get(self.target)
         return Check(float(marked or saved not in (None, self.texts[self.target])), f"{self.target} was edited", guest_trusted=True)
 
+    async def until_saved(self, desktop: StagedDesktopLike) -> None:
+        """Wait for an editor to write a file."""
+
+        async def written() -> bool:
+            return await self.saved(desktop) != self.texts
+
+        await wait_until(written)
+
     async def click_end(self, desktop: StagedDesktopLike) -> Click:
         """A click below the text of the target, which puts the cursor at its end."""
         area = (await self.areas(desktop))[self.target]
@@ -140,6 +148,7 @@ def append_line(seed: int) -> Task:
         yield [await scene.click_end(desktop)]
         yield [Type("\n" + line)]
         yield [Key(("ctrl", "s"))]
+        await scene.until_saved(desktop)
         yield [Done()]
 
     wanted = scene.texts[scene.target] + "\n" + line
@@ -156,8 +165,13 @@ def replace_word(seed: int) -> Task:
     async def dialog_open(desktop: StagedDesktopLike) -> Check:
         return Check(float(any(window.title == "Replace" for window in await desktop.windows())), "the replace dialog")
 
-    async def press(desktop: StagedDesktopLike, across: float) -> Click:
-        """A click in the button row of the newest dialog, `across` of its width from the left."""
+    async def press(desktop: StagedDesktopLike, title: str, across: float) -> Click:
+        """A click in the button row of the dialog with that title, as soon as it is there, `across` of its width from the left."""
+
+        async def shown() -> bool:
+            return (await desktop.wait_window(scene.program))[-1].title == title
+
+        await wait_until(shown)
         window = (await desktop.wait_window(scene.program))[-1]
         x, y = window.x + int(window.width * across), window.y + window.height - DIALOG_BUTTON_ROW_PX
         return Click(Point(x, y, screen_px(WIDTH, HEIGHT)))
@@ -165,10 +179,12 @@ def replace_word(seed: int) -> Task:
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [await scene.click_end(desktop)]
         yield [Key(("ctrl", "h"))]
+        await desktop.wait_window("Replace")
         yield [Type(f"{first}\t{second}\t\t ")]
-        yield [await press(desktop, 0.75)]
-        yield [await press(desktop, 0.5)]
+        yield [await press(desktop, "Replace", 0.75)]
+        yield [await press(desktop, "", 0.5)]
         yield [Key(("ctrl", "s"))]
+        await scene.until_saved(desktop)
         yield [Done()]
 
     milestones = (

@@ -11,7 +11,18 @@ import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, View, click_in, find_cells, folder_contents, plain_area, see
+from deskhand.tasks.suites.basics.screen import (
+    HEIGHT,
+    THEMES,
+    WIDTH,
+    View,
+    click_in,
+    find_cells,
+    folder_contents,
+    plain_area,
+    see,
+    wait_until,
+)
 from deskhand.tasks.task import Check, CheckFunction, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
@@ -134,6 +145,14 @@ class Scene:
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
+    async def until(self, desktop: StagedDesktopLike, expected: dict[str, bytes]) -> None:
+        """Wait for the file manager to finish."""
+
+        async def finished() -> bool:
+            return await self.contents(desktop) == expected
+
+        await wait_until(finished)
+
     async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
         boxes = await self.items(desktop)
         return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
@@ -174,13 +193,10 @@ class Scene:
         )
 
 
-async def dialog_is_open(desktop: StagedDesktopLike) -> bool:
-    """Whether the file manager shows a second window."""
-    return sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows()) > 1
-
-
 async def dialog_open(desktop: StagedDesktopLike) -> Check:
-    return Check(float(await dialog_is_open(desktop)), "a dialog of the file manager")
+    """Whether the file manager shows a second window."""
+    shown = sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows())
+    return Check(float(shown > 1), "a dialog of the file manager")
 
 
 def delete_file(seed: int) -> Task:
@@ -190,8 +206,10 @@ def delete_file(seed: int) -> Task:
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.items(desktop))[scene.target])]
         yield [Key(("Delete",))]
-        if await dialog_is_open(desktop):
+        if scene.confirm:
+            await desktop.wait_window("Confirm")
             yield [Key(("Return",))]
+        await scene.until(desktop, expected)
         yield [Done()]
 
     expected = {name: data for name, data in scene.files.items() if name != scene.target}
@@ -212,7 +230,9 @@ def rename_file(seed: int) -> Task:
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.items(desktop))[scene.target])]
         yield [Key(("F2",))]
+        await desktop.wait_window("Rename")
         yield [Key(("ctrl", "a")), Type(new_name + "\n")]
+        await scene.until(desktop, expected)
         yield [Done()]
 
     expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
@@ -238,7 +258,9 @@ def move_file(seed: int) -> Task:
         yield [Key(("ctrl", "x"))]
         yield [click_in(boxes[goal])]
         yield [Key(("Return",))]
+        await desktop.wait_window(goal)
         yield [Key(("ctrl", "v"))]
+        await scene.until(desktop, expected)
         yield [Done()]
 
     expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, see
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, see, wait_until
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FIELDS = {
@@ -91,6 +91,11 @@ def fill_form(seed: int) -> Task:
         (window,) = await desktop.wait_window("zenity")
         x, y = window.x + window.width - OK_FROM_RIGHT_PX, window.y + window.height - OK_FROM_BOTTOM_PX
         yield [Click(Point(x, y, screen_px(WIDTH, HEIGHT)))]
+
+        async def sent() -> bool:
+            return await scene.sent(desktop) is not None
+
+        await wait_until(sent)
         yield [Done()]
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:

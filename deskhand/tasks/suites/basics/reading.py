@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, wait_until
 from deskhand.tasks.suites.basics.terminals import COLOURS, DARK_TEXT
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
@@ -74,6 +74,11 @@ def copy_code(seed: int) -> Task:
         yield [click_in(body(editor))]
         yield [Type(scene.codes[scene.target])]
         yield [Key(("ctrl", "s"))]
+
+        async def written() -> bool:
+            return await scene.saved(desktop) != ""
+
+        await wait_until(written)
         yield [Done()]
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import numpy as np
@@ -133,6 +133,13 @@ async def see(desktop: StagedDesktopLike, match: str, find: Find, what: str, tim
         if asyncio.get_running_loop().time() > deadline:
             where = f"window {window.title!r} of {window.wm_class} ({window.width}x{window.height} at {window.x},{window.y})"
             raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s; did its program start well?")
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+    """Wait, as a person does, until the program has followed. Returns at `timeout_s` in any case: the judge has the last word."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not await condition() and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.02)
 
 
 async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:

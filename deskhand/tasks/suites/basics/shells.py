@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents, wait_until
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Data"
@@ -98,6 +98,11 @@ def count_lines(seed: int) -> Task:
         terminal, _ = await scene.boxes(desktop)
         yield [click_in(terminal)]
         yield [Type(scene.command + "\n")]
+
+        async def finished() -> bool:
+            return bool(await written(desktop))
+
+        await wait_until(finished)
         yield [Done()]
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
