@@ -123,14 +123,23 @@ async def test_a_right_count_with_a_counted_file_gone_does_not_count() -> None:
     assert await value_of(task, edited(and_remove)) == 0.0
 
 
-async def test_a_result_that_is_a_link_or_a_folder_scores_zero_and_does_not_break_the_judge() -> None:
+async def test_a_result_that_is_no_plain_file_scores_zero_and_does_not_break_the_judge() -> None:
     task, scene = make_task("terminal_count", 2), shells.Scene(2)
-    for command in (f"mkdir {scene.result}", f"ln -s /etc/passwd {scene.result}", f"mkfifo {scene.result}"):
-
-        def instead(index: int, ops: list[Op], command: str = command) -> list[Op]:
-            return [Type(command + "\n")] if isinstance(ops[0], Type) else ops
-
-        assert await value_of(task, edited(instead)) == 0.0
+    result = f"{shells.FOLDER}/{scene.result}"
+    async with desktop_for(task) as desktop:
+        for name, data in scene.files.items():
+            await desktop.push(f"{shells.FOLDER}/{name}", data)
+        for command in (
+            ["mkdir", result],
+            ["ln", "-s", "/etc/passwd", result],
+            ["ln", "-s", "nowhere", result],
+            ["mkfifo", result],
+        ):
+            assert (await desktop.run(command)).returncode == 0
+            assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0}), command
+            await desktop.run(["rm", "-rf", result])
+        await desktop.push(result, f"{scene.count}\n".encode())
+        assert await judge(task, desktop) == Scored(1.0, {"end_state": 1.0})
 
 
 async def test_closing_every_terminal_is_not_closing_the_one() -> None:

@@ -145,13 +145,13 @@ class Scene:
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
-    async def until(self, desktop: StagedDesktopLike, expected: dict[str, bytes]) -> None:
-        """Wait for the file manager to finish."""
+    async def until_changed(self, desktop: StagedDesktopLike) -> None:
+        """Wait for the file manager to do its work."""
 
-        async def finished() -> bool:
-            return await self.contents(desktop) == expected
+        async def changed() -> bool:
+            return await self.contents(desktop) != self.files
 
-        await wait_until(finished)
+        await wait_until(changed)
 
     async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
         boxes = await self.items(desktop)
@@ -209,7 +209,7 @@ def delete_file(seed: int) -> Task:
         if scene.confirm:
             await desktop.wait_window("Confirm")
             yield [Key(("Return",))]
-        await scene.until(desktop, expected)
+        await scene.until_changed(desktop)
         yield [Done()]
 
     expected = {name: data for name, data in scene.files.items() if name != scene.target}
@@ -232,7 +232,7 @@ def rename_file(seed: int) -> Task:
         yield [Key(("F2",))]
         await desktop.wait_window("Rename")
         yield [Key(("ctrl", "a")), Type(new_name + "\n")]
-        await scene.until(desktop, expected)
+        await scene.until_changed(desktop)
         yield [Done()]
 
     expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
@@ -260,7 +260,7 @@ def move_file(seed: int) -> Task:
         yield [Key(("Return",))]
         await desktop.wait_window(goal)
         yield [Key(("ctrl", "v"))]
-        await scene.until(desktop, expected)
+        await scene.until_changed(desktop)
         yield [Done()]
 
     expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}

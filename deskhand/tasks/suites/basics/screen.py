@@ -135,10 +135,12 @@ async def see(desktop: StagedDesktopLike, match: str, find: Find, what: str, tim
             raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s; did its program start well?")
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 3.0) -> None:
     """Wait, as a person does, until the program has followed. Returns at `timeout_s` in any case: the judge has the last word."""
     deadline = asyncio.get_running_loop().time() + timeout_s
-    while not await condition() and asyncio.get_running_loop().time() < deadline:
+    while True:
+        if await condition() or asyncio.get_running_loop().time() > deadline:
+            return
         await asyncio.sleep(0.02)
 
 
