@@ -14,7 +14,7 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.lint import Policy, play
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
-from deskhand.tasks.suites.basics import forms, make_task, reading, shells
+from deskhand.tasks.suites.basics import forms, make_task, reading, shells, terminals
 from deskhand.tasks.suites.basics.layout import close_button
 from deskhand.tasks.task import StagedDesktopLike, Task
 
@@ -140,6 +140,17 @@ async def test_a_result_that_is_no_plain_file_scores_zero_and_does_not_break_the
             await desktop.run(["rm", "-rf", result])
         await desktop.push(result, f"{scene.count}\n".encode())
         assert await judge(task, desktop) == Scored(1.0, {"end_state": 1.0})
+
+
+async def test_an_agent_that_wrecks_what_is_judged_scores_zero_and_is_not_unscored() -> None:
+    task, scene = make_task("terminal_run", 0), terminals.Scene("terminal_run", 0)
+    async with desktop_for(task) as desktop:
+        for colour in scene.colours:
+            await desktop.push(f"{colour}/.keep", b"")
+        await desktop.run(["rm", "-rf", scene.target])
+        assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0})
+        await desktop.run(["ln", "-s", "/usr", scene.target])
+        assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0})
 
 
 async def test_closing_every_terminal_is_not_closing_the_one() -> None:

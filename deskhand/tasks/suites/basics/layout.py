@@ -56,9 +56,22 @@ async def eventually(check: CheckFunction, desktop: StagedDesktopLike, timeout_s
         await asyncio.sleep(0.05)
 
 
+UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+"""What a desktop raises for a path that is not there or that the guest made into a link out, a folder or a pipe: the agent's doing,
+so a check takes it for a wrong answer and not for its own failure."""
+
+
 async def file_text(desktop: StagedDesktopLike, path: str) -> str | None:
-    """The text of a guest file, or None when it is not there. Bytes that are not UTF-8 become U+FFFD."""
+    """The text of a guest file, or None when there is no such plain file. Bytes that are not UTF-8 become U+FFFD."""
     try:
         return (await desktop.pull(path)).decode("utf-8", errors="replace")
-    except FileNotFoundError:
+    except UNREADABLE:
         return None
+
+
+async def folder_names(desktop: StagedDesktopLike, path: str) -> list[str]:
+    """Names in a guest folder; none when there is no such folder."""
+    try:
+        return await desktop.listdir(path)
+    except UNREADABLE:
+        return []

@@ -13,7 +13,7 @@ import numpy as np
 
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.suites.basics.layout import WindowLike
+from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike, folder_names
 from deskhand.tasks.task import Rect, StagedDesktopLike
 
 WIDTH, HEIGHT = 512, 384
@@ -145,16 +145,12 @@ async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float 
 
 
 async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:
-    """Bytes of each file in a folder by name; None for what is not a readable file. An absent folder is empty."""
-    try:
-        names = await desktop.listdir(folder)
-    except FileNotFoundError:
-        return {}
-    return {name: await _bytes(desktop, f"{folder}/{name}") for name in names}
+    """Bytes of each file in a folder by name; None for what is not a plain file. An absent folder is empty."""
+    return {name: await _bytes(desktop, f"{folder}/{name}") for name in await folder_names(desktop, folder)}
 
 
 async def _bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
     try:
         return await desktop.pull(path)
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
+    except UNREADABLE:
         return None

@@ -71,7 +71,7 @@ def run_command(seed: int) -> Task:
     command = f"touch {scene.word}"
 
     async def made(desktop: StagedDesktopLike) -> dict[str, bool]:
-        return {colour: scene.word in await desktop.listdir(colour) for colour in scene.colours}
+        return {colour: scene.word in await folder_names(desktop, colour) for colour in scene.colours}
 
     async def check(desktop: StagedDesktopLike) -> Check:
         where = await made(desktop)
