@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
-from deskhand.tasks.suites.basics.layout import close_button, eventually, scatter
+from deskhand.tasks.suites.basics.layout import close_button, eventually, folder_names, scatter
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 256, 192
