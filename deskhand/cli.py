@@ -337,7 +337,7 @@ def main() -> None:
     """Entry point of the console script."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app(exit_on_error=False, print_error=False)
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _fail(f"{error} (deskhand --help shows what there is)")
     except DeskhandError as error:

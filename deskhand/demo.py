@@ -18,12 +18,14 @@ from typing import Literal, Protocol
 
 from deskhand.config import Config
 from deskhand.desktop.pool import DesktopPool
-from deskhand.models.load import checkpoint_folder
+from deskhand.models.load import check
 from deskhand.rollout.evaluate import Report
 from deskhand.rollout.loop import Progress
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import Run
 from deskhand.workshop import desktops, evaluate_version, families_of, source_of, train
+
+WATCH_S = 2.0
 
 
 class Display(Protocol):
@@ -34,6 +36,8 @@ class Display(Protocol):
     def working(self, text: str) -> None: ...
 
     def step(self, progress: Progress) -> None: ...
+
+    def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None: ...
 
     def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
 
@@ -49,9 +53,10 @@ class Finished:
 
 def start(config: Config, folder: Path, command: str) -> Run:
     """A new run. Raises `ConfigError` when the folder holds one, or the model is not there."""
-    checkpoint_folder(config.model)
+    families = families_of(config)
+    check(config.model)
     about = {
-        "title": f"{'The policy in the box' if config.model == 'tiny' else config.model} on {', '.join(families_of(config))}",
+        "title": f"{'The policy in the box' if config.model == 'tiny' else config.model} on {', '.join(families)}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,
@@ -128,6 +133,7 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
 async def _train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None], display: Display) -> None:
     """Train up to the last step or to the end of the time."""
     limit = asyncio.timeout(60 * config.minutes if config.minutes else None)
+    watching = asyncio.create_task(_watch(run, display))
     try:
         async with limit:
             await train(config, run, pool, progress)
@@ -135,6 +141,19 @@ async def _train(config: Config, run: Run, pool: DesktopPool, progress: Callable
         if not limit.expired():
             raise
         display.say(f"training ended after {config.minutes:g} minutes, as the settings say")
+    finally:
+        watching.cancel()
+
+
+async def _watch(run: Run, display: Display) -> None:
+    """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        books = await asyncio.to_thread(run.books)
+        if books:
+            ended = books["started"] - books["in_flight"]
+            lost = sum(books["unscored"].values())
+            display.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 
 async def evaluate_step(config: Config, run: Run, pool: DesktopPool, step: int | None, display: Display) -> Report:

@@ -8,7 +8,6 @@ no image library but Pillow is needed. Torch and transformers are imported when 
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,13 +55,8 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
-    folder = checkpoint_folder(source)
-    config = _read_json(folder / "config.json")
-    family = _family(folder, config)
-    _weight_files(folder)
+    folder, family = check(source)
     preprocessing = _read_json(folder / "preprocessor_config.json")
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{folder / 'tokenizer.json'}: not there; save the checkpoint with its fast tokenizer")
 
     from transformers import PreTrainedTokenizerFast
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -79,6 +73,17 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     model = _model(folder, family, dtype, device)
     _check_agreement(folder, model.config, tokenizer, image_processor, preprocessing)
     return LoadedModel(model, tokenizer, image_processor, family, source)
+
+
+def check(source: str) -> tuple[Path, Family]:
+    """The folder and the family of a source whose files are all there; quick, no tensor is read. Raises `ConfigError` as `load`."""
+    folder = checkpoint_folder(source)
+    family = _family(folder, _read_json(folder / "config.json"))
+    _weight_files(folder)
+    _read_json(folder / "preprocessor_config.json")
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"{folder / 'tokenizer.json'}: not there; save the checkpoint with its fast tokenizer")
+    return folder, family
 
 
 def checkpoint_folder(source: str) -> Path:
@@ -145,7 +150,7 @@ def _check_device(device: str) -> None:
 def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import torch
     import transformers
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging
 
     from deskhand.models.patches import embed_patches_by_product
 
@@ -153,15 +158,15 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
     }[family]
-    transformers_logging.disable_progress_bar()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         model, report = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
     finally:
-        transformers_logging.set_verbosity(verbosity)
+        logging.set_verbosity(verbosity)
     for what in ("missing_keys", "mismatched_keys"):
         if found := sorted(str(key) for key in report.get(what) or ()):
             word = what.split("_")[0]

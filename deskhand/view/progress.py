@@ -16,6 +16,8 @@ from deskhand.rollout.evaluate import Rate, Report
 from deskhand.view.report import duration
 
 ROWS = 14
+QUIET_S = 30.0
+"""Where there is no terminal, a line about the episodes comes when none came for so long."""
 LINE_EVERY = 20
 """Held-out episodes between two lines where there is no terminal."""
 
@@ -50,7 +52,7 @@ class Display:
         self._rows: list[StepLike] = []
         self._status = ""
         self._live: Live | None = None
-        self._said_header = False
+        self._last_line_s = self._began
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -66,6 +68,10 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._last_line_s = time.monotonic()
         self.console.print(Text(text))
 
     def working(self, text: str) -> None:
@@ -75,15 +81,22 @@ class Display:
     def step(self, progress: StepLike) -> None:
         """A training step was taken."""
         self._rows.append(progress)
-        self._status = f"training, {duration(progress.eta_s)} to go" if progress.step < progress.steps else ""
+        self._status = f"{duration(progress.eta_s)} to go" if progress.step < progress.steps else ""
         if self._live is None:
-            self.console.print(Text(line_of(progress)))
+            self._print(line_of(progress))
+
+    def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None:
+        """Training episodes so far; `equal` are those of groups whose rewards were all equal."""
+        text = f"{ended} episodes: {trained} trained, {equal} in groups of equal reward, {unscored} unscored"
+        self._status = f"{text}; {duration(self._rows[-1].eta_s)} to go" if self._rows else text
+        if self._live is None and time.monotonic() - self._last_line_s > QUIET_S:
+            self._print(text)
 
     def evaluated(self, name: str, done: int, total: int, successes: int) -> None:
         """Held-out episodes so far."""
         self._status = f"{name}: {done} of {total} held-out episodes, {successes} successes"
         if self._live is None and (done % LINE_EVERY == 0 or done == total):
-            self.console.print(Text(self._status))
+            self._print(self._status)
 
     def __rich__(self) -> Group:
         parts: list[Table | Spinner] = []

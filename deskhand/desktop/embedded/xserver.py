@@ -46,14 +46,17 @@ class XServer:
             os.close(writer)
         try:
             self.number = self._read_number(reader)
+            self.socket_path = socket_path(self.number)
+            self.socket_inode = self.socket_path.stat().st_ino
+        except FileNotFoundError as error:
+            self.stop()
+            raise InfrastructureError(f"another program removed the socket {self.socket_path} of a starting Xvfb") from error
         except BaseException:
             self.stop()
             raise
         finally:
             os.close(reader)
         self.name = f":{self.number}"
-        self.socket_path = socket_path(self.number)
-        self.socket_inode = self.socket_path.stat().st_ino
         self.authority = folder / "authority"
         self.authority.write_bytes(authority_record(self.cookie))
 

@@ -1,0 +1,193 @@
+"""The command line: what a user can mend is one line and exit code 2, with nothing half-written; Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import assembly
+import psutil
+import pytest
+
+from deskhand import cli
+
+ROOT = Path(__file__).parent.parent
+CONFIG = str(ROOT / "configs" / "tiny_cpu.yaml")
+
+
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of `deskhand` in this process."""
+    monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
+    before = signal.getsignal(signal.SIGTERM)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return assembly.checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+WRONG = {
+    "an unknown command": (["bogus"], 'Unknown command "bogus"'),
+    "an unknown option": (["doctor", "--fix"], "--fix"),
+    "a config file that is not there": (["train", "absent.yaml", "--folder", "{new}"], "absent.yaml cannot be read"),
+    "no config file": (["train", "--folder", "{new}"], "deskhand train configs/tiny_cpu.yaml"),
+    "an unknown key": (["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"], "did you mean 'loop.steps'?"),
+    "a wrong type": (
+        ["train", CONFIG, "--folder", "{new}", "--set", "loop.steps=many"],
+        "--set loop.steps=many: 'loop.steps' is 'many'",
+    ),
+    "a wrong field of a task": (
+        ["train", CONFIG, "--folder", "{new}", "--set", "families=[nope]"],
+        "family 'nope' is not in suite",
+    ),
+    "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
+    "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
+    "a model that is not there": (["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"], "/no/such: no such folder"),
+    "a folder without a run": (["report", "{new}"], "name the folder of a run"),
+    "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
+    "evaluating nothing": (["eval", "{new}"], "holds no run"),
+    "options that exclude each other": (["demo", "--resume", "--fresh"], "exclude each other"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments, expected = WRONG[name]
+    new = tmp_path / "new"
+    code, _, err = called(monkeypatch, capsys, *(argument.replace("{new}", str(new)) for argument in arguments))
+    assert code == 2
+    assert expected in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not new.exists()
+
+
+def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in checkpoint.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    code, _, err = called(monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={broken}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{broken / 'model.safetensors'}: unreadable" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_desktop_that_will_not_start_is_one_line_and_leaves_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = called(monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={checkpoint}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "apt-get install xvfb" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_package_is_named_with_its_mend(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"sys.argv = ['deskhand', 'train', {CONFIG!r}, '--folder', {str(tmp_path / 'new')!r}]\n"
+        "from deskhand.cli import main; main()"
+    )
+    done = run_python(program)
+    assert done.returncode == 2
+    assert done.stderr == "error: the Python package torch is not installed; run make setup, or: pip install 'deskhand[train]'\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_help_and_task_lists_need_no_torch() -> None:
+    program = (
+        "import sys\nfrom deskhand.cli import app\n"
+        "app(['--help'], result_action='return_value', exit_on_error=False)\n"
+        "app(['tasks', 'list'], result_action='return_value', exit_on_error=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = run_python(program, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("False")
+    for word in ("demo", "train", "eval", "doctor", "report", "tasks", "tiny", "calculator_number", "galculator"):
+        assert word in done.stdout
+
+
+def test_a_task_is_shown_with_what_is_asked_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = called(monkeypatch, capsys, "tasks", "show", "dialog_choice", "7", "--held-out")
+    assert code == 0
+    assert "basics/dialog_choice/1000000007" in out
+    assert "held-out" in out
+
+
+def test_an_untrained_model_is_evaluated_and_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
+) -> None:
+    folder = tmp_path / "run"
+    settings = [f"model={checkpoint}", "families=[dialog_choice]", "agent.max_tokens=2", "agent.max_errors=1"]
+    settings += ["loop.desktops=1", "desktop.spares=0", "evaluation.episodes=2", "loop.steps=1"]
+    (tmp_path / "small.yaml").write_text("\n".join(setting.replace("=", ": ", 1) for setting in settings if "." not in setting))
+    overrides = [word for setting in settings if "." in setting for word in ("--set", setting)]
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides)
+    assert code == 0, err
+    assert "dialog_choice" in out
+    assert "/2" in out
+    page = (folder / "report.html").read_text()
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert {episode["phase"] for episode in data["episodes"]} == {"before"}
+    assert all(episode["steps"][0]["frame"] in data["frames"] for episode in data["episodes"])
+    code, out, _ = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "other.html"))
+    assert (code, out.strip()) == (0, str(tmp_path / "other.html"))
+    code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), "--folder", str(folder))
+    assert code == 2
+    assert "already holds a run; resume it, or name another folder" in err
+
+
+def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "deskhand", "train", CONFIG, "--folder", str(tmp_path / "run")]
+    command += ["--set", f"model={checkpoint}", "--set", "loop.desktops=2", "--set", "families=[dialog_choice]"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 90
+    frames = tmp_path / "run" / "frames"
+    while not list(frames.glob("*/*.png")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any(child.name() == "Xvfb" for child in family), process.communicate(timeout=5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.strip() == f"interrupted; to go on: deskhand train --folder {tmp_path / 'run'} --resume"
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive, [child.cmdline() for child in alive]

@@ -1,0 +1,127 @@
+"""A stored run as a report: what was recorded is what is shown, and an unfinished run has a report too."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import results
+from PIL import Image
+
+from deskhand.errors import ConfigError
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.journal import new_row, row_of
+from deskhand.rollout.record import EpisodeResult, to_record
+from deskhand.store.run import TRAIN, Run
+from deskhand.tasks.suites import basics
+from deskhand.view.from_run import choose, evaluation_views, open_run, report_view, step_views
+from deskhand.view.model import MarkView
+from deskhand.view.report import render
+
+
+def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
+    task = basics.make_task("dialog_choice", result.seed)
+    run.start_episode(new_row(Ticket(result.episode_id, task), purpose))
+    scored = result.reward is not None
+    state = ("waiting" if purpose == TRAIN else "scored") if scored else "unscored"
+    run.finish_episode(row_of(result, purpose, state), *to_record(result))
+
+
+def stored(tmp_path: Path) -> Run:
+    run = Run.create(tmp_path / "run", {"title": "A run", "facts": {"model": "tiny"}, "config": {}})
+    buffer = io.BytesIO()
+    Image.new("RGB", (200, 100), (1, 2, 3)).save(buffer, "PNG")
+    run.frames.put("f" * 64, buffer.getvalue())
+    for index in range(4):
+        reward = float(index == 0)
+        keep(run, results.result(reward, episode_id=f"b{index}", task_id=f"t{index}", version=0, version_max=0), "version-0")
+        keep(run, results.result(1 - reward, episode_id=f"a{index}", task_id=f"t{index}", version_max=7), "version-7")
+    keep(run, results.result(0.5, episode_id="t0"), TRAIN)
+    keep(run, results.result(None, episode_id="t1"), TRAIN)
+    return run
+
+
+def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        views = list(evaluation_views(run).values())
+    assert [(view.label, view.version, view.overall.successes, view.overall.trials) for view in views] == [
+        ("before", 0, 1, 4),
+        ("after", 7, 3, 4),
+    ]
+    assert views[0].overall.low < 0.25 < views[0].overall.high
+
+
+def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        checkpoint = run.folder / "checkpoints" / "step-000000"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer()))
+        view = report_view(run)
+    episode = next(episode for episode in view.episodes if episode.id == "t0")
+    first, second, _ = episode.steps
+    assert first.marks == (MarkView("click", ((2, 2),)),)
+    assert [(token.text, token.version) for token in first.tokens] == [("five", 3), ("six", 3), ("seven", 3)]
+    assert [token.logprob for token in first.tokens] == [-0.1 * (index + 1) / 3 for index in range(3)]
+    assert (second.error, second.marks) == ("not JSON", ())
+    assert (episode.phase, episode.outcome, episode.value, episode.target) == ("train", "failure", 0.5, (1, 2, 3, 4))
+    assert view.frames.keys() == {"f" * 64}
+
+
+def tokenizer() -> dict:
+    words = {word: index for index, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"])}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "zero"},
+    }
+
+
+def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        view = report_view(run)
+    episode = next(episode for episode in view.episodes if episode.id == "t1")
+    assert (episode.outcome, episode.value, episode.reward) == ("unscored", None, None)
+    assert episode.cause == "infrastructure: it broke"
+
+
+def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"config": {}})
+    with run:
+        assert "No training step was taken." in render(report_view(run))
+
+
+def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        folder = run.folder
+    before = {path: path.read_bytes() for path in folder.rglob("*.png")}
+    with open_run(folder) as run:
+        report_view(run)
+    assert {path: path.read_bytes() for path in folder.rglob("*.png")} == before
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name the folder of a run"):
+        open_run(tmp_path / "absent")
+
+
+def test_time_goes_on_over_a_resume() -> None:
+    line = {"version": 1, "episodes_per_minute": 1.0, "reward": 0.0, "success": 0.0, "unscored_share": 0.0}
+    entries = [{**line, "step": step, "elapsed_s": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))]
+    assert [view.elapsed_s for view in step_views(entries)] == [10.0, 20.0, 25.0, 29.0]
+
+
+def test_a_choice_of_episodes_is_spread_and_has_the_unscored(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        rows = run.episodes()
+    chosen = choose(rows * 10, 13)
+    assert len(chosen) == 13
+    assert sum(row.state == "unscored" for row in chosen) == 2
+    assert {row.purpose for row in chosen} == {TRAIN, "version-0", "version-7"}

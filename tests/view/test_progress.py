@@ -1,0 +1,55 @@
+"""Progress on a terminal and without one."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from deskhand.rollout.evaluate import Rate, Report
+from deskhand.view.progress import Display, comparison
+
+STEP = SimpleNamespace(
+    step=3, steps=40, version=3, episodes_per_minute=211.6, reward=0.512, success=0.48, unscored_share=0.0125, eta_s=95.0
+)
+
+
+def shown(terminal: bool) -> str:
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=terminal, width=100)) as display:
+        display.working("starting")
+        display.step(STEP)
+        display.evaluated("version 3", 20, 40, 11)
+        display.evaluated("version 3", 21, 40, 11)
+        display.say("all is said")
+    return out.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines() -> None:
+    text = shown(terminal=False)
+    assert "\x1b" not in text
+    assert text.splitlines() == [
+        "step 3/40  episodes/min 212  reward 0.51  success 48 %  unscored 1.2 %  version 3  ETA 1 min 35 s",
+        "version 3: 20 of 40 held-out episodes, 11 successes",
+        "all is said",
+    ]
+
+
+def test_on_a_terminal_there_is_a_table() -> None:
+    text = shown(terminal=True)
+    for cell in ("episodes/min", "3/40", "212", "0.51", "48 %", "1.2 %", "1 min 35 s", "all is said"):
+        assert cell in text
+
+
+def test_the_comparison_says_whether_intervals_are_apart() -> None:
+    def report(hits: int, clicks: int) -> Report:
+        return Report("v", Rate(hits, 240), {"dialog_choice": Rate(hits // 4, 60)}, Rate(clicks, 240), 0.5)
+
+    out = io.StringIO()
+    Console(file=out, width=140).print(comparison(report(91, 120), report(171, 126)))
+    lines = out.getvalue().splitlines()
+    assert "37.9 % [32.0, 44.2] 91/240" in lines[1]
+    assert "+33.3 points, intervals apart" in lines[1]
+    assert "dialog_choice" in lines[2]
+    assert "+2.5 points, intervals overlap" in lines[3]
