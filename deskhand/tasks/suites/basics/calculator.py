@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.tasks.suites.basics.compact import use_compact_look
-from deskhand.tasks.suites.basics.layout import eventually, scatter
+from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 320, 256
@@ -94,7 +94,7 @@ def enter_number(seed: int) -> Task:
         height=HEIGHT,
         max_steps=4,
         setup=setup,
-        check=lambda desktop: eventually(check, desktop),
+        check=check,
         oracle=oracle,
         targets=targets,
         groundings=groundings,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_look
-from deskhand.tasks.suites.basics.layout import eventually, file_text, scatter
+from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 320, 192
@@ -88,7 +88,7 @@ def choose(seed: int) -> Task:
         height=HEIGHT,
         max_steps=3,
         setup=scene.setup,
-        check=lambda desktop: eventually(check, desktop),
+        check=check,
         oracle=oracle,
         targets=targets,
         groundings=groundings,

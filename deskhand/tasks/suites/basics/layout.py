@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from typing import Any
 
-from deskhand.tasks.task import Check, CheckFunction, Rect, StagedDesktopLike
+from deskhand.tasks.task import Rect, StagedDesktopLike
 
 WindowLike = Any  # deskhand.desktop.base.Window; tasks do not import desktop
 
@@ -44,16 +42,6 @@ def close_button(window: WindowLike) -> Rect:
     """The close button at the right end of the window manager's title bar (our own theme: a square as high as the bar)."""
     right = window.x + window.width
     return Rect(right - window.frame_top + 1, window.y - window.frame_top + 1, right, window.y - 2)
-
-
-async def eventually(check: CheckFunction, desktop: StagedDesktopLike, timeout_s: float = 1.0) -> Check:
-    """The check's first full score within `timeout_s`, or what it says at the end: programs may still be writing."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        said = await check(desktop)
-        if said.value >= 1.0 or time.monotonic() >= deadline:
-            return said
-        await asyncio.sleep(0.05)
 
 
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)

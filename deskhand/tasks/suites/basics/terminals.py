@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
-from deskhand.tasks.suites.basics.layout import close_button, eventually, folder_names, scatter
+from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
 from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 256, 192
@@ -100,7 +100,7 @@ def run_command(seed: int) -> Task:
         height=HEIGHT,
         max_steps=4,
         setup=scene.setup,
-        check=lambda desktop: eventually(check, desktop),
+        check=check,
         oracle=oracle,
         targets=targets,
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
@@ -141,7 +141,7 @@ def close_terminal(seed: int) -> Task:
         height=HEIGHT,
         max_steps=3,
         setup=scene.setup,
-        check=lambda desktop: eventually(check, desktop),
+        check=check,
         oracle=oracle,
         targets=targets,
         groundings=scene.groundings,
