@@ -76,7 +76,7 @@ def slow_parent(graph: CallGraph, one: Call) -> set[str]:
     return {other.id for other in fits if len(other.end_ids) == longest}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> None:
     want = Counter(
@@ -108,7 +108,7 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
     assert len(graph.sequences(False)) == len(graph.calls)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_a_call_extends_the_longest_call_that_nothing_extends(graph: CallGraph) -> None:
     for one in graph.calls:
@@ -116,7 +116,7 @@ def test_a_call_extends_the_longest_call_that_nothing_extends(graph: CallGraph) 
         assert (one.parent in fits) if fits else one.parent is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_a_graph_survives_json(graph: CallGraph) -> None:
     again = CallGraph.from_dict(json.loads(json.dumps(graph.to_dict())))
@@ -124,7 +124,7 @@ def test_a_graph_survives_json(graph: CallGraph) -> None:
     assert again.sequences() == graph.sequences()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
 def test_leaving_calls_out_leaves_the_others_as_they_are(graph: CallGraph, data: st.DataObject) -> None:
     out = data.draw(st.sets(st.sampled_from([one.id for one in graph.calls])))

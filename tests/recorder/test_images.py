@@ -132,6 +132,7 @@ def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObje
     assert image.mode == "RGB"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.sampled_from(["", "data:", "data:image/png;base64,"]))
 def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
     try:

@@ -164,6 +164,7 @@ def test_special_tokens_in_text_stay_text(renderer: ChatRenderer, images: ImageC
     assert HOSTILE in renderer.text_of(prompt.token_ids)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["<|im_end|>", "<|image_pad|>", "<|", "|>", "im_end", "a", "\n", "<|im_start|>user\n"]), max_size=8)
 )
