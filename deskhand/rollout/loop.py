@@ -22,6 +22,7 @@ from deskhand.algorithms.grpo import group_advantages
 from deskhand.engines.base import Engine, PreparedImage
 from deskhand.errors import ConfigError
 from deskhand.rollout.config import LoopConfig
+from deskhand.rollout.episode import unscored_result
 from deskhand.rollout.groups import Group, Groups, Ticket
 from deskhand.rollout.journal import Journal
 from deskhand.rollout.record import EpisodeResult
@@ -98,21 +99,25 @@ class TrainingSource:
         if found is None:
             return None
         ticket, opened = found
-        await self.journal.start(ticket, opened)
+        try:
+            await self.journal.start(ticket, opened)
+        except asyncio.CancelledError:
+            await self.finished(unscored_result(ticket, "cancelled", "the run was ended"))
+            raise
         return ticket
 
     async def finished(self, result: EpisodeResult) -> None:
         closed = self.groups.finish(result)
-        if isinstance(result.outcome, Unscored):
-            log.warning("episode.unscored", episode=result.episode_id, task=result.task_id, cause=result.outcome.cause,
-                        message=result.outcome.message)  # fmt: skip
-        else:
+        if isinstance(result.outcome, Scored):
             self.since.rewards.append(result.reward or 0.0)
             self.since.successes.append(result.success)
             if result.first_click_on_target is not None:
                 self.since.first_clicks.append(result.first_click_on_target)
         self.since.zero_variance_groups += closed is not None and closed.state == "closed"
         await self.journal.finish(result, closed)
+        if isinstance(result.outcome, Unscored):
+            lost = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
+            log.warning("episode.unscored", **lost, message=result.outcome.message, books=await self.journal.check())
         if closed is not None:
             self.closed.set()
 
@@ -122,7 +127,7 @@ class TrainingLoop:
 
     `make_task(number)` is the task of the group of that number, a pure function, so that a resumed run meets the same tasks.
     `images` resolves screens for the trainer (the recorder's `ImageCache`); `assets` is the checkpoint folder whose tokenizer
-    files go into every checkpoint. `resume` decides between a new start and going on from the run's last checkpoint.
+    files go into every checkpoint. A run that has a checkpoint goes on from it.
     """
 
     def __init__(
@@ -166,6 +171,8 @@ class TrainingLoop:
             for work in (training, rollouts):
                 work.cancel()
             results = await asyncio.gather(training, rollouts, return_exceptions=True)
+            if self._pending_metrics:
+                await self._commit()
             log.info("books", line=await self.journal.check())
         for error in results:
             if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):

@@ -66,6 +66,13 @@ def checkpoint(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+class BabblingAgent(DesktopAgent):
+    """Takes replies that were cut, too: an untrained model seldom ends one."""
+
+    async def _act(self, desktop, text, truncated, action_id):
+        return await super()._act(desktop, text, False, action_id)
+
+
 @dataclass
 class Assembly:
     run: Run
@@ -112,7 +119,7 @@ async def assembled(
 
     trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4))
     pool = pool or painted.PaintedPool(config.desktops)
-    agent = DesktopAgent(AgentConfig(dialect=ChanceDialect, max_tokens=6))
+    agent = BabblingAgent(AgentConfig(dialect=ChanceDialect, max_tokens=3))
     runner = Runner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
         config, run, runner, engine, trainer, images, source, lambda n: painted.square_task(seed_for("train", n)), progress=progress
