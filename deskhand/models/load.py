@@ -8,6 +8,7 @@ no image library but Pillow is needed. Torch and transformers are imported when 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,7 +151,7 @@ def _check_device(device: str) -> None:
 def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import torch
     import transformers
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
     from deskhand.models.patches import embed_patches_by_product
 
@@ -158,15 +159,15 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
     }[family]
-    logging.disable_progress_bar()
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
     try:
         model, report = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
     finally:
-        logging.set_verbosity(verbosity)
+        transformers_logging.set_verbosity(verbosity)
     for what in ("missing_keys", "mismatched_keys"):
         if found := sorted(str(key) for key in report.get(what) or ()):
             word = what.split("_")[0]

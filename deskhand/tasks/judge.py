@@ -9,23 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, Unscored
 from deskhand.tasks.task import Check, CheckFunction, StagedDesktopLike, Task
 
 CHECK_TIMEOUT_S = 20.0
+GRACE_S = 1.0
+"""A program may still be writing when the agent stops: the check may come true within this time."""
+_LOOK_AGAIN_S = 0.1
 
 
 async def judge(
-    task: Task, desktop: StagedDesktopLike, *, milestones: MilestoneTracker | None = None, timeout_s: float = CHECK_TIMEOUT_S
+    task: Task,
+    desktop: StagedDesktopLike,
+    *,
+    milestones: MilestoneTracker | None = None,
+    timeout_s: float = CHECK_TIMEOUT_S,
+    grace_s: float = GRACE_S,
 ) -> Outcome:
-    """The outcome of the desktop's state as it is now. Raises nothing but cancellation.
+    """The outcome of the end state: the first full score within `grace_s`, or what the check says then. Raises only cancellation.
 
     `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far.
     """
+    deadline = time.monotonic() + grace_s
     try:
         check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
+        while check.value < 1.0 and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
     except InfrastructureError as error:
         return Unscored("infrastructure", str(error))
     except EvaluatorError as error:

@@ -271,6 +271,24 @@ async def test_a_fork_reuses_what_it_shares_with_a_finished_request(engine: HfEn
     assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5, "other weights, other keys"
 
 
+async def test_a_small_model_keeps_to_one_thread_and_leaves_those_of_others() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for threads, expected in ((None, 1), (2, 2)):
+            model = wrap("qwen3_vl")
+            seen: list[int] = []
+            model.model.lm_head.register_forward_pre_hook(lambda *_, seen=seen: seen.append(torch.get_num_threads()))
+            engine = HfEngine(model, threads=threads)
+            await engine.generate(TEXT, endless(tokens=2))
+            await engine.close()
+            assert seen == [expected, expected]
+            assert torch.get_num_threads() == 2
+            assert await asyncio.to_thread(torch.get_num_threads) == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 async def test_closing_fails_what_is_in_flight() -> None:
     engine = HfEngine(wrap("qwen3_vl"))
     call = asyncio.create_task(engine.generate(TEXT, endless()))

@@ -136,7 +136,7 @@ async def test_a_result_that_is_no_plain_file_scores_zero_and_does_not_break_the
             ["mkfifo", result],
         ):
             assert (await desktop.run(command)).returncode == 0
-            assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0}), command
+            assert await judge(task, desktop, grace_s=0) == Scored(0.0, {"end_state": 0.0}), command
             await desktop.run(["rm", "-rf", result])
         await desktop.push(result, f"{scene.count}\n".encode())
         assert await judge(task, desktop) == Scored(1.0, {"end_state": 1.0})
@@ -148,9 +148,9 @@ async def test_an_agent_that_wrecks_what_is_judged_scores_zero_and_is_not_unscor
         for colour in scene.colours:
             await desktop.push(f"{colour}/.keep", b"")
         await desktop.run(["rm", "-rf", scene.target])
-        assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0})
+        assert await judge(task, desktop, grace_s=0) == Scored(0.0, {"end_state": 0.0})
         await desktop.run(["ln", "-s", "/usr", scene.target])
-        assert await judge(task, desktop) == Scored(0.0, {"end_state": 0.0})
+        assert await judge(task, desktop, grace_s=0) == Scored(0.0, {"end_state": 0.0})
 
 
 async def test_closing_every_terminal_is_not_closing_the_one() -> None:

@@ -59,8 +59,18 @@ def make(check: CheckFunction, *milestones: Milestone) -> Task:
 
 
 async def test_the_value_of_the_check_is_the_score_and_guest_trust_is_kept() -> None:
-    outcome = await judge(make(value_of("end", guest_trusted=True)), {"end": 0.25})
+    outcome = await judge(make(value_of("end", guest_trusted=True)), {"end": 0.25}, grace_s=0)
     assert outcome == Scored(0.25, {"end_state": 0.25}, guest_trusted=True)
+
+
+async def test_a_program_that_is_still_writing_is_waited_for_but_not_for_long() -> None:
+    desktop = {"end": 0.0}
+    judging = asyncio.create_task(judge(make(value_of("end")), desktop))
+    await asyncio.sleep(0.15)
+    desktop["end"] = 1.0
+    assert await asyncio.wait_for(judging, timeout=0.8) == Scored(1.0, {"end_state": 1.0})
+    desktop["end"] = 0.5
+    assert await judge(make(value_of("end")), desktop, grace_s=0.2) == Scored(0.5, {"end_state": 0.5})
 
 
 async def test_an_outage_is_unscored_infrastructure_and_never_a_zero() -> None:
@@ -116,7 +126,7 @@ async def test_milestones_keep_their_high_water_mark_and_are_told_in_the_parts()
     assert await tracker.after_step({"a": 0, "b": 0}) == 0
     assert await tracker.after_step({"a": 1, "b": 0.5}) == pytest.approx(0.35)
     assert await tracker.after_step({"a": 0, "b": 0}) == pytest.approx(0.35)
-    outcome = await judge(task, {"end": 0}, milestones=tracker)
+    outcome = await judge(task, {"end": 0}, milestones=tracker, grace_s=0)
     assert isinstance(outcome, Scored)
     assert outcome.parts == {"end_state": 0.0, "milestone: a": 1.0, "milestone: b": 0.5}
     assert dense_reward(outcome.value, tracker.share) == pytest.approx(0.35)

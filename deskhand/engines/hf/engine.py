@@ -26,6 +26,8 @@ from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
 
+_SMALL_PARAMETERS = 50_000_000
+
 
 class HfEngine:
     """Serves `engines.base.Engine` from a model in this process, which it owns from now on.
@@ -33,6 +35,8 @@ class HfEngine:
     `max_batch`: requests in flight at once; more wait. `max_tokens`: prompt and output of one request together.
     `prefill_tokens`: padded prompt tokens in one forward pass. `parked_tokens`: positions of finished requests that are kept
     for prompts that continue them (0 turns this off). `image_tokens`: tokens of images whose features are kept.
+    `threads`: processor threads of the engine; None means one for a model of fewer than 5e7 parameters, whose operations are
+    too small to share, and torch's setting for a larger one. The threads of callers are as before.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class HfEngine:
         prefill_tokens: int = 8192,
         parked_tokens: int = 32768,
         image_tokens: int = 65536,
+        threads: int | None = None,
         version: int = 0,
     ) -> None:
         self._core = unwrap(model.model)
@@ -67,8 +72,9 @@ class HfEngine:
         self._paused = False
         self._closing = False
         self._failure: InfrastructureError | None = None
-        self._thread = threading.Thread(target=self._run, name="deskhand-engine", daemon=True)
-        self._thread.start()
+        if threads is None and sum(parameter.numel() for parameter in self._core.parameters()) < _SMALL_PARAMETERS:
+            threads = 1
+        self._thread = self._start(threads)
 
     @property
     def version(self) -> int:
@@ -147,6 +153,26 @@ class HfEngine:
             self._closing = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def _start(self, threads: int | None) -> threading.Thread:
+        """Start the thread.
+
+        Torch's count belongs to a thread, but setting it also sets the default that every other thread takes when it first
+        looks; so this thread looks before it sets, and the caller's count is set again.
+        """
+        callers, ready = torch.get_num_threads(), threading.Event()
+
+        def run() -> None:
+            default = torch.get_num_threads()
+            torch.set_num_threads(threads or default)
+            ready.set()
+            self._run()
+
+        thread = threading.Thread(target=run, name="deskhand-engine", daemon=True)
+        thread.start()
+        ready.wait()
+        torch.set_num_threads(callers)
+        return thread
 
     async def _command(self, action: Callable[[], None]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
