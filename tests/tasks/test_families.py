@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +72,16 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
     assert len(FAMILIES) >= 8
     assert len(applications - {"zenity"}) >= 5
     assert sum(family.applications == ("zenity",) for family in FAMILIES.values()) <= 2
+
+
+def test_the_documentation_lists_every_family_with_its_milestones() -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "tasks.md").read_text()
+    rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
+    assert set(rows) == set(FAMILIES)
+    for family in FAMILIES.values():
+        for task in map(family.generate, range(8)):
+            milestones = ", ".join(f"{milestone.name} {milestone.weight:g}" for milestone in task.milestones)
+            assert f"| `{family.name}` | {milestones}" in text or not milestones, family.name
+            assert any(
+                line.startswith(f"| `{family.name}` |") and f"{task.width}x{task.height}" in line for line in text.splitlines()
+            )
