@@ -120,16 +120,29 @@ def _description(task: Task) -> tuple[object, ...]:
 
 
 async def lint_live(family: Family, seeds: Iterable[int], lease: Lease) -> list[str]:
-    """What is wrong with the tasks when they are played, one line each. The two plays of a seed run side by side."""
+    """What is wrong with the tasks when they are played, one line each. The two plays of a seed run side by side.
 
-    async def played(task: Task, policy: Policy) -> Trial:
-        async with lease(task) as desktop:
-            return await play(task, desktop, policy)
+    Raises what desktops and programs raise once both have ended (`InfrastructureError`).
+    """
+
+    async def played(task: Task, policy: Policy) -> Trial | Exception:
+        try:
+            async with lease(task) as desktop:
+                return await play(task, desktop, policy)
+        except Exception as error:
+            return error
 
     problems: list[str] = []
     for seed in seeds:
         task = family.generate(seed)
-        solved, wrong = await asyncio.gather(*(played(task, policy) for policy in (oracle, misled)))
+        solved, wrong = await asyncio.gather(played(task, oracle), played(task, misled))
+        if isinstance(solved, ConfigError):
+            problems.append(str(solved))
+            continue
+        if isinstance(solved, Exception):
+            raise solved
+        if isinstance(wrong, Exception):
+            raise wrong
         where = f"{family.name} seed {seed}"
         if solved.value != 1.0:
             problems.append(f"{where}: the oracle scores {_words(solved.outcome)}, not 1")

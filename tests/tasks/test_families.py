@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.lint import lint, lint_live
 from deskhand.tasks.suites.basics import FAMILIES, make_task
-from deskhand.tasks.task import HELD_OUT_START, Task, seed_for
+from deskhand.tasks.task import HELD_OUT_START, Check, Task, seed_for
 
 FULL = os.environ.get("DESKHAND_FULL") == "1"
 LIVE_SEEDS = [seed_for(split, index) for split in ("train", "held_out") for index in range(10 if FULL else 1)]
@@ -44,6 +46,33 @@ def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
 @everywhere
 async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
     assert await lint_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
+
+
+def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
+    good = FAMILIES["file_move"]
+    dice = random.Random(0)
+
+    def problems(change: Callable[[Task], Task]) -> str:
+        return "\n".join(lint(replace(good, generate=lambda seed: change(good.generate(seed))), range(5)))
+
+    assert problems(lambda task: task) == ""
+    assert "two generations differ" in problems(lambda task: replace(task, metadata={"dice": dice.random()}))
+    assert "does not follow from the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
+    assert "the task says" in problems(lambda task: replace(task, family="other"))
+    assert "one line of text" in problems(lambda task: replace(task, instruction="a\nb"))
+    assert "one instruction" in problems(lambda task: replace(task, instruction="Move it"))
+    assert "sum to at most 1" in problems(lambda task: replace(task, milestones=task.milestones * 5))
+
+
+async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
+    good = FAMILIES["terminal_close"]
+
+    async def always(_: object) -> Check:
+        return Check(1.0)
+
+    bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
+    (problem,) = await lint_live(bad, [0], fresh_desktop)
+    assert "doing nothing" in problem
 
 
 def test_training_and_held_out_seeds_never_meet() -> None:
