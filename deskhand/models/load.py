@@ -163,7 +163,9 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
-        model, report = kind.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
+        model, report = kind.from_pretrained(
+            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
+        )
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
     finally:
