@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, nargs="+", default=[25, 50, 100, 200])
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--agents", type=int, default=4)
     arguments = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for name in arguments.sizes:
@@ -156,7 +156,7 @@ def main() -> None:
                 client = "openai client" if by_openai else "HTTP client"
                 history = "all texts kept" if keep_texts else "texts dropped with images"
                 print(f"{name}, {client}, {history}: CPU ms per call: {per_call}; exponent {slope:.2f}", flush=True)
-        wall_ms, cpu_ms, calls = asyncio.run(longest_callback(size, arguments.agents, 25))
+        wall_ms, cpu_ms, calls = asyncio.run(longest_callback(size, arguments.agents, 12))
         print(
             f"{name}, {arguments.agents} agents, {calls} calls with new screenshots: "
             f"longest callback of the loop {wall_ms:.1f} ms wall, {cpu_ms:.1f} ms CPU"

@@ -91,7 +91,8 @@ class ImageCache(Mapping[str, PreparedImage]):
     """Prepares each image once per content and keeps the most recently used ones; thread-safe.
 
     As a mapping it gives the `PreparedImage` of a hash, preparing it anew when it was dropped: from `fetch(sha256)`, which returns
-    the encoded bytes as received or raises `KeyError`, or without `fetch` from the encoded bytes kept in memory.
+    the encoded bytes as received (or raises `KeyError` or an `InfrastructureError`), or without `fetch` from the encoded bytes
+    kept in memory.
     `on_new(sha256, encoded)` is called (in the calling thread, before `add` returns) for each content that this cache has not
     seen, now and then for one that it has; what it raises becomes an `InfrastructureError`.
     """
