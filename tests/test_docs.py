@@ -1,0 +1,85 @@
+"""README and docs: every command in them is one that there is, every link and setting leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deskhand.cli import app
+from deskhand.config import load
+from deskhand.doctor import debian_packages
+from deskhand.tasks.suites import basics
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands_of(page: Path) -> list[str]:
+    """Indented and fenced code lines, without their comments."""
+    lines = [line.split(" #")[0].strip() for line in page.read_text().splitlines() if line.startswith("    ")]
+    return [line for line in lines if line]
+
+
+COMMANDS = [(page.name, line) for page in PAGES for line in commands_of(page)]
+DESKHAND = [(page, line) for page, line in COMMANDS if re.match(r"(\w+=\S+ )*deskhand ", line)]
+
+
+@pytest.mark.parametrize(("page", "line"), DESKHAND, ids=lambda value: value)
+def test_every_command_parses(page: str, line: str) -> None:
+    words = shlex.split(line)
+    variables = dict(word.split("=", 1) for word in words[: words.index("deskhand")])
+    arguments = words[words.index("deskhand") + 1 :]
+    _, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+    overrides = bound.arguments.get("overrides") or []
+    config = next((ROOT / word for word in arguments if word.endswith(".yaml")), None)
+    load(config, overrides, variables)
+
+
+def test_there_are_commands_in_the_docs() -> None:
+    assert len(DESKHAND) >= 12
+
+
+@pytest.mark.parametrize(("page", "line"), [entry for entry in COMMANDS if entry[1].startswith("make ")], ids=lambda value: value)
+def test_every_make_target_is_there(page: str, line: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), line
+
+
+@pytest.mark.parametrize(("page", "line"), [entry for entry in COMMANDS if "-m benchmarks." in entry[1]], ids=lambda value: value)
+def test_every_benchmark_is_there(page: str, line: str) -> None:
+    assert (ROOT / "benchmarks" / f"{line.split('benchmarks.')[1].split()[0]}.py").is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_and_file_named_in_the_docs_is_there(page: Path) -> None:
+    text = page.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    named = [
+        name
+        for name in re.findall(r"`([\w./-]+/[\w./-]*)`", text)
+        if name.split("/")[0] in ("deskhand", "configs", "docs", "tests")
+    ]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    missing += [name for name in named if not (ROOT / name).exists() and name != "docs/evidence/"]
+    assert not missing
+
+
+def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:24])
+    assert "Deskhand trains vision-language models to use a computer" in first_screen
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+
+
+def test_every_section_of_the_settings_is_in_the_docs() -> None:
+    text = (ROOT / "docs" / "using.md").read_text()
+    for name in type(load()).model_fields:
+        assert f"`{name}`" in text, name
+
+
+def test_the_packages_of_every_family_are_installed_by_set_up() -> None:
+    wanted = {application for family in basics.FAMILIES.values() for application in family.applications}
+    assert wanted <= set(debian_packages())
