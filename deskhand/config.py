@@ -20,8 +20,8 @@ from deskhand.rollout.config import LoopConfig
 from deskhand.training.config import PolicyConfig, TrainerConfig
 
 ENVIRONMENT_PREFIX = "DESKHAND_"
-NOT_SETTINGS = ("DESKHAND_OWNER", "DESKHAND_LEASE")
-"""Names that mark processes of a desktop."""
+NOT_SETTINGS = ("DESKHAND_OWNER", "DESKHAND_LEASE", "DESKHAND_FULL")
+"""Names that mark processes of a desktop, and the switch of the test suite to its full sizes."""
 
 
 class _Section(BaseModel):
