@@ -212,7 +212,9 @@ async def test_a_guest_that_has_not_finished_computing_is_waited_for():
 
 
 async def test_a_double_click_selects_a_word_and_two_separate_clicks_do_not(desktop):
-    window = await open_editor(desktop)
+    await desktop.launch(["mousepad"])
+    (window,) = await desktop.wait_window("mousepad")
+    window = await desktop.place_window(window, 10, 30, 300, 200)
     await desktop.perform([Type("alpha beta")], action_id="t")
     word = at(window.x + 15, window.y + 38)
     for index in range(2):
@@ -220,6 +222,18 @@ async def test_a_double_click_selects_a_word_and_two_separate_clicks_do_not(desk
     await desktop.perform([Type("1")], action_id="t2")
     await desktop.perform([Click(word, count=2), Type("2"), Key(("ctrl", "a")), Key(("ctrl", "c"))], action_id="double")
     assert await desktop.clipboard() == "2 beta"
+
+
+async def test_a_double_click_opens_a_folder_in_the_file_manager_after_a_click_that_selected_it(desktop):
+    await desktop.launch(["pcmanfm"])
+    (window,) = await desktop.wait_window("pcmanfm")
+    await desktop.place_window(window, 5, 25, 305, 210)
+    await desktop.observe()
+    folder = at(160, 120)
+    await desktop.perform([Click(folder)], action_id="select")
+    assert [window.title for window in await desktop.windows()] == ["user"]
+    await desktop.perform([Click(folder, count=2)], action_id="open")
+    assert [window.title for window in await desktop.windows()] == ["Desktop"]
 
 
 async def test_a_drag_moves_a_window_by_its_title(desktop):

@@ -89,14 +89,11 @@ class Box:
         self._environment = environment | {"HOME": self.guest_home} | labels
         plain = [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
         command = self._bwrap_command(folder, binds) if isolation == "namespaces" else plain
-        self._process = processes.start(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._environment,
-            cwd=str(home),
-        )
+        complaints = folder / "box.log"
+        with complaints.open("wb") as log:
+            self._process = processes.start(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment, cwd=str(home)
+            )
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._changed = threading.Condition()
@@ -107,7 +104,8 @@ class Box:
         self._reader.start()
         if not self._wait(lambda: self._ready, START_TIMEOUT_S):
             self.close()
-            raise InfrastructureError(f"the {isolation} box did not start within {START_TIMEOUT_S:g} s")
+            lines = complaints.read_text(errors="replace").strip().splitlines() or ["no message"]
+            raise InfrastructureError(f"the {isolation} box did not start: {lines[-1]}")
 
     def _bwrap_command(self, folder: Path, binds: list[Path]) -> list[str]:
         passwd, group = folder / "passwd", folder / "group"

@@ -23,7 +23,7 @@ _SHIFT = 0xFFE1
 _VENDOR_SYMBOLS = 0x1008  # keys for sound, browsers, mail...: those that have no name here are free for other characters
 _NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
 _CLICK_MARGIN_S = 0.01
-_REPEAT_GAP_S = 0.02
+_REPEAT_GAP_S = 0.05
 _SAME_PLACE_PX = 12
 DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
@@ -40,6 +40,7 @@ class Hand:
         self._drained = drained
         self._position = connection.pointer()
         self._last_click = (0.0, self._position)
+        self._unseen_click = False
         self._keys: dict[int, tuple[int, bool]] = {}
         setup = connection.setup
         first, count = setup.min_keycode, setup.max_keycode - setup.min_keycode + 1
@@ -117,6 +118,13 @@ class Hand:
             self.release(button)
         self._let_go(held)
         self._last_click = (time.monotonic(), self._position)
+        self._unseen_click = True
+
+    def guests_caught_up(self) -> None:
+        """The guests have acted on all input: their double-click clocks have started by now."""
+        if self._unseen_click:
+            self._last_click = (time.monotonic(), self._last_click[1])
+            self._unseen_click = False
 
     def _keep_apart(self, count: int) -> None:
         """Clicks of two ops at one place must not become a double click, nor a click and a double click a triple one.

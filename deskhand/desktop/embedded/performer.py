@@ -136,7 +136,9 @@ class Performer:
 
     def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
         session = self._session
-        return settle(session.connection, session.framebuffer, quiet_s, cap_s, session.busy, busy_limit_s)
+        settled = settle(session.connection, session.framebuffer, quiet_s, cap_s, session.busy, busy_limit_s)
+        self.hand.guests_caught_up()
+        return settled
 
     def first_frame(self) -> Frame:
         """The settled screen of a fresh desktop, with the pointer out of the way."""

@@ -20,6 +20,7 @@ from typing import Any
 
 OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
+PROMPT_NICENESS = -10
 
 _starts: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], list[str], dict[str, Any]]] = queue.SimpleQueue()
 _starter: threading.Thread | None = None
@@ -107,6 +108,12 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal; a process that is gone is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def prefer(pid: int) -> None:
+    """Let a process that only reacts to input be scheduled promptly on a busy machine, where this user may ask for that."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, PROMPT_NICENESS)
 
 
 def end_tree(root: int, label: str, value: str, timeout_s: float = 2.0) -> list[int]:

@@ -96,6 +96,5 @@ def clean(token: str, folder: Path) -> None:
                 processes.kill(child)
             processes.kill(pid)
     for note in folder.glob("*/display"):
-        number, inode = note.read_text().split()
-        xserver.remove_socket(int(number), int(inode))
+        xserver.remove_dead_socket(int(note.read_text()))
     shutil.rmtree(folder, ignore_errors=True)

@@ -40,7 +40,7 @@ class Session:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = XServer(self.folder, self.template.width, self.template.height, {"PATH": "/usr/bin:/bin"} | labels)
         self._parts.append(self.x_server)
-        (self.folder / "display").write_text(f"{self.x_server.number} {self.x_server.socket_inode}")
+        (self.folder / "display").write_text(str(self.x_server.number))
         home_folder = self.folder / "home"
         home_folder.mkdir(mode=0o700)
         for name in theme.home_folders():
@@ -58,9 +58,11 @@ class Session:
         self._parts.append(self.box)
         self.home = Home(home_folder, self.box.guest_home)
         try:
-            self.box.launch(["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"])
+            manager = self.box.launch(["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"])
         except ConfigError as error:
             raise ConfigError("openbox is not installed; apt-get install openbox") from error
+        for pid in (self.x_server.process.pid, manager):
+            processes.prefer(pid)
         self.framebuffer = Framebuffer(self.x_server.framebuffer_path, self.template.width, self.template.height)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import socket
 import struct
 import subprocess
 from pathlib import Path
@@ -46,17 +47,13 @@ class XServer:
             os.close(writer)
         try:
             self.number = self._read_number(reader)
-            self.socket_path = socket_path(self.number)
-            self.socket_inode = self.socket_path.stat().st_ino
-        except FileNotFoundError as error:
-            self.stop()
-            raise InfrastructureError(f"another program removed the socket {self.socket_path} of a starting Xvfb") from error
         except BaseException:
             self.stop()
             raise
         finally:
             os.close(reader)
         self.name = f":{self.number}"
+        self.socket_path = socket_path(self.number)
         self.authority = folder / "authority"
         self.authority.write_bytes(authority_record(self.cookie))
 
@@ -80,24 +77,27 @@ class XServer:
     def stop(self) -> None:
         """End it and remove its socket. Idempotent."""
         if self.process.poll() is None:
+            if hasattr(self, "socket_path"):
+                self.socket_path.unlink(missing_ok=True)  # while it lives, no other server can have taken its number
             self.process.kill()
             self.process.wait()
-        if hasattr(self, "socket_inode"):
-            remove_socket(self.number, self.socket_inode)
+        elif hasattr(self, "number"):
+            remove_dead_socket(self.number)
 
 
 def socket_path(number: int) -> Path:
     return Path(f"/tmp/.X11-unix/X{number}")
 
 
-def remove_socket(number: int, inode: int) -> None:
-    """Remove the socket of a server that was killed, unless another server has taken the number since."""
-    path = socket_path(number)
-    try:
-        if path.stat().st_ino == inode:
-            path.unlink()
-    except OSError:
-        return
+def remove_dead_socket(number: int) -> None:
+    """Remove the socket of a server that died, unless a server listens on it (another may have taken the number)."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(socket_path(number)))
+        except ConnectionRefusedError:
+            socket_path(number).unlink(missing_ok=True)
+        except OSError:
+            return
 
 
 def authority_record(cookie: bytes) -> bytes:
