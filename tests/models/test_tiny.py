@@ -15,6 +15,7 @@ from deskhand.actions.ops import Click, to_screen_px
 from deskhand.engines.base import PreparedImage
 from deskhand.models.load import load
 from deskhand.models.tiny import architecture, build, scenes, warm_start
+from deskhand.models.tiny.team import Team
 from deskhand.models.tiny.tokenizer import NUMBERS, build_tokenizer
 from deskhand.recorder.messages import Message, Picture
 from deskhand.recorder.renderer import ChatRenderer
@@ -88,7 +89,7 @@ def test_a_taught_click_lands_inside_its_rectangle(left: int, top: int, width: i
     assert rect.contains(*to_screen_px(click.point, 320, 256))
 
 
-def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again() -> None:
+def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_path) -> None:
     torch.manual_seed(0)
     model, writer, rng = architecture.build_model(TOKENIZER), warm_start.Writer(TOKENIZER), random.Random(0)
     pixels = np.full((192, 256, 3), 90, np.uint8)
@@ -103,6 +104,7 @@ def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again() -> N
     warm_start.fit(
         model,
         batches(),
+        Team(0, 1, tmp_path / "meeting"),
         steps=100,
         seconds=600.0,
         pad_id=TOKENIZER.pad_token_id,

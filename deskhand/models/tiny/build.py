@@ -1,9 +1,11 @@
-"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable stage by stage, training seeds only.
+"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable by stage, training seeds only.
 
 1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
-2. *grounding*: a fresh model learns where things are, many questions a screenshot;
-3. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
+2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
+3. *grounding*: a fresh model learns where things are, many questions a screenshot;
 4. *imitation*: the model learns the episodes, so that it succeeds often but far from always: what is left is for RL.
+
+What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.models.tiny import architecture, scenes, warm_start
+from deskhand.models.tiny.team import Team, run_team
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
 
 SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
 """Where in the training split the seeds of scenes and demonstrations begin; RL takes its seeds from 0 on."""
+SEEDS_PER_BUILD = 10_000
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,21 +47,42 @@ class BuildPlan:
         ("calculator_number", 6, 120),
     )
     """(family, stagings, placements of its windows per staging)."""
-    questions: int = 6
-    grounding_seconds: float = 3600.0
     demonstrations: int = 300
-    imitation_seconds: float = 600.0
-    noise: float = 0.55
-    rows: int = 24
+    """Per family."""
+    noise: float = 0.5
+    """Share of demonstrations whose first click is wrong."""
+    questions: int = 6
+    """Asked of one screenshot in a row."""
+    grounding_seconds: float = 2700.0
+    imitation_seconds: float = 900.0
+    grounding_share: float = 0.2
+    """Batches of grounding rows among those of the imitation stage."""
+    processes: int = 2
+    rows: int = 12
+    """Per process and step."""
     workers: int = 3
-    threads: int = 2
+    """Desktops at a time."""
+
+
+def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
+    """Run all stages that `work` does not hold yet and write the checkpoint folder `target`."""
+    work.mkdir(parents=True, exist_ok=True)
+    _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), say)
+    _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
+    for stage in ("grounding", "imitation"):
+        if not (work / f"{stage}.pt").exists():
+            run_team(plan.processes, _train_stage, plan, work, stage)
+    tokenizer = build_tokenizer(corpus(plan.families))
+    model = architecture.build_model(tokenizer, plan.seed)
+    model.load_state_dict(torch.load(work / "imitation.pt"))
+    architecture.save(target, model, tokenizer)
+    say(f"wrote {target}")
 
 
 def corpus(families: tuple[str, ...]) -> list[str]:
     """Sentences that the families say, for the tokeniser."""
-    return [basics.make_task(family, seed).instruction for family in families for seed in range(400)] + [
-        "error: the text is not an action"
-    ]
+    said = [basics.make_task(family, seed).instruction for family in families for seed in range(400)]
+    return [*said, "error: the text is not an action"]
 
 
 async def fresh_desktop(task: Task) -> EmbeddedDesktop:
@@ -66,27 +92,21 @@ async def fresh_desktop(task: Task) -> EmbeddedDesktop:
     return desktop
 
 
-def collect(plan: BuildPlan, work: Path, say: Callable[[str], None]) -> tuple[list[scenes.Scene], list[scenes.Demonstration]]:
-    """Scenes and demonstrations, from `work` where they were collected before."""
-    found: list[Any] = []
-    for name, gather in (("scenes", _gather_scenes), ("demonstrations", _gather_demonstrations)):
-        path = work / f"{name}.pickle"
-        if not path.exists():
-            started = time.monotonic()
-            data = asyncio.run(gather(plan))
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(pickle.dumps(data))
-            partial.rename(path)
-            say(f"{len(data)} {name} in {time.monotonic() - started:.0f} s")
-        found.append(pickle.loads(path.read_bytes()))
-    return found[0], found[1]
+def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
+    """Keep what `gather` finds in `path`, whole or not at all."""
+    if path.exists():
+        return
+    started = time.monotonic()
+    data = asyncio.run(gather())
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(pickle.dumps(data))
+    partial.rename(path)
+    say(f"{len(data)} {path.stem} in {time.monotonic() - started:.0f} s")
 
 
 async def _gather_scenes(plan: BuildPlan) -> list[scenes.Scene]:
-    tasks, placements = [], {}
-    for family, stagings, count in plan.scenes:
-        placements[family] = count
-        tasks += [basics.make_task(family, seed_for("train", SCENE_START + plan.seed * 10_000 + k)) for k in range(stagings)]
+    placements = {family: count for family, _, count in plan.scenes}
+    tasks = [task for family, stagings, _ in plan.scenes for task in _tasks(plan, family, SCENE_START, stagings)]
 
     async def play(desktop: EmbeddedDesktop, task: Task) -> list[scenes.Scene]:
         return await scenes.collect_scenes(desktop, task, placements[task.family])
@@ -96,19 +116,56 @@ async def _gather_scenes(plan: BuildPlan) -> list[scenes.Scene]:
 
 
 async def _gather_demonstrations(plan: BuildPlan) -> list[scenes.Demonstration]:
-    tasks = [
-        basics.make_task(family, seed_for("train", DEMONSTRATION_START + plan.seed * 10_000 + k))
-        for k in range(plan.demonstrations)
-        for family in plan.families
-    ]
+    tasks = [task for family in plan.families for task in _tasks(plan, family, DEMONSTRATION_START, plan.demonstrations)]
 
     async def play(desktop: EmbeddedDesktop, task: Task) -> scenes.Demonstration:
         return await scenes.demonstrate(desktop, task, random.Random(f"{plan.seed}:{task.id}"), plan.noise)
 
-    return await scenes.gather(fresh_desktop, tasks, play, plan.workers)
+    played = await scenes.gather(fresh_desktop, tasks, play, plan.workers)
+    return [one for one in played if one.noise or one.value == 1.0]
 
 
-def by_size(items: list[Any], pixels: Callable[[Any], Any]) -> list[list[Any]]:
+def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
+    first = start + plan.seed * SEEDS_PER_BUILD
+    return [basics.make_task(family, seed_for("train", first + k)) for k in range(count)]
+
+
+def _train_stage(team: Team, plan: BuildPlan, work: Path, stage: Literal["grounding", "imitation"]) -> None:
+    """One member's part of a stage; rank 0 writes `<stage>.pt`."""
+    tokenizer = build_tokenizer(corpus(plan.families))
+    model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.Writer(tokenizer)
+    rng = random.Random(f"{plan.seed}:{stage}:{team.rank}")
+    screens = _by_size(pickle.loads((work / "scenes.pickle").read_bytes()), lambda scene: scene.pixels)
+    questions = _row_batches(screens, lambda scene: writer.grounding(scene, plan.questions, rng), plan.rows, rng)
+    if stage == "grounding":
+        batches, seconds, rates = questions, plan.grounding_seconds, (4e-3, 3e-3)
+    else:
+        model.load_state_dict(torch.load(work / "grounding.pt"))
+        played = _by_size(pickle.loads((work / "demonstrations.pickle").read_bytes()), lambda one: one.frames[0])
+        episodes = _row_batches(played, writer.demonstration, plan.rows, rng)
+        batches, seconds, rates = _mixed(episodes, questions, plan.grounding_share, rng), plan.imitation_seconds, (2e-3, 1.5e-3)
+
+    def report(step: int, loss: float, elapsed: float) -> None:
+        print(f"{stage} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
+
+    warm_start.fit(
+        model,
+        batches,
+        team,
+        seconds=seconds,
+        pad_id=tokenizer.pad_token_id,
+        image_pad=writer.image_pad,
+        matrix_rate=rates[0],
+        other_rate=rates[1],
+        report=report,
+    )
+    if team.rank == 0:
+        partial = work / f"{stage}.partial"
+        torch.save(model.state_dict(), partial)
+        partial.rename(work / f"{stage}.pt")
+
+
+def _by_size(items: list[Any], pixels: Callable[[Any], Any]) -> list[list[Any]]:
     """Items in lists of equal screen size."""
     groups: dict[Any, list[Any]] = {}
     for item in items:
@@ -116,7 +173,7 @@ def by_size(items: list[Any], pixels: Callable[[Any], Any]) -> list[list[Any]]:
     return list(groups.values())
 
 
-def row_batches(
+def _row_batches(
     groups: list[list[Any]], write: Callable[[Any], warm_start.Row], rows: int, rng: random.Random
 ) -> Iterator[list[warm_start.Row]]:
     """Endless batches, each of one screen size, sizes drawn by how many items they have."""
@@ -126,49 +183,9 @@ def row_batches(
         yield [write(item) for item in rng.sample(group, min(rows, len(group)))]
 
 
-def build(plan: BuildPlan, work: Path, target: Path, say: Callable[[str], None] = print) -> None:
-    """Run all stages that `work` does not hold yet and write the checkpoint folder `target`."""
-    work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(plan.threads)
-    tokenizer = build_tokenizer(corpus(plan.families))
-    scene_list, demonstrations = collect(plan, work, say)
-    model = architecture.build_model(tokenizer, plan.seed)
-    writer = warm_start.Writer(tokenizer)
-    shared: dict[str, Any] = {"pad_id": tokenizer.pad_token_id, "image_pad": writer.image_pad, "steps": 10**9}
-    rng = random.Random(plan.seed)
-
-    grounded = work / "grounded.pt"
-    if grounded.exists():
-        model.load_state_dict(torch.load(grounded))
-    else:
-        batches = row_batches(
-            by_size(scene_list, lambda scene: scene.pixels),
-            lambda scene: writer.grounding(scene, plan.questions, rng),
-            plan.rows,
-            rng,
-        )
-        warm_start.fit(
-            model,
-            batches,
-            seconds=plan.grounding_seconds,
-            matrix_rate=4e-3,
-            other_rate=3e-3,
-            report=lambda step, loss, seconds: say(f"grounding step {step}: loss {loss:.3f}, {seconds:.0f} s"),
-            **shared,
-        )
-        torch.save(model.state_dict(), grounded)
-
-    batches = row_batches(
-        by_size(demonstrations, lambda demonstration: demonstration.frames[0]), writer.demonstration, plan.rows // 2, rng
-    )
-    warm_start.fit(
-        model,
-        batches,
-        seconds=plan.imitation_seconds,
-        matrix_rate=1e-3,
-        other_rate=1e-3,
-        report=lambda step, loss, seconds: say(f"imitation step {step}: loss {loss:.3f}, {seconds:.0f} s"),
-        **shared,
-    )
-    architecture.save(target, model, tokenizer)
-    say(f"wrote {target}")
+def _mixed(
+    main: Iterator[list[warm_start.Row]], other: Iterator[list[warm_start.Row]], share: float, rng: random.Random
+) -> Iterator[list[warm_start.Row]]:
+    """`main`, with a share of `other` in between."""
+    while True:
+        yield next(other if rng.random() < share else main)

@@ -7,7 +7,6 @@ Rows of one batch have the same screen size, so patches stack without padding.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 from deskhand.models.tiny.architecture import MERGE, PATCH_PX
 from deskhand.models.tiny.scenes import Demonstration, Scene, click_text
+from deskhand.models.tiny.team import Team
 
 
 @dataclass
@@ -132,44 +132,44 @@ def optimizers(model: Any, matrix_rate: float, other_rate: float) -> list[torch.
 def fit(
     model: Any,
     batches: Iterator[list[Row]],
+    team: Team,
     *,
-    steps: int,
     seconds: float,
     pad_id: int,
     image_pad: int,
     matrix_rate: float,
     other_rate: float,
     report: Callable[[int, float, float], None],
-    half_precision: bool = True,
+    steps: int = 10**9,
 ) -> None:
-    """Train for `steps` steps or `seconds`, whichever ends first, with warm-up over 50 steps and decay to zero.
+    """Train for `steps` steps or `seconds`, whichever ends first: warm-up over 50 steps, decay to zero over the last 40 %.
 
-    `report(step, mean loss, seconds)` runs every 50 steps.
+    Matrix products run in bfloat16, weights and optimizers are float32. `report(step, mean loss, seconds)` runs every 50 steps.
     """
     chosen = optimizers(model, matrix_rate, other_rate)
-    base = [group["lr"] for optimizer in chosen for group in optimizer.param_groups]
+    groups = [group for optimizer in chosen for group in optimizer.param_groups]
+    base = [group["lr"] for group in groups]
     model.train()
-    started, losses = time.monotonic(), []
+    started, losses = team.seconds(), []
     for step in range(steps):
-        elapsed = time.monotonic() - started
+        elapsed = team.seconds() - started
         progress = max(step / steps, elapsed / seconds)
         if progress >= 1.0:
             break
-        scale = min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
-        groups = [group for optimizer in chosen for group in optimizer.param_groups]
         for group, rate in zip(groups, base, strict=True):
-            group["lr"] = rate * scale
+            group["lr"] = rate * min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
         inputs, taught_BT = batch_inputs(next(batches), pad_id, image_pad)
-        with torch.autocast("cpu", torch.bfloat16, enabled=half_precision):
+        with torch.autocast("cpu", torch.bfloat16):
             loss = taught_loss(model, inputs, taught_BT)
         loss.backward()
+        team.average_gradients(model.parameters())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in chosen:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         losses.append(float(loss.detach()))
-        if (step + 1) % 50 == 0:
-            report(step + 1, float(np.mean(losses[-50:])), time.monotonic() - started)
+        if (step + 1) % 50 == 0 and team.rank == 0:
+            report(step + 1, float(np.mean(losses[-50:])), elapsed)
     model.eval()
 
 
