@@ -20,8 +20,6 @@ from deskhand.rollout.config import LoopConfig
 from deskhand.training.config import PolicyConfig, TrainerConfig
 
 ENVIRONMENT_PREFIX = "DESKHAND_"
-NOT_SETTINGS = ("DESKHAND_OWNER", "DESKHAND_LEASE", "DESKHAND_FULL")
-"""Names that mark processes of a desktop, and the switch of the test suite to its full sizes."""
 
 
 class _Section(BaseModel):
@@ -204,9 +202,14 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     for name, text in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in NOT_SETTINGS:
-            keys = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+        keys = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+        if name.startswith(ENVIRONMENT_PREFIX) and (len(keys) > 1 or _resembles_a_setting(keys[0])):
             yield keys, _value(text, f"environment variable {name}"), f"environment variable {name}"
+
+
+def _resembles_a_setting(name: str) -> bool:
+    """Whether a variable without a section is meant as a setting: `DESKHAND_SED` is, `DESKHAND_FULL` is not."""
+    return bool(difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.75))
 
 
 def _from_command_line(overrides: Sequence[str]) -> Iterator[Setting]:

@@ -73,6 +73,11 @@ def test_an_unknown_environment_variable_is_an_error() -> None:
     assert message == "environment variable DESKHAND_LOOP__STEP: unknown key 'loop.step'; did you mean 'loop.steps'?"
 
 
+def test_a_variable_that_resembles_no_setting_is_of_something_else() -> None:
+    assert config.load(environment={"DESKHAND_FULL": "1", "DESKHAND_OWNER": "x"}) == config.Config()
+    assert message_of(environment={"DESKHAND_SED": "1"}).endswith("did you mean 'seed'?")
+
+
 def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
     assert "known are: model, device" in message_of(overrides=("zzz=1",))
 

@@ -72,7 +72,7 @@ class Display:
 
     def _print(self, text: str) -> None:
         self._last_line_s = time.monotonic()
-        self.console.print(Text(text))
+        self.console.print(Text(text), soft_wrap=True)
 
     def working(self, text: str) -> None:
         """What is going on now; shown only where there is a terminal, and there with the time since the start."""
