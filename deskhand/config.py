@@ -202,9 +202,9 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     for name, text in sorted(environment.items()):
-        keys = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+        keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
         if name.startswith(ENVIRONMENT_PREFIX) and (len(keys) > 1 or _resembles_a_setting(keys[0])):
-            yield keys, _value(text, f"environment variable {name}"), f"environment variable {name}"
+            yield tuple(keys), _value(text, f"environment variable {name}"), f"environment variable {name}"
 
 
 def _resembles_a_setting(name: str) -> bool:

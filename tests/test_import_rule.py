@@ -184,6 +184,9 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
         if name.split(".")[0] not in allowed
     }
     assert not wrong, "\n".join(sorted(wrong))
+    used = {name.split(".")[0] for path in modules().values() for name in imported(path.read_text(), set(modules()))}
+    core = {requirement.split(">=")[0].lower() for requirement in project["dependencies"]}
+    assert {name for name in core if import_names.get(name, name.replace("-", "_")) not in used} == set()
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.split("==")[0].lower() for line in pins if not line.startswith("#")}
     assert declared <= pinned, f"add to constraints.txt: {sorted(declared - pinned)}"
