@@ -56,7 +56,7 @@ def start(config: Config, folder: Path, command: str) -> Run:
     families = families_of(config)
     check(config.model)
     about = {
-        "title": f"{'The policy in the box' if config.model == 'tiny' else config.model} on {', '.join(families)}",
+        "title": f"{'The policy in the box' if config.model == 'tiny' else Path(config.model).name} on {', '.join(families)}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,

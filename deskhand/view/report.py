@@ -117,10 +117,10 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
         assert only is not None
         tiles.append(("Held-out success", charts.percent(only.overall.rate), charts.described(only.overall)))
     if view.steps:
-        episodes, elapsed_s = sum(step.episodes for step in view.steps), view.steps[-1].elapsed_s
-        rate = f"{60 * episodes / elapsed_s:.0f} a minute" if elapsed_s > 0 else ""
-        tiles.append(("Training episodes", f"{episodes}", rate))
-        tiles.append(("Training", duration(elapsed_s), f"{len(view.steps)} steps, policy version {view.steps[-1].version}"))
+        trained, last = sum(step.episodes for step in view.steps), view.steps[-1]
+        played = view.ledger.get("started", trained)
+        tiles.append(("Training episodes", f"{played}", f"{trained} trained, {last.episodes_per_minute:.0f} a minute at the end"))
+        tiles.append(("Training", duration(last.elapsed_s), f"{len(view.steps)} steps, policy version {last.version}"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>" for name, value, note in tiles
     )
@@ -146,7 +146,7 @@ def _steps_table(steps: tuple[TrainStepView, ...]) -> str:
     if not steps:
         return "<p class='note'>No training step was taken.</p>"
     more = list(dict.fromkeys(name for step in steps for name in step.metrics))
-    head = ["step", "version", "time", "episodes", "episodes/min", "reward", "success", "unscored", *more]
+    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "unscored", *more]
     rows = []
     for step in steps:
         cells = [

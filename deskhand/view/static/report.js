@@ -284,6 +284,6 @@
   state.shown = data.episodes;
   state.step = wanted ? Number(asked.get("step")) || 0 : 0;
   state.at = wanted ? data.episodes.indexOf(wanted) : 0;
-  refilter(wanted || data.episodes[0]);
+  refilter(wanted || data.episodes.find((episode) => episode.phase === "after" && episode.outcome === "success") || data.episodes[0]);
   if (wanted) root.scrollIntoView();
 })();
