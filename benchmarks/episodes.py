@@ -1,0 +1,263 @@
+"""Many episodes of a scripted policy on embedded desktops: `python -m benchmarks.episodes [--full]`.
+
+The policy is each task's oracle, played through the agent, the OpenAI endpoint and the recorder; groups, books and scheduler are
+those of training (a task's rewards are all equal then, so every group closes by itself). Printed: processes left after the end,
+whether the books close, how long the longest callback held the event loop (`watchdog.py` says what that means), and what one
+desktop that takes ten times as long for everything costs the episodes on the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.bars import Bars, print_head
+from benchmarks.recording import EASY
+from benchmarks.watchdog import Watch, watched
+from deskhand.actions.dialects import deskhand_json
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.base import Desktop, StagedDesktop, Template
+from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.errors import RecordError
+from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.models.tiny.build import BuildPlan, corpus
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.groups import Groups, Ticket
+from deskhand.rollout.journal import Journal
+from deskhand.rollout.loop import TrainingSource
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.runner import Runner
+from deskhand.rollout.scheduler import Scheduler
+from deskhand.store.run import Run
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+
+GROUP, GROUPS_AT_A_TIME = 4, 8
+TENFOLD = 10
+_slowed: ContextVar[bool] = ContextVar("slowed", default=False)
+
+
+class SlowDesktop:
+    """A desktop that takes `TENFOLD` times as long for every call."""
+
+    def __init__(self, desktop: Any) -> None:
+        self._desktop = desktop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._desktop, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def slowly(*arguments: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return await found(*arguments, **options)
+            finally:
+                await asyncio.sleep((TENFOLD - 1) * (time.monotonic() - began))
+
+        return slowly
+
+
+class SlowablePool(DesktopPool):
+    """Lends a slow desktop to the place that is marked as slow."""
+
+    async def lease(self, template: Template | None = None) -> Lease:
+        lease = await super().lease(template)
+        return Lease(cast(StagedDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
+
+
+class Places:
+    """Runs tickets and notes for each place of the scheduler when its episodes ended; the first place may be slow."""
+
+    def __init__(self, run: Callable[[Ticket], Awaitable[EpisodeResult]], first_is_slow: bool) -> None:
+        self._run, self._first_is_slow = run, first_is_slow
+        self.began = time.monotonic()
+        self.ended: dict[asyncio.Task[Any] | None, list[float]] = {}
+
+    async def run(self, ticket: Ticket) -> EpisodeResult:
+        place = asyncio.current_task()
+        ends = self.ended.setdefault(place, [])
+        _slowed.set(self._first_is_slow and place is next(iter(self.ended)))
+        result = await self._run(ticket)
+        ends.append(time.monotonic())
+        return result
+
+    def rate_of_others(self) -> float:
+        """Episodes a second and place, without the first place."""
+        others = [ends for ends in list(self.ended.values())[1:] if ends]
+        return sum(map(len, others)) / sum(ends[-1] - self.began for ends in others)
+
+
+class CountedSource(TrainingSource):
+    """Training's source of episodes, ended after `count` of them."""
+
+    def __init__(self, groups: Groups, journal: Journal, count: int) -> None:
+        super().__init__(groups, journal)
+        self._left = count
+        self.results: list[EpisodeResult] = []
+
+    async def next(self) -> Ticket | None:
+        if self._left <= 0:
+            self.exhausted = True
+            return None
+        self._left -= 1
+        ticket = await super().next()
+        self._left += ticket is None
+        return ticket
+
+    async def finished(self, result: EpisodeResult) -> None:
+        self.results.append(result)
+        await super().finished(result)
+
+
+@dataclass
+class Stage:
+    """Desktops, recorder and a run, ready to play."""
+
+    run: Run
+    runner: Runner
+    families: Sequence[str]
+    desktops: int
+    offset: int = 0
+    journal: Journal = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.run)
+
+    def task(self, number: int) -> Task:
+        return basics.make_task(self.families[number % len(self.families)], seed_for("train", number // len(self.families)))
+
+    async def play(self, count: int, first_is_slow: bool = False) -> tuple[list[EpisodeResult], Places]:
+        """Run `count` episodes in groups."""
+        places = Places(self.runner.run, first_is_slow)
+        groups = Groups(self.task, size=GROUP, limit=GROUPS_AT_A_TIME, next_number=self.offset)
+        source = CountedSource(groups, self.journal, count)
+        await Scheduler(source, places.run, self.desktops).run()
+        self.offset = groups.next_number
+        return source.results, places
+
+
+@asynccontextmanager
+async def staged(folder: Path, families: Sequence[str], desktops: int) -> AsyncIterator[Stage]:
+    """The oracle behind a recorder, with `desktops` embedded desktops at a time."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = build_tokenizer(corpus(BuildPlan().families))
+    settings = {key: value for key, value in PREPROCESSOR.items() if key != "image_processor_type"}
+    renderer = ChatRenderer(tokenizer)
+    engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
+    with Run.create(folder, {}) as run:
+        recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
+        async with SlowablePool(desktops, spares=1) as pool:
+            agent = DesktopAgent(AgentConfig(max_tokens=512))
+            runner = Runner(pool, recorder, agent, run.frames, script=oracle_replies, playing=engine.playing)
+            try:
+                yield Stage(run, runner, families, desktops)
+            finally:
+                await runner.close()
+                recorder.close()
+
+
+async def oracle_replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+    """What a model would have to say to do as the oracle does."""
+    async for ops in task.oracle(desktop):
+        yield deskhand_json.emit(ops)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured."""
+
+    episodes: int
+    successes: int
+    unscored: int
+    minutes: float
+    leaked: list[int]
+    """Process ids."""
+    books: str
+    books_close: bool
+    watch: Watch
+
+
+async def many(folder: Path, count: int, families: Sequence[str], desktops: int) -> Found:
+    """Play `count` episodes, end everything, and look for what is left."""
+    owner = runtime()
+    before = set(processes.descendants(os.getpid()))
+    began = time.monotonic()
+    with watched() as watch:
+        async with staged(folder, families, desktops) as stage:
+            results, _ = await stage.play(count)
+            try:
+                books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
+            except RecordError as error:
+                books, close = str(error), False
+    left = {*processes.descendants(os.getpid()), *processes.labelled(processes.OWNER_LABEL, owner.token)} - before
+    return Found(
+        episodes=len(results),
+        successes=sum(result.success for result in results),
+        unscored=sum(result.reward is None for result in results),
+        minutes=(time.monotonic() - began) / 60,
+        leaked=sorted(left),
+        books=books,
+        books_close=close and stage.journal.ledger.started == len(results) == count,
+        watch=watch,
+    )
+
+
+async def tenfold(folder: Path, count: int, desktops: int) -> tuple[float, float]:
+    """(episodes a second and place without, with a slow desktop), on the places that are not slow; `count` episodes four times."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    async with staged(folder, EASY, desktops) as stage:
+        await stage.play(desktops)
+        for slow in (False, True, True, False):
+            _, places = await stage.play(count, first_is_slow=slow)
+            rates[slow].append(places.rate_of_others())
+    return sum(rates[False]) / 2, sum(rates[True]) / 2
+
+
+def judge(found: Found, bars: Bars) -> None:
+    """Print the figures of `many` against their bars."""
+    rate = found.episodes / found.minutes
+    print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} unscored, {rate:.0f} a minute")
+    print(f"books: {found.books}")
+    bars.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
+    bars.check("books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight")
+    watch = found.watch
+    held_ms, wall_ms, cpu_ms = (1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s))
+    figure = f"{held_ms:.1f} ms held ({watch.longest_name}), {wall_ms:.1f} ms by the clock, {cpu_ms:.1f} ms of processor time"
+    bars.check(f"longest of {watch.callbacks} callbacks", watch.longest_held_s <= 0.1, figure, "<= 100 ms held")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    print_head()
+    count, families, slow_count = (100, tuple(basics.FAMILIES), 60) if options.full else (16, EASY, 12)
+    bars = Bars()
+    with tempfile.TemporaryDirectory(prefix="deskhand-episodes-") as folder:
+        judge(asyncio.run(many(Path(folder) / "many", count, families, 4)), bars)
+        without, beside = asyncio.run(tenfold(Path(folder) / "tenfold", slow_count, 4))
+    rates = f"{60 * beside:.1f} episodes a minute and place beside a slow desktop, {60 * without:.1f} without"
+    figure = f"{rates}: {beside / without - 1:+.0%}"
+    bars.check("one desktop slowed tenfold", beside >= 0.9 * without, figure, "costs the others < 10 %")
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
