@@ -53,6 +53,8 @@ class AgentSection(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_errors: int = Field(default=3, ge=1)
     """Replies in a row that cannot be parsed or performed before an episode ends."""
+    blind: bool = False
+    """Show the model noise in place of every screenshot: a control of what can be learnt without seeing."""
 
 
 class EngineSection(_Section):

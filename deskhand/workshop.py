@@ -113,6 +113,7 @@ async def player(
         max_tokens=config.agent.max_tokens,
         temperature=temperature,
         top_p=config.agent.top_p,
+        blind=config.agent.blind,
     )
     runner = Runner(pool, recorder, DesktopAgent(agent), run.frames)
     try:
