@@ -72,15 +72,36 @@ class CallbackClock:
 
 
 class SlowedDesktop(EmbeddedDesktop):
-    """An embedded desktop whose actions take `factor` times as long."""
+    """An embedded desktop whose actions take `FACTOR` times as long."""
 
-    factor = 10.0
+    FACTOR = 10.0
+    alive = 0
+    """How many there are now."""
+    used = 0
+    """How many ever performed an action: episodes played on one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        SlowedDesktop.alive += 1
+        self._fresh, self._here = True, True
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        SlowedDesktop.used += self._fresh
+        self._fresh = False
         before = time.monotonic()
         frame = await super().perform(ops, action_id=action_id)
-        await asyncio.sleep((self.factor - 1) * (time.monotonic() - before))
+        await asyncio.sleep((self.FACTOR - 1) * (time.monotonic() - before))
         return frame
+
+    async def close(self) -> None:
+        SlowedDesktop.alive -= self._here
+        self._here = False
+        await super().close()
+
+
+def one_slowed() -> EmbeddedDesktop:
+    """One desktop at a time is a slowed one."""
+    return EmbeddedDesktop() if SlowedDesktop.alive else SlowedDesktop()
 
 
 async def oracle(task: Task, desktop: Desktop) -> AsyncIterator[str]:
@@ -94,9 +115,15 @@ def families(tier: str) -> list[str]:
 
 
 async def play(
-    folder: Path, episodes: int, desktops: int, names: list[str], make: Callable[[], Any] = EmbeddedDesktop
+    folder: Path,
+    episodes: int,
+    desktops: int,
+    names: list[str],
+    *,
+    limit_s: float = 1e9,
+    make: Callable[[], Any] = EmbeddedDesktop,
 ) -> tuple[list[EpisodeResult], Run, float, str]:
-    """Run `episodes` oracle episodes; (results, run, seconds, books)."""
+    """Run oracle episodes, at most `episodes` and, begun, for at most `limit_s`; (results within the time, run, seconds, books)."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tasks = [basics.make_task(names[number % len(names)], seed_for("train", number // len(names))) for number in range(episodes)]
@@ -118,13 +145,15 @@ async def play(
 
         async def one(ticket: Ticket) -> EpisodeResult:
             result = await runner.run(ticket)
-            ended.append(result)
-            source.exhausted = journal.ledger.started >= episodes
+            in_time = time.monotonic() - began < limit_s
+            if in_time:
+                ended.append(result)
+            source.exhausted = journal.ledger.started >= episodes or not in_time
             return result
 
         began = time.monotonic()
         await Scheduler(source, one, desktops).run()
-        seconds = time.monotonic() - began
+        seconds = min(time.monotonic() - began, limit_s)
         await runner.close()
     recorder.close()
     return ended, run, seconds, await journal.check()
@@ -150,7 +179,20 @@ def zombies() -> list[int]:
     return [pid for pid, path in states.items() if path.exists() and path.read_text().rpartition(")")[2].split()[0] == "Z"]
 
 
-async def main(episodes: int, desktops: int, tier: str) -> None:
+async def slowed(scratch: Path, desktops: int, names: list[str], window_s: float, bars: Bars) -> None:
+    """Episodes per minute and desktop, with all desktops even and with one slowed, side by side."""
+    ended, run, seconds, _ = await play(scratch / "even-window", 10_000, desktops, names, limit_s=window_s)
+    run.close()
+    even = len(ended) * 60 / seconds / desktops
+    ended, run, seconds, books = await play(scratch / "slowed", 10_000, desktops, names, limit_s=window_s, make=one_slowed)
+    run.close()
+    others = (len(ended) - SlowedDesktop.used) * 60 / seconds / (desktops - 1)
+    print(f"one of {desktops} desktops slowed {SlowedDesktop.FACTOR:.0f} times: it played {SlowedDesktop.used}; books: {books}")
+    figure = f"{others:.1f} episodes/min for each of the others, {even:.1f} for each when all are even: ratio {others / even:.2f}"
+    bars.check("one slow desktop", others >= 0.9 * even, figure, ">= 0.90")
+
+
+async def main(episodes: int, desktops: int, tier: str, window_s: float) -> None:
     print_head()
     bars, names = Bars(), families(tier)
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,6 +212,8 @@ async def main(episodes: int, desktops: int, tier: str) -> None:
         bars.check("longest callback", clock.longest_processor_ms < CALLBACK_BAR_MS, figure, f"< {CALLBACK_BAR_MS:.0f} ms")
         solved = sum(result.success for result in ended) / len(ended)
         bars.check("solved by the oracle", solved >= 0.98, f"{solved:.1%}", ">= 98 %")
+        if window_s:
+            await slowed(Path(scratch), desktops, names, window_s, bars)
     bars.finish()
 
 
@@ -178,6 +222,8 @@ if __name__ == "__main__":
     parser.add_argument("--episodes", type=int, default=24)
     parser.add_argument("--desktops", type=int, default=4)
     parser.add_argument("--tier", default="easy")
-    parser.add_argument("--full", action="store_true", help="100 episodes")
-    arguments = parser.parse_args()
-    asyncio.run(main(100 if arguments.full else arguments.episodes, arguments.desktops, arguments.tier))
+    parser.add_argument("--slowed", type=float, default=0.0, metavar="SECONDS", help="length of each half of the second part")
+    parser.add_argument("--full", action="store_true", help="100 episodes, two minutes for each half of the second part")
+    asked = parser.parse_args()
+    count, window = (100, 120.0) if asked.full else (asked.episodes, asked.slowed)
+    asyncio.run(main(count, asked.desktops, asked.tier, window))

@@ -81,6 +81,8 @@ class AgentConfig:
     max_tokens: int = 64
     temperature: float = 1.0
     top_p: float = 1.0
+    reply_timeout_s: float = 600.0
+    """A model that has not answered by then is an outage."""
     model: str = "deskhand"
     blind: bool = False
     """Show noise in place of every screenshot: a control of what can be learnt without seeing. The desktop is untouched."""
@@ -164,13 +166,18 @@ class DesktopAgent:
             earlier=[turn.reply or "" for turn in turns[:first]],
         )
         try:
-            response = await client.chat.completions.create(
-                model=config.model,
-                messages=messages,
-                max_tokens=config.max_tokens,
-                temperature=config.temperature,
-                top_p=config.top_p,
-            )
+            async with asyncio.timeout(config.reply_timeout_s):
+                response = await client.chat.completions.create(
+                    model=config.model,
+                    messages=messages,
+                    max_tokens=config.max_tokens,
+                    temperature=config.temperature,
+                    top_p=config.top_p,
+                )
+        except TimeoutError:
+            raise InfrastructureError(
+                f"the model's endpoint {client.base_url} did not answer within {config.reply_timeout_s:g} s"
+            ) from None
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 return None

@@ -1,5 +1,6 @@
 """The agent against a painted desktop and an endpoint that speaks OpenAI's wire format."""
 
+import asyncio
 import base64
 import hashlib
 import io
@@ -144,6 +145,18 @@ async def test_an_endpoint_that_fails_is_an_outage_and_is_asked_once(reply):
     with pytest.raises(InfrastructureError, match="http://model/v1"):
         await DesktopAgent().solve(desktop, "x", endpoint.client())
     assert len(endpoint.asked) == 1
+
+
+async def test_an_endpoint_that_never_answers_is_an_outage():
+    async def silence(request):
+        await asyncio.sleep(60)
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(silence))
+    client = openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
+    desktop = painted.PaintedDesktop()
+    await desktop.reset(Template("plain", 64, 48))
+    with pytest.raises(InfrastructureError, match=r"did not answer within 0\.05 s"):
+        await DesktopAgent(AgentConfig(reply_timeout_s=0.05)).solve(desktop, "x", client)
 
 
 async def test_a_desktop_that_fails_is_an_outage():

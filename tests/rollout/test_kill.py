@@ -67,6 +67,7 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
     with Run.open(folder, read_only=True) as run:
         point = run.checkpoint()
         steps = point.step + 2 if point else 2
+        oldest = [group.id for group in run.groups("waiting")][:2]
     process = start(folder, steps, journal)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
@@ -75,6 +76,7 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
         assert {row.id: row.reward for row in rows}.items() >= seen.items()
         Ledger.from_dict(run.books()).check(run.count_states())
         assert run.checkpoint().step == steps
+        assert set(oldest) <= {group.id for group in run.groups("closed")}, "what waited for the trainer was forgotten"
         assert [line["step"] for line in run.metrics()] == list(range(1, steps + 1))
         trained = trained_in_the_end(noted(journal))
         assert len(trained) == len(set(trained)), "an episode was trained twice"
