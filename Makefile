@@ -23,7 +23,7 @@ lint: setup
 	@bash scripts/lint
 
 evidence: setup
-	@bash scripts/evidence $(ARGS)
+	@$(PYTHON) -m benchmarks.evidence $(ARGS)
 
 clean:
 	rm -rf .venv

@@ -1,0 +1,177 @@
+"""Whether the demo learns, and learns to see: `python -m benchmarks.learning [--full] [--seeds N] [--folder FOLDER]`.
+
+Runs `deskhand demo` itself, once for each seed, and with --full once more blind (the model is shown noise in place of screenshots),
+and reads the figures from the run folders. Held-out tasks are the same before and after and for every seed. Rates have Wilson
+95 % intervals; a gain's interval is Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10).
+
+Without --full the runs are two steps long: they show that the circle closes, and their gains are not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bars import ROOT, Bars, print_head
+from deskhand.rollout.evaluate import Rate, Report, report_of
+from deskhand.store.run import TRAIN, Run
+
+SHORT = ("loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.desktops=4", "evaluation.episodes=12")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of the demo came to."""
+
+    name: str
+    before: Report
+    after: Report
+    steps: int
+    episodes: int
+    """Training episodes that were scored."""
+    first_update_s: float
+    """From the start of the command until the first update was stored."""
+    training_s: float
+    """From the start of the command until the last update was stored."""
+    total_s: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The difference of two rates, with its 95 % interval."""
+
+    before: Rate
+    after: Rate
+
+    @property
+    def value(self) -> float:
+        return self.after.value - self.before.value
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        (low_before, high_before), (low_after, high_after) = self.before.interval, self.after.interval
+        down = math.hypot(self.after.value - low_after, high_before - self.before.value)
+        up = math.hypot(high_after - self.after.value, self.before.value - low_before)
+        return self.value - down, self.value + up
+
+    @property
+    def apart(self) -> bool:
+        """Whether the intervals of the two rates do not touch, the later one being higher."""
+        return self.after.interval[0] > self.before.interval[1]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
+    """Run the command in a process of its own; its output goes to `<folder>.log`. Raises `SystemExit` when it fails."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "deskhand", "demo", "--folder", str(folder), "--fresh"]
+    for setting in settings:
+        command += ["--set", setting]
+    log = folder.with_name(folder.name + ".log")
+    began, began_at = time.monotonic(), time.time()
+    with log.open("w") as output:
+        code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+    total_s = time.monotonic() - began
+    if code:
+        raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
+    with Run.open(folder, read_only=True) as run:
+        return outcome_of(name, run, began_at, total_s)
+
+
+def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
+    """Read a finished run. `began_at`: seconds since the epoch."""
+    first, last = run.checkpoint(1), run.checkpoint()
+    if first is None or last is None:
+        raise SystemExit(f"{run.folder} holds no update")
+    return Outcome(
+        name=name,
+        before=report_of(run, "version-0"),
+        after=report_of(run, f"version-{last.version}"),
+        steps=last.step,
+        episodes=sum(row.reward is not None for row in run.episodes(TRAIN)),
+        first_update_s=first.created_at - began_at,
+        training_s=last.created_at - began_at,
+        total_s=total_s,
+    )
+
+
+def print_outcome(found: Outcome) -> None:
+    """The figures of a run as a small table."""
+    print(f"\n{found.name}: {found.steps} steps, {found.episodes} training episodes")
+    print(f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command {found.total_s:.0f} s")
+    rows = [("held-out success", found.before.success, found.after.success)]
+    rows += [(f"  {name}", rate, found.after.by_family.get(name, Rate(0, 0))) for name, rate in found.before.by_family.items()]
+    rows.append(("first click on target", found.before.first_click, found.after.first_click))
+    for title, before, after in rows:
+        print(f"  {title:24} {before}  ->  {after}   {Gain(before, after)}")
+    unscored = sum(found.before.unscored.values()), sum(found.after.unscored.values())
+    if any(unscored):
+        print(f"  held-out tasks without a score: {unscored[0]} before, {unscored[1]} after")
+    sys.stdout.flush()
+
+
+def judge_time(found: Outcome, bars: Bars) -> None:
+    """Bars that every run has to meet."""
+    bars.check(f"{found.name}: first update", found.first_update_s <= 60, f"{found.first_update_s:.0f} s", "<= 60 s")
+    bars.check(f"{found.name}: whole demo", found.total_s <= 600, f"{found.total_s:.0f} s", "<= 600 s")
+
+
+def judge_gain(found: Outcome, bars: Bars) -> None:
+    """Bars of a run that sees."""
+    success, clicks = Gain(found.before.success, found.after.success), Gain(found.before.first_click, found.after.first_click)
+    smaller = min(found.before.success.total, found.after.success.total)
+    bars.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
+    passed = success.value >= 0.2 and success.apart
+    apart = "apart" if success.apart else "not apart"
+    bars.check(f"{found.name}: success", passed, f"{success}, intervals {apart}", ">= 20 points, intervals apart")
+    bars.check(f"{found.name}: first click on target", clicks.value >= 0.1, f"{clicks}", ">= 10 points")
+
+
+def judge_blind(blind: Outcome, seeing: Sequence[Outcome], bars: Bars) -> None:
+    """The blind run against every run that sees."""
+    lost = Gain(blind.before.success, blind.after.success)
+    for found in seeing:
+        won = Gain(found.before.success, found.after.success)
+        passed = lost.value <= won.value / 2 and lost.interval[1] < won.interval[0]
+        figure = f"blind {lost}, seeing {won}"
+        bars.check(f"blind against {found.name}", passed, figure, "at most half, intervals apart")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning"))
+    options = parser.parse_args()
+    print_head()
+    count = options.seeds or (2 if options.full else 1)
+    settings = () if options.full else SHORT
+    bars = Bars()
+    seeing: list[Outcome] = []
+    for seed in range(count):
+        seeing.append(run_demo(f"seed {seed}", options.folder / f"seed-{seed}", [f"seed={seed}", *settings]))
+        print_outcome(seeing[-1])
+    blind = run_demo("blind", options.folder / "blind", ["seed=0", "agent.blind=true"]) if options.full else None
+    if blind is not None:
+        print_outcome(blind)
+    print()
+    for found in seeing:
+        judge_time(found, bars)
+        if options.full:
+            judge_gain(found, bars)
+    if blind is not None:
+        judge_blind(blind, seeing, bars)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
