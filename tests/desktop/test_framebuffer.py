@@ -1,0 +1,117 @@
+"""Pixels read from a dump file in the X server's format."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import numpy as np
+import pytest
+
+from deskhand.desktop.embedded.framebuffer import Framebuffer, PixelHash, changed_box, check_not_black
+from deskhand.errors import FrameError
+
+WIDTH, HEIGHT, COLOURS = 640, 400, 256
+
+
+def dump(path, *, width=WIDTH, height=HEIGHT, bits=32, version=7, byte_order=0, missing=0):
+    """A dump file with a padding of two pixels at the end of each row."""
+    line = (width + 2) * 4
+    words = [
+        160,
+        version,
+        2,
+        24,
+        width,
+        height,
+        0,
+        byte_order,
+        32,
+        0,
+        32,
+        bits,
+        line,
+        4,
+        0xFF0000,
+        0xFF00,
+        0xFF,
+        8,
+        COLOURS,
+        COLOURS,
+    ]
+    header = struct.pack(">25I", *words, width, height, 0, 0, 0).ljust(160, b"\0")
+    path.write_bytes(header + bytes(COLOURS * 12) + bytes(line * height - missing))
+    return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLOURS * 12) if not missing else None
+
+
+def test_the_undefined_byte_is_zero_and_the_padding_is_left_out(tmp_path):
+    pixels = dump(tmp_path / "screen")
+    pixels.reshape(HEIGHT, WIDTH + 2)[:] = 0xAB123456
+    copy = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT).copy()
+    assert copy.shape == (HEIGHT, WIDTH)
+    assert (copy == 0x00123456).all()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 641}, {"height": 399}, {"bits": 16}, {"version": 6}, {"byte_order": 1}, {"missing": 4}]
+)
+def test_a_screen_of_another_form_or_size_never_becomes_a_frame(tmp_path, wrong):
+    dump(tmp_path / "screen", **wrong)
+    with pytest.raises(FrameError):
+        Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)
+
+
+def test_a_black_screen_never_becomes_a_frame():
+    pixels = np.zeros((HEIGHT, WIDTH), np.uint32)
+    with pytest.raises(FrameError, match="black"):
+        check_not_black(pixels)
+    pixels[-1, -1] = 1
+    check_not_black(pixels)
+
+
+def test_a_copy_is_never_torn_while_the_screen_is_being_drawn(tmp_path):
+    live = dump(tmp_path / "screen")
+    framebuffer = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)
+    stop = threading.Event()
+
+    def draw():
+        colour = 1
+        while not stop.is_set():
+            colour += 1
+            for part in np.array_split(live, 64):
+                part[:] = colour
+            stop.wait(0.002)
+
+    painter = threading.Thread(target=draw)
+    painter.start()
+    try:
+        copies = [framebuffer.whole_copy(attempts=50) for _ in range(200)]
+    finally:
+        stop.set()
+        painter.join()
+    whole = [copy for copy in copies if copy is not None]
+    assert len(whole) > 50
+    assert len({int(copy[0, 0]) for copy in whole}) > 3
+    assert all((copy == copy[0, 0]).all() for copy in whole)
+
+
+def test_the_box_of_a_change_is_tight_and_half_open():
+    before = np.ones((HEIGHT, WIDTH), np.uint32)
+    after = before.copy()
+    assert changed_box(before, after) is None
+    after[10, 20] = 5
+    after[30, 7] = 5
+    assert changed_box(before, after) == (7, 10, 21, 31)
+    assert changed_box(None, after) == (0, 0, WIDTH, HEIGHT)
+
+
+def test_the_hash_sees_single_bits_and_exchanged_pixels_and_is_the_same_in_every_process():
+    make = PixelHash(WIDTH, HEIGHT)
+    pixels = np.arange(WIDTH * HEIGHT, dtype=np.uint32).reshape(HEIGHT, WIDTH)
+    first = make(pixels)
+    exchanged = pixels.copy()
+    exchanged[0, 0], exchanged[0, 1] = pixels[0, 1], pixels[0, 0]
+    bit = pixels.copy()
+    bit[100, 100] ^= 1
+    assert len({first, make(exchanged), make(bit)}) == 3
+    assert PixelHash(WIDTH, HEIGHT)(pixels.copy()) == first == "4abe1bc0f80703f0"
