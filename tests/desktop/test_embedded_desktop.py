@@ -28,6 +28,7 @@ from deskhand.actions.ops import (
 )
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded.connection import Connection
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
 
@@ -87,33 +88,38 @@ async def test_an_action_id_is_performed_once(desktop):
     assert await desktop.clipboard() == "x"
 
 
-async def test_only_the_last_64_actions_are_remembered(desktop):
-    frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
-    assert await desktop.perform([Done()], action_id="65") is frames[65]
-    assert await desktop.perform([Done()], action_id="2") is frames[2]
-    assert await desktop.perform([Done()], action_id="0") is not frames[0]
+async def test_only_the_last_64_actions_are_remembered():
+    desktop = EmbeddedDesktop(quiet_ms=1)
+    try:
+        await desktop.reset(SMALL)
+        frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
+        assert await desktop.perform([Done()], action_id="65") is frames[65]
+        assert await desktop.perform([Done()], action_id="2") is frames[2]
+        assert await desktop.perform([Done()], action_id="0") is not frames[0]
+    finally:
+        await desktop.close()
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Click(Point(1001, 10, REL_1000)),
-        Click(at(5, 240)),
-        Key(("ctrl", "nokey")),
-        Key(()),
-        Type("bell\x07"),
-        Wait(31),
-        Wait(float("nan")),
-        Drag((at(1, 1),)),
-        Scroll(0, 10_000),
-        Click(at(1, 1), count=0),
-        Click(at(1, 1), button="upper"),  # type: ignore[arg-type]
-    ],
-)
-async def test_a_bad_op_performs_nothing_of_its_action(desktop, bad):
+BAD_OPS = [
+    Click(Point(1001, 10, REL_1000)),
+    Click(at(5, 240)),
+    Key(("ctrl", "nokey")),
+    Key(()),
+    Type("bell\x07"),
+    Wait(31),
+    Wait(float("nan")),
+    Drag((at(1, 1),)),
+    Scroll(0, 10_000),
+    Click(at(1, 1), count=0),
+    Click(at(1, 1), button="upper"),  # type: ignore[arg-type]
+]
+
+
+async def test_a_bad_op_performs_nothing_of_its_action(desktop):
     before = await desktop.perform([Move(at(100, 100))], action_id="before")
-    with pytest.raises(AgentError):
-        await desktop.perform([Click(Point(10, 10, REL_1000)), bad], action_id="bad")
+    for bad in BAD_OPS:
+        with pytest.raises(AgentError):
+            await desktop.perform([Click(Point(10, 10, REL_1000)), bad], action_id="bad")
     assert (await desktop.observe()).cursor == before.cursor == (100, 100)
 
 
@@ -319,6 +325,13 @@ async def test_a_dead_x_server_is_an_infrastructure_error_and_the_action_stays_u
         await desktop.observe()
     await desktop.reset(SMALL)
     assert (await desktop.observe()).size == (320, 240)
+
+
+async def test_the_x_server_lets_nobody_in_without_its_cookie(desktop):
+    server = desktop._session.x_server
+    Connection(server.name, server.cookie).close()
+    with pytest.raises(InfrastructureError):
+        Connection(server.name, bytes(16))
 
 
 async def test_a_frozen_x_server_is_noticed(desktop, monkeypatch):

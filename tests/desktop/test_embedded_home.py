@@ -59,6 +59,13 @@ def test_a_circle_of_links_ends(home):
         home.read("a")
 
 
+def test_a_file_swapped_for_a_link_after_it_was_looked_at_is_not_read(home, monkeypatch):
+    monkeypatch.setattr(home, "_resolved", home._parts)
+    os.symlink("../secret", home.root / "link")
+    with pytest.raises(PermissionError):
+        home.read("link")
+
+
 def test_a_folder_swapped_for_a_link_is_not_written_through(home):
     outside = home.root.parent / "outside"
     outside.mkdir()

@@ -41,17 +41,25 @@ async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
 
 
 async def test_no_more_than_size_leases_are_out_and_epochs_rise():
-    async with DesktopPool(2, SMALL, spares=0) as pool:
+    started = 0
+
+    class Counted(EmbeddedDesktop):
+        async def reset(self, template):
+            nonlocal started
+            started += 1
+            return await super().reset(template)
+
+    async with DesktopPool(2, SMALL, spares=0, make=Counted) as pool:
         first, second = await pool.lease(), await pool.lease()
         third = asyncio.create_task(pool.lease())
         await asyncio.sleep(0.2)
-        assert not third.done()
+        assert started == 2
         await pool.release(first)
         await pool.release(first)
         assert (await third).epoch > second.epoch > first.epoch
         fourth = asyncio.create_task(pool.lease())
         await asyncio.sleep(0.1)
-        assert not fourth.done()
+        assert started == 3
         fourth.cancel()
 
 
