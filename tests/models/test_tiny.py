@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -90,27 +91,34 @@ def test_a_taught_click_lands_inside_its_rectangle(left: int, top: int, width: i
 
 
 def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_path) -> None:
-    torch.manual_seed(0)
     model, writer, rng = architecture.build_model(TOKENIZER), warm_start.Writer(TOKENIZER), random.Random(0)
     pixels = np.full((192, 256, 3), 90, np.uint8)
     pixels[40:90, 60:130] = (200, 30, 30)
     scene = scenes.Scene("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
-    losses: list[float] = []
-
-    def batches():
-        while True:
-            yield [writer.grounding(scene, 1, rng)]
-
+    inputs, taught_BT = warm_start.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
+    before = float(warm_start.taught_loss(model, inputs, taught_BT).detach())
     warm_start.fit(
         model,
-        batches(),
+        ([writer.grounding(scene, 1, rng)] for _ in itertools.count()),
         Team(0, 1, tmp_path / "meeting"),
-        steps=100,
+        steps=30,
         seconds=600.0,
         pad_id=TOKENIZER.pad_token_id,
         image_pad=writer.image_pad,
         matrix_rate=4e-3,
         other_rate=3e-3,
-        report=lambda step, loss, seconds: losses.append(loss),
+        report=lambda step, loss, seconds: None,
     )
-    assert losses[-1] < 0.5 * losses[0]
+    assert float(warm_start.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
+
+
+def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
+    frame = np.zeros((192, 256, 3), np.uint8)
+    texts = ['{"op":"click","x":520,"y":300}', '{"op":"type","text":"touch apple\\n"}', '{"op":"done"}']
+    demonstration = scenes.Demonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
+    row = warm_start.Writer(TOKENIZER).dictation(
+        demonstration, "In the blue terminal run touch melon", "touch melon\n", random.Random(0)
+    )
+    taught = [token for token, is_taught in zip(row.ids, row.taught, strict=True) if is_taught]
+    assert TOKENIZER.decode(taught) == '{"op":"type","text":"touch melon\\n"}<|im_end|>{"op":"done"}<|im_end|>'
+    assert {piece.shape for piece in row.frames} == {(64, 64, 3)}

@@ -55,8 +55,10 @@ class BuildPlan:
     """Asked of one screenshot in a row."""
     grounding_seconds: float = 2700.0
     imitation_seconds: float = 900.0
-    grounding_share: float = 0.2
+    grounding_share: float = 0.1
     """Batches of grounding rows among those of the imitation stage."""
+    dictation_share: float = 0.4
+    """Batches of dictation rows, four times as many a batch as they are small."""
     processes: int = 2
     rows: int = 12
     """Per process and step."""
@@ -143,7 +145,9 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, stage: Literal["ground
         model.load_state_dict(torch.load(work / "grounding.pt"))
         played = _by_size(pickle.loads((work / "demonstrations.pickle").read_bytes()), lambda one: one.frames[0])
         episodes = _row_batches(played, writer.demonstration, plan.rows, rng)
-        batches, seconds, rates = _mixed(episodes, questions, plan.grounding_share, rng), plan.imitation_seconds, (2e-3, 1.5e-3)
+        dictations = _dictations([one for group in played for one in group], writer, 4 * plan.rows, rng)
+        mixture = _mixed([episodes, questions, dictations], _shares(plan), rng)
+        batches, seconds, rates = mixture, plan.imitation_seconds, (2e-3, 1.5e-3)
 
     def report(step: int, loss: float, elapsed: float) -> None:
         print(f"{stage} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
@@ -183,9 +187,26 @@ def _row_batches(
         yield [write(item) for item in rng.sample(group, min(rows, len(group)))]
 
 
-def _mixed(
-    main: Iterator[list[warm_start.Row]], other: Iterator[list[warm_start.Row]], share: float, rng: random.Random
+def _dictations(
+    played: list[scenes.Demonstration], writer: warm_start.Writer, rows: int, rng: random.Random
 ) -> Iterator[list[warm_start.Row]]:
-    """`main`, with a share of `other` in between."""
+    """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
+    typing = [one for one in played if one.typed]
     while True:
-        yield next(other if rng.random() < share else main)
+        batch = []
+        for one in rng.choices(typing, k=rows):
+            task = basics.make_task(one.family, seed_for("train", DEMONSTRATION_START + rng.randrange(10**7)))
+            batch.append(writer.dictation(one, task.instruction, task.metadata["types"], rng))
+        yield batch
+
+
+def _shares(plan: BuildPlan) -> list[float]:
+    return [1.0 - plan.grounding_share - plan.dictation_share, plan.grounding_share, plan.dictation_share]
+
+
+def _mixed(
+    sources: list[Iterator[list[warm_start.Row]]], shares: list[float], rng: random.Random
+) -> Iterator[list[warm_start.Row]]:
+    """The next batch of a source that is drawn by its share."""
+    while True:
+        yield next(rng.choices(sources, shares)[0])

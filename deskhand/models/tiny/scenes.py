@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deskhand.actions.dialects import deskhand_json
-from deskhand.actions.ops import REL_1000, Click, Done, Op, Point
+from deskhand.actions.ops import REL_1000, Click, Done, Op, Point, Type
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.task import Rect, Task
 
@@ -43,6 +43,11 @@ class Demonstration:
     texts: list[str]
     noise: str
     value: float
+
+    @property
+    def typed(self) -> bool:
+        """Whether it types text."""
+        return any(isinstance(op, Type) for text in self.texts for op in deskhand_json.parse(text))
 
 
 def click_text(rect: Rect, width: int, height: int, rng: random.Random) -> str:

@@ -15,9 +15,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.ops import Type
 from deskhand.models.tiny.architecture import MERGE, PATCH_PX
 from deskhand.models.tiny.scenes import Demonstration, Scene, click_text
 from deskhand.models.tiny.team import Team
+
+PIECE_PX = 64
 
 
 @dataclass
@@ -72,6 +76,21 @@ class Writer:
         row = Row()
         for frame, text in zip(demonstration.frames, demonstration.texts, strict=True):
             self.turn(row, frame, demonstration.instruction, text)
+        return row
+
+    def dictation(self, demonstration: Demonstration, instruction: str, typed: str, rng: random.Random) -> Row:
+        """An episode that types, with another instruction, on small pieces of its screenshots: copying, taught cheaply.
+
+        The first answer is context only: a piece of the screen does not show where to click.
+        """
+        row = Row()
+        for number, (frame, text) in enumerate(zip(demonstration.frames, demonstration.texts, strict=True)):
+            top, left = (rng.randrange(extent - PIECE_PX + 1) for extent in frame.shape[:2])
+            piece = frame[top : top + PIECE_PX, left : left + PIECE_PX]
+            types = any(isinstance(op, Type) for op in deskhand_json.parse(text))
+            self.turn(row, piece, instruction, deskhand_json.emit([Type(typed)]) if types else text)
+            if number == 0:
+                row.taught = [0] * len(row.taught)
         return row
 
 

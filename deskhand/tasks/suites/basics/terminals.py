@@ -106,7 +106,7 @@ def run_command(seed: int) -> Task:
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
         groundings=scene.groundings,
         rearrange=scene.rearrange,
-        metadata={"colours": scene.colours, "target": scene.target},
+        metadata={"colours": scene.colours, "target": scene.target, "types": command + "\n"},
     )
 
 
