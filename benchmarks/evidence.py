@@ -49,7 +49,7 @@ def run(name: str, pages: Path) -> int:
     head["exit code"] = str(process.returncode)
     pages.mkdir(parents=True, exist_ok=True)
     table = "\n".join(f"- {key}: {value}" for key, value in head.items())
-    partial = pages / f"{name}.md.partial"
+    partial = pages / f"{name}.md.part"
     partial.write_text(f"# {name}\n\n{table}\n\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n", encoding="utf-8")
     partial.rename(pages / f"{name}.md")
     return process.returncode
