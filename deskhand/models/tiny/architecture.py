@@ -37,7 +37,7 @@ PREPROCESSOR = {
 
 def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
     """The configuration for a tokeniser."""
-    token = tokenizer.convert_tokens_to_ids
+    token: Any = tokenizer.convert_tokens_to_ids
     return Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -84,7 +84,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen3VLFor
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(build_config(tokenizer)).float()
     with torch.no_grad():
-        table = model.get_input_embeddings().weight
+        table: Any = model.get_input_embeddings().weight
         ids = torch.tensor(tokenizer.convert_tokens_to_ids(list(NUMBERS)))
         values = torch.arange(len(NUMBERS)) / 1000
         table[ids] = 0.5 * table[ids] + table.std() * fourier_features(values, HIDDEN, seed)

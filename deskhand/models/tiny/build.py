@@ -134,7 +134,7 @@ def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
 
 def _train_stage(team: Team, plan: BuildPlan, work: Path, stage: Literal["grounding", "imitation"]) -> None:
     """One member's part of a stage; rank 0 writes `<stage>.pt`."""
-    tokenizer = build_tokenizer(corpus(plan.families))
+    tokenizer: Any = build_tokenizer(corpus(plan.families))
     model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.Writer(tokenizer)
     rng = random.Random(f"{plan.seed}:{stage}:{team.rank}")
     screens = _by_size(pickle.loads((work / "scenes.pickle").read_bytes()), lambda scene: scene.pixels)

@@ -85,8 +85,8 @@ async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> 
     frame = await desktop.observe()
     step = 0
     async for ops in task.oracle(desktop):
-        missed = wrong is not None and step == 0
-        text = click_text(wrong, task.width, task.height, rng) if missed else policy_text(ops, task, rng)
+        missed = wrong if step == 0 else None
+        text = click_text(missed, task.width, task.height, rng) if missed else policy_text(ops, task, rng)
         frames.append(frame.rgb())
         texts.append(text)
         performed = deskhand_json.parse(text)

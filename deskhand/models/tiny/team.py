@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing.spawn import spawn
 
 
 class Team:
@@ -45,7 +46,7 @@ class Team:
 def run_team(size: int, work: Callable[..., None], *arguments: Any) -> None:
     """Run `work(team, *arguments)` in `size` new processes of one torch thread each, and wait. Raises what a member raised."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
+        spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
 
 
 def _member(rank: int, size: int, meeting_point: Path, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
