@@ -284,7 +284,8 @@ def _work(config: Config, run: Run) -> None:
     if done.before and done.after:
         from rich.console import Console
 
-        Console().print(comparison(done.before, done.after))
+        console = Console()
+        console.print(comparison(done.before, done.after), width=None if console.is_terminal else 120)
     print(f"report: {(run.folder / 'report.html').resolve()}")
 
 

@@ -125,7 +125,10 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
             await _train(config, run, pool, progress, display)
             last = run.checkpoint()
         if config.evaluation.episodes and last is not None:
-            after = await evaluate_step(config, run, pool, last.step, display)
+            if last.step:
+                after = await evaluate_step(config, run, pool, last.step, display)
+            else:
+                display.say("no step was taken; only the version before training is evaluated")
             before = await evaluate_step(config, run, pool, 0, display)
     return Finished(last.step if last else 0, before, after)
 

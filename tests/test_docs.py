@@ -68,8 +68,9 @@ def test_every_link_and_file_named_in_the_docs_is_there(page: Path) -> None:
 
 
 def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
-    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:24])
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:16])
     assert "Deskhand trains vision-language models to use a computer" in first_screen
+    assert re.search(r"!\[.+\]\(docs/images/.+\.png\)", first_screen)
     assert "make demo" in first_screen
     assert "make test" in first_screen
 
