@@ -81,10 +81,9 @@ class Groups:
         self.live: dict[str, Group] = {}
         """Open and waiting groups, oldest first."""
 
-    def restore(self, groups: Iterable[tuple[str, int, str, list[EpisodeResult]]]) -> None:
-        """Take over groups of an earlier process: (id, number, "open" or "waiting", scored members)."""
-        for name, number, state, scored in sorted(groups, key=lambda entry: entry[1]):
-            members = max((result.member for result in scored), default=-1) + 1
+    def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
+        """Take over groups of an earlier process: (id, number, "open" or "waiting", members ever started, scored members)."""
+        for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
             group = Group(name, number, self.make_task(number), self.size, self.max_refills, members, 0, list(scored))
             group.state = "waiting" if state == "waiting" else "open"
             self.live[name] = group

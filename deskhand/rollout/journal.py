@@ -139,7 +139,7 @@ class Journal:
             self.ledger.check(await asyncio.to_thread(self.run.count_states))
             return self.ledger.line()
 
-    def recover(self) -> list[tuple[str, int, str, list[EpisodeResult]]]:
+    def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
         """After a kill: count what was in flight as cancelled and return the groups that go on, for `Groups.restore`."""
         lost = self.ledger.in_flight
         self.ledger.lose("cancelled", lost)
@@ -148,6 +148,7 @@ class Journal:
         found = []
         for group in self.run.groups():
             if group.state != "closed":
-                scored = [load_result(self.run, row.id) for row in self.run.episodes(TRAIN, "waiting", group.id)]
-                found.append((group.id, group.number, group.state, scored))
+                rows = self.run.episodes(TRAIN, group_id=group.id)
+                scored = [load_result(self.run, row.id) for row in rows if row.state == "waiting"]
+                found.append((group.id, group.number, group.state, len(rows), scored))
         return found

@@ -89,7 +89,7 @@ def test_restored_groups_go_on_where_they_were():
         results.result(0.0, episode_id="b", group_id="g", member=4),
     ]
     it = groups(size=3, limit=2)
-    it.restore([("w", 1, "waiting", []), ("g", 0, "open", members)])
+    it.restore([("w", 1, "waiting", 0, []), ("g", 0, "open", 5, members)])
     assert [group.id for group in it.live.values()] == ["g", "w"]
     ticket = take(it)
     assert (ticket.group_id, ticket.member) == ("g", 5)

@@ -107,10 +107,14 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         assert books["in_flight"] == 0
         assert books["unscored"]["cancelled"] > 0
         at = parts.run.checkpoint().step
+        unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
+        assert unfinished
     async with assembly.assembled(folder, assembly.small(steps=at + 1), progress=progress) as parts:
         await parts.loop.run()
         assert parts.run.books()["started"] > books["started"]
         assert said[-1] == at + 1
+        left = {group.id for group in parts.run.groups() if group.state != "closed"}
+        assert left == set(parts.loop.source.groups.live), "a group of the earlier process was forgotten"
 
 
 async def test_two_processes_cannot_train_one_run(tmp_path):
