@@ -93,7 +93,7 @@ async def steps_and_memory(template: Template, repetitions: int) -> None:
         await desktop.observe()
         durations, settled = [], []
         for index in range(repetitions):
-            x = window.x + window.width // 4 + 10 * (index % 2)
+            x = window.x + window.width // 4 + 40 * (index % 3)
             start = time.perf_counter()
             point = Point(x, window.y + window.height // 2, screen_px(*frame_size(template)))
             frame = await desktop.perform([Click(point)], action_id=str(index))
@@ -123,7 +123,7 @@ async def resets(template: Template, repetitions: int) -> None:
     warm = []
     async with DesktopPool(1, template, spares=1) as pool:
         for _ in range(repetitions):
-            await asyncio.sleep(0.5)
+            await pool.prepared()
             start = time.perf_counter()
             lease = await pool.lease()
             await lease.desktop.reset(template)

@@ -62,6 +62,12 @@ class DesktopPool:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
+    async def prepared(self) -> int:
+        """Wait for what runs in the background; returns how many spares can be handed out at once."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        return len(self._ready)
+
     async def start(self) -> None:
         """Start the first desktop: a machine that cannot run any says so at once, by `ConfigError` or `InfrastructureError`."""
         self._ready.append((self.template, await self._started(self.template)))
@@ -166,5 +172,4 @@ class DesktopPool:
         self._ready.clear()
         self._leased.clear()
         await asyncio.gather(*(desktop.close() for desktop in desktops), return_exceptions=True)
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        await self.prepared()

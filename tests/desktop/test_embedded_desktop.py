@@ -157,6 +157,19 @@ async def test_a_template_that_cannot_be_is_a_config_error(template):
     await desktop.close()
 
 
+async def test_namespaces_that_the_machine_does_not_allow_are_refused_and_named(monkeypatch):
+    refusal = ("plain", "bubblewrap is not installed (apt-get install bubblewrap)")
+    monkeypatch.setattr("deskhand.desktop.embedded.desktop.available_isolation", lambda: refusal)
+    desktop = EmbeddedDesktop(isolation="namespaces")
+    with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
+        await desktop.reset(SMALL)
+    await desktop.close()
+    fallback = EmbeddedDesktop()
+    await fallback.reset(SMALL)
+    assert fallback.isolation == "plain"
+    await fallback.close()
+
+
 async def test_the_same_pixels_have_the_same_hash_and_a_change_shows_its_box(desktop):
     first = await desktop.perform([Move(at(50, 50))], action_id="a")
     second = await desktop.perform([Move(at(150, 100))], action_id="b")

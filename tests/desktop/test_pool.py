@@ -27,7 +27,7 @@ async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
     async with DesktopPool(2, SMALL, spares=1) as pool:
         seen: set[int] = set()
         for _ in range(4):
-            await until(lambda: len(pool._ready) == 1)
+            assert await pool.prepared() == 1
             start = time.monotonic()
             lease = await pool.lease()
             frame = await lease.desktop.reset(SMALL)

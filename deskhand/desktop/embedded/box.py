@@ -52,9 +52,10 @@ def available_isolation() -> tuple[Isolation, str]:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
     command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
-        return "plain", f"bubblewrap cannot make namespaces here ({probe.stderr.strip().splitlines()[-1:] or ['no message']})"
+        message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
+        return "plain", f"bubblewrap cannot make namespaces here ({message})"
     return "namespaces", "bubblewrap"
 
 

@@ -37,10 +37,7 @@ class EmbeddedDesktop:
     def __init__(
         self, *, label: str | None = None, isolation: Isolation | None = None, quiet_ms: float = 60.0, cap_s: float = 2.0
     ) -> None:
-        available, reason = available_isolation()
-        if isolation == "namespaces" and available != "namespaces":
-            raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
-        self.isolation: Isolation = isolation or available
+        self._wanted_isolation: Isolation | None = isolation
         self.label = label or secrets.token_hex(6)
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
@@ -51,6 +48,11 @@ class EmbeddedDesktop:
         self._done: OrderedDict[str, Frame | None] = OrderedDict()  # None: begun and not finished
         self._untouched: Frame | None = None
         self._closed = False
+
+    @property
+    def isolation(self) -> Isolation:
+        """What keeps the guests apart from the host. Blocks for some milliseconds when no desktop has been reset yet."""
+        return self._wanted_isolation or available_isolation()[0]
 
     async def _call(self, function: Callable[[], Result], budget_s: float) -> Result:
         """Run on the worker; when it does not come back the X server is ended, which makes it come back with an error."""
@@ -88,6 +90,9 @@ class EmbeddedDesktop:
 
         def build() -> Frame:
             self._end_session()
+            available, reason = available_isolation()
+            if self.isolation == "namespaces" != available:
+                raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
             self._session = Session(self.label, template, self.isolation)
             self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
             with x_errors("starting"):

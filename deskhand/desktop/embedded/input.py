@@ -24,7 +24,7 @@ _VENDOR_SYMBOLS = 0x1008  # keys for sound, browsers, mail...: those that have n
 _NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
 _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
-_SAME_PLACE_PX = 12
+_SAME_PLACE_PX = 6
 DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
 
