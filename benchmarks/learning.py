@@ -36,9 +36,9 @@ class Outcome:
     episodes: int
     """Training episodes that were scored."""
     first_update_s: float
-    """From the start of the command until the first update was stored."""
+    """From the start of the command until the first update was stored; infinite when none was made."""
     training_s: float
-    """From the start of the command until the last update was stored."""
+    """From the start of the command until the last checkpoint was stored."""
     total_s: float
 
 
@@ -88,17 +88,18 @@ def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
 
 
 def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
-    """Read a finished run. `began_at`: seconds since the epoch."""
+    """Read a finished run; one that made no update (every group's rewards were equal) has gained nothing, and its version 0 stands
+    for both sides. `began_at`: seconds since the epoch."""
     first, last = run.checkpoint(1), run.checkpoint()
-    if first is None or last is None:
-        raise SystemExit(f"{run.folder} holds no update")
+    if last is None:
+        raise SystemExit(f"{run.folder} holds no checkpoint")
     return Outcome(
         name=name,
         before=report_of(run, "version-0"),
         after=report_of(run, f"version-{last.version}"),
         steps=last.step,
         episodes=sum(row.reward is not None for row in run.episodes(TRAIN)),
-        first_update_s=first.created_at - began_at,
+        first_update_s=first.created_at - began_at if first else math.inf,
         training_s=last.created_at - began_at,
         total_s=total_s,
     )

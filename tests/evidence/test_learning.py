@@ -8,7 +8,7 @@ from shipped import needs_weights
 from benchmarks import learning
 from benchmarks.bars import Bars
 from deskhand.rollout.evaluate import Rate, Report
-from deskhand.store.run import Run
+from deskhand.store.run import Checkpoint, EpisodeRow, Run
 
 
 def report(hits: int, clicks: int, total: int = 210) -> Report:
@@ -53,6 +53,20 @@ def test_each_bar_can_be_missed(worse, bar):
 
 def test_a_blind_run_that_gains_more_than_half_is_noticed():
     assert missed(blind=replace(BLIND, after=report(60, 40))) == ["blind against seed 0"]
+
+
+def test_a_run_without_an_update_has_gained_nothing_and_misses_the_bar_of_the_first_update(tmp_path):
+    with Run.create(tmp_path / "run", {}) as run:
+        run.commit(books={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
+        row = EpisodeRow("e", "version-0", None, 0, "t", "family", 1, "held_out", "in_flight")
+        run.start_episode(row)
+        run.finish_episode(replace(row, state="scored", value=1.0, reward=1.0, first_click=True), {}, b"")
+        found = learning.outcome_of("blind", run, 990.0, 20.0)
+    assert found.steps == 0
+    assert learning.Gain(found.before.success, found.after.success).value == 0
+    bars = Bars()
+    learning.judge_time(found, bars)
+    assert bars.missed == ["blind: first update"]
 
 
 @needs_weights
