@@ -135,7 +135,7 @@ async def see(desktop: StagedDesktopLike, match: str, find: Find, what: str, tim
             raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s; did its program start well?")
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 3.0) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 2.0) -> None:
     """Wait, as a person does, until the program has followed. Returns at `timeout_s` in any case: the judge has the last word."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
