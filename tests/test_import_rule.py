@@ -183,6 +183,14 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
         for name in imported(path.read_text(), set(modules()))
         if name.split(".")[0] not in allowed
     }
+    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"tests", "benchmarks"}
+    wrong |= {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for folder in ("tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in imported(path.read_text(), set(modules()))
+        if name.split(".")[0] not in allowed | helpers
+    }
     assert not wrong, "\n".join(sorted(wrong))
     used = {name.split(".")[0] for path in modules().values() for name in imported(path.read_text(), set(modules()))}
     core = {requirement.split(">=")[0].lower() for requirement in project["dependencies"]}
