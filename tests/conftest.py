@@ -1,11 +1,16 @@
-"""Prints, at the end of every run, the minutes that each folder of tests took."""
+"""Prints, at the end of every run, the minutes that each folder of tests took; and Ctrl-C means Ctrl-C, also in the background."""
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from pathlib import PurePosixPath
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs with SIGINT ignored, and programs that the tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _seconds_by_folder: dict[str, float] = defaultdict(float)
 _tests_by_folder: dict[str, int] = defaultdict(int)
