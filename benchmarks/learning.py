@@ -22,7 +22,7 @@ from benchmarks.bars import ROOT, Bars, print_head
 from deskhand.rollout.evaluate import Rate, Report, report_of
 from deskhand.store.run import TRAIN, Run
 
-SHORT = ("loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.desktops=4", "evaluation.episodes=12")
+SHORT = ("minutes=30", "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.desktops=4", "evaluation.episodes=12")
 
 
 @dataclass(frozen=True)
