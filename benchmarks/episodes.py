@@ -42,7 +42,7 @@ from deskhand.rollout.journal import Journal
 from deskhand.rollout.loop import TrainingSource
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
-from deskhand.rollout.scheduler import Scheduler
+from deskhand.rollout.scheduler import Scheduler, settled_memory
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
@@ -199,13 +199,13 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
     owner = runtime()
     before = set(processes.descendants(os.getpid()))
     began = time.monotonic()
-    with watched() as watch:
-        async with staged(folder, families, desktops) as stage:
+    async with staged(folder, families, desktops) as stage:
+        with settled_memory(), watched() as watch:
             results, _ = await stage.play(count)
-            try:
-                books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
-            except RecordError as error:
-                books, close = str(error), False
+        try:
+            books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
+        except RecordError as error:
+            books, close = str(error), False
     left = {*processes.descendants(os.getpid()), *processes.labelled(processes.OWNER_LABEL, owner.token)} - before
     return Found(
         episodes=len(results),

@@ -26,6 +26,7 @@ from deskhand.rollout.evaluate import Report, evaluate
 from deskhand.rollout.loop import Progress, TrainingLoop
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
+from deskhand.rollout.scheduler import settled_memory
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
@@ -140,7 +141,8 @@ async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[
             training_task(config),
             progress=progress,
         )
-        await loop.run()
+        with settled_memory():
+            await loop.run()
 
 
 def evaluation_name(version: int) -> str:

@@ -8,9 +8,11 @@ that wait. A stretch of nothing but outages ends the run instead of going on for
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from deskhand.errors import InfrastructureError
@@ -20,6 +22,20 @@ from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Unscored
 
 RATE_WINDOW_S = 60.0
+
+
+@contextmanager
+def settled_memory() -> Iterator[None]:
+    """Collect garbage now, and let collections inside pass over what is alive: enter it when everything is loaded.
+
+    A full collection in a process that holds torch and transformers stops the event loop for a fifth of a second.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class Source(Protocol):

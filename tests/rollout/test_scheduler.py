@@ -1,6 +1,7 @@
 """Many episodes at once: nobody waits for a slow desktop, everything is accounted for."""
 
 import asyncio
+import gc
 import time
 import uuid
 
@@ -10,7 +11,7 @@ import results
 
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import Ticket
-from deskhand.rollout.scheduler import Scheduler
+from deskhand.rollout.scheduler import Scheduler, settled_memory
 from deskhand.tasks.outcome import Unscored
 
 
@@ -125,3 +126,12 @@ async def test_places_that_wait_are_woken_by_news():
     await asyncio.wait_for(running, 5)
     assert time.monotonic() - began < 2
     assert scheduler.episodes_ended == source.started >= 1
+
+
+def test_settled_memory_is_passed_over_by_collections_until_the_end():
+    kept = [{"number": number} for number in range(1000)]
+    with settled_memory():
+        assert gc.get_freeze_count() >= len(kept)
+        assert not any(item is kept for item in gc.get_objects())
+    assert gc.get_freeze_count() == 0
+    assert any(item is kept for item in gc.get_objects())
