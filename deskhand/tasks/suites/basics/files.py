@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 
-from deskhand.actions.ops import Done, Key, Op, Type
+from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
 from deskhand.tasks.suites.basics.screen import (
     HEIGHT,
@@ -45,6 +45,8 @@ STEMS = (
 ENDINGS = (".txt", ".log", ".md", ".csv")
 SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
 VIEWS: tuple[View, ...] = ("icon", "compact")
+SELECTION_DELAY_S = 0.4
+"""pcmanfm tells itself of a change of the selection this late at most; until then Return opens what was selected before."""
 
 PCMANFM = """[config]
 bm_open_method=0
@@ -256,7 +258,7 @@ def move_file(seed: int) -> Task:
         boxes = await scene.items(desktop)
         yield [click_in(boxes[scene.target])]
         yield [Key(("ctrl", "x"))]
-        yield [click_in(boxes[goal])]
+        yield [click_in(boxes[goal]), Wait(SELECTION_DELAY_S)]
         yield [Key(("Return",))]
         await desktop.wait_window(goal)
         yield [Key(("ctrl", "v"))]
