@@ -119,41 +119,48 @@ def _description(task: Task) -> tuple[object, ...]:
     return task.id, task.instruction, task.template, task.tier, size, milestones, task.metadata
 
 
-async def lint_live(family: Family, seeds: Iterable[int], lease: Lease) -> list[str]:
-    """What is wrong with the tasks when they are played, one line each. The two plays of a seed run side by side.
+async def lint_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_by_side: int = 4) -> list[str]:
+    """What is wrong with the tasks when they are played, one line each. At most `side_by_side` desktops are leased at a time.
 
-    Raises what desktops and programs raise once both have ended (`InfrastructureError`).
+    Raises what desktops and programs raise once all plays have ended (`InfrastructureError`).
     """
+    places = asyncio.Semaphore(side_by_side)
 
     async def played(task: Task, policy: Policy) -> Trial | Exception:
-        try:
-            async with lease(task) as desktop:
-                return await play(task, desktop, policy)
-        except Exception as error:
-            return error
+        async with places:
+            try:
+                async with lease(task) as desktop:
+                    return await play(task, desktop, policy)
+            except Exception as error:
+                return error
 
+    tasks = [family.generate(seed) for seed in seeds]
+    solved = asyncio.gather(*(played(task, oracle) for task in tasks))
+    wrong = asyncio.gather(*(played(task, misled) for task in tasks))
+    pairs = zip(tasks, await solved, await wrong, strict=True)
+    return [problem for task, good, bad in pairs for problem in _problems(task, good, bad)]
+
+
+def _problems(task: Task, solved: Trial | Exception, wrong: Trial | Exception) -> list[str]:
+    """What is wrong by an oracle's trial and a misled one. Raises what they raised, unless it is the task's fault."""
+    where = f"{task.family} seed {task.seed}"
+    if isinstance(solved, ConfigError):
+        return [str(solved)]
+    if isinstance(solved, Exception):
+        raise solved
+    if isinstance(wrong, Exception):
+        raise wrong
     problems: list[str] = []
-    for seed in seeds:
-        task = family.generate(seed)
-        solved, wrong = await asyncio.gather(played(task, oracle), played(task, misled))
-        if isinstance(solved, ConfigError):
-            problems.append(str(solved))
-            continue
-        if isinstance(solved, Exception):
-            raise solved
-        if isinstance(wrong, Exception):
-            raise wrong
-        where = f"{family.name} seed {seed}"
-        if solved.value != 1.0:
-            problems.append(f"{where}: the oracle scores {_words(solved.outcome)}, not 1")
-        if solved.steps > task.max_steps:
-            problems.append(f"{where}: the oracle takes {solved.steps} steps, max_steps is {task.max_steps}")
-        if solved.first_click_on_target is False:
-            problems.append(f"{where}: the oracle's first click is outside the rectangle that targets() gives")
-        if solved.baseline != 0.0:
-            problems.append(f"{where}: doing nothing scores {solved.baseline:g}, not 0")
-        if wrong.value is None or wrong.value >= 1.0:
-            problems.append(f"{where}: the oracle with its first click on another thing scores {_words(wrong.outcome)}")
+    if solved.value != 1.0:
+        problems.append(f"{where}: the oracle scores {_words(solved.outcome)}, not 1")
+    if solved.steps > task.max_steps:
+        problems.append(f"{where}: the oracle takes {solved.steps} steps, max_steps is {task.max_steps}")
+    if solved.first_click_on_target is False:
+        problems.append(f"{where}: the oracle's first click is outside the rectangle that targets() gives")
+    if solved.baseline != 0.0:
+        problems.append(f"{where}: doing nothing scores {solved.baseline:g}, not 0")
+    if wrong.value is None or wrong.value >= 1.0:
+        problems.append(f"{where}: the oracle with its first click on another thing scores {_words(wrong.outcome)}")
     return problems
 
 

@@ -66,7 +66,7 @@ async def test_copying_is_not_moving() -> None:
     assert await value_of(task, edited(lambda i, ops: [Key(("ctrl", "c"))] if ops == [Key(("ctrl", "x"))] else ops)) == 0.0
 
 
-@pytest.mark.parametrize("family", ["editor_append", "editor_replace", "code_copy"])
+@pytest.mark.parametrize("family", ["editor_append", "code_copy"])
 async def test_what_was_not_saved_does_not_count(family: str) -> None:
     task = make_task(family, 3)
     assert await value_of(task, edited(lambda i, ops: None if ops == [Key(("ctrl", "s"))] else ops)) == 0.0
