@@ -129,8 +129,11 @@ class Checkpoints:
         shutil.rmtree(old, ignore_errors=True)
 
     def _prune(self) -> None:
+        """Remove what is no longer kept: out of sight in one rename first, so that a kill leaves no half of a checkpoint."""
         for step in [step for step in self.steps() if step != 0][: -self.keep]:
-            shutil.rmtree(self.path(step), ignore_errors=True)
+            self.path(step).rename(self.folder / f".pruned-{self.path(step).name}")
+        for left in self.folder.glob(".pruned-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def verify(folder: Path) -> dict[str, Any]:
