@@ -83,6 +83,16 @@ def test_pipes_and_devices_are_refused_and_do_not_block(home):
         home.write("pipe", b"x")
 
 
+def test_what_is_refused_leaves_no_descriptor_open(home):
+    os.mkfifo(home.root / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("inside", "pipe", "inside/none", "inside/file.txt/x"):
+        for _ in range(10):
+            with pytest.raises((PermissionError, FileNotFoundError)):
+                home.read(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_file_larger_than_the_bound_is_refused(home):
     home.write("big", b"x" * 101)
     assert len(home.read("big", limit=101)) == 101

@@ -99,10 +99,10 @@ class Home:
             if error.errno in (errno.ENOTDIR, errno.ENOENT):
                 raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
             raise PermissionError(error.errno, "not a regular file of the guest's home", path) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, "not a regular file", path)
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise PermissionError(errno.EPERM, "not a regular file", path)
             data = file.read(limit + 1)
         if len(data) > limit:
             raise PermissionError(errno.EFBIG, f"larger than {limit} bytes", path)
