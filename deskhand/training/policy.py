@@ -47,6 +47,8 @@ class Policy:
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
         self.lock = threading.Lock()
+        if not self.config.train_vision:
+            unwrap(model).model.visual.requires_grad_(False)
         if self.config.adapter is not None:
             inject_adapter(unwrap(model), self.config.adapter)
 

@@ -123,9 +123,7 @@ def test_rows_without_images_train_too(policy):
 
 
 def test_a_frozen_tower_gets_no_gradient_and_the_rest_is_unchanged(make_policy, world):
-    free, frozen = make_policy(), make_policy()
-    for parameter in frozen.model.model.visual.parameters():
-        parameter.requires_grad_(False)
+    free, frozen = make_policy(), make_policy(train_vision=False)
     for policy in (free, frozen):
         gradient(policy, rows(world), world.images)
     assert all(parameter.grad is None for parameter in frozen.model.model.visual.parameters())
