@@ -28,7 +28,7 @@ class PolicyConfig(_Settings):
     image_patches: int = Field(default=16384, ge=1)
     """Patches whose tower activations are kept for the backward pass; more images are encoded a second time instead."""
     train_vision: bool = True
-    """False freezes the vision tower: about a third of a step's time less for the policy in the box. Adapters always freeze it."""
+    """False freezes the vision tower. Adapters always freeze it."""
     adapter: AdapterConfig | None = None
 
 
