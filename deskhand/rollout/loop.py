@@ -166,8 +166,8 @@ class TrainingLoop:
         training = asyncio.create_task(self._train())
         try:
             await asyncio.wait({rollouts, training}, return_when=asyncio.FIRST_COMPLETED)
-            self.source.exhausted = True
         finally:
+            self.source.exhausted = True
             for work in (training, rollouts):
                 work.cancel()
             results = await asyncio.gather(training, rollouts, return_exceptions=True)

@@ -376,3 +376,25 @@ async def test_the_event_loop_never_waits_for_a_desktop():
     await desktop.close()
     watcher.cancel()
     assert longest < 0.1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancellation_that_comes_as_a_call_ends_is_not_lost(turns):
+    """Otherwise Ctrl-C leaves an episode running now and then, and the run waits for it for ever."""
+    desktop = EmbeddedDesktop()
+
+    async def episode():
+        await desktop._call(lambda: None, 1.0)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(episode())
+    await asyncio.sleep(0)
+    time.sleep(0.05)  # noqa: ASYNC251 the worker ends while the loop looks away; its news then needs some turns of the loop
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=5)
+    task.cancel()
+    assert ended
+    assert task.cancelled()
+    await desktop.close()

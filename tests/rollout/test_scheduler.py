@@ -123,7 +123,8 @@ async def test_places_that_wait_are_woken_by_news():
     source.open = True
     began = time.monotonic()
     scheduler.changed()
-    await asyncio.wait_for(running, 5)
+    async with asyncio.timeout(5):
+        await running
     assert time.monotonic() - began < 2
     assert scheduler.episodes_ended == source.started >= 1
 

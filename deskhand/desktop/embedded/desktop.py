@@ -62,7 +62,8 @@ class EmbeddedDesktop:
         waiting = asyncio.wrap_future(future)
         waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
         try:
-            return await asyncio.wait_for(asyncio.shield(waiting), budget_s + ANSWER_MARGIN_S)
+            async with asyncio.timeout(budget_s + ANSWER_MARGIN_S):
+                return await asyncio.shield(waiting)
         except TimeoutError:
             if future.done():
                 raise
