@@ -2,8 +2,8 @@
 
 1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
 2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
-3. *grounding*: a fresh model learns where things are, many questions a screenshot;
-4. *imitation*: the model learns the episodes, so that it succeeds often but far from always: what is left is for RL.
+3. *grounding*: a fresh model learns where things are, many questions a screenshot, and what follows a first click;
+4. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest is for RL.
 
 What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
 """
@@ -23,6 +23,7 @@ import torch
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.models.patches import embed_patches_by_product
 from deskhand.models.tiny import architecture, scenes, warm_start
 from deskhand.models.tiny.team import Team, run_team
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -39,11 +40,10 @@ Say = Callable[[str], None]
 class BuildPlan:
     """Sizes and times of a build; the defaults are those of the shipped weights."""
 
-    families: tuple[str, ...] = ("terminal_run", "terminal_close", "dialog_choice", "calculator_number")
+    families: tuple[str, ...] = ("terminal_run", "terminal_close", "calculator_number")
     seed: int = 0
     scenes: tuple[tuple[str, int, int], ...] = (
-        ("terminal_run", 110, 16),
-        ("dialog_choice", 130, 12),
+        ("terminal_run", 120, 16),
         ("calculator_number", 6, 120),
     )
     """(family, stagings, placements of its windows per staging)."""
@@ -53,12 +53,12 @@ class BuildPlan:
     """Share of demonstrations whose first click is wrong."""
     questions: int = 6
     """Asked of one screenshot in a row."""
-    grounding_seconds: float = 2700.0
+    grounding_seconds: float = 1800.0
     imitation_seconds: float = 900.0
-    grounding_share: float = 0.1
-    """Batches of grounding rows among those of the imitation stage."""
-    dictation_share: float = 0.4
-    """Batches of dictation rows, four times as many a batch as they are small."""
+    grounding_mixture: tuple[float, float, float] = (0.15, 0.75, 0.10)
+    """Shares of the batches of episodes, questions and dictation; the episodes' first clicks are not taught."""
+    imitation_mixture: tuple[float, float, float] = (0.50, 0.25, 0.25)
+    """The same in the last stage; here the questions' first answers are not taught, so that the noise stays as it was played."""
     processes: int = 2
     rows: int = 12
     """Per process and step."""
@@ -136,25 +136,37 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, stage: Literal["ground
     """One member's part of a stage; rank 0 writes `<stage>.pt`."""
     tokenizer: Any = build_tokenizer(corpus(plan.families))
     model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.Writer(tokenizer)
-    rng = random.Random(f"{plan.seed}:{stage}:{team.rank}")
+    embed_patches_by_product(model)
+    rng, common = random.Random(f"{plan.seed}:{stage}:{team.rank}"), random.Random(f"{plan.seed}:{stage}")
     screens = _by_size(pickle.loads((work / "scenes.pickle").read_bytes()), lambda scene: scene.pixels)
-    questions = _row_batches(screens, lambda scene: writer.grounding(scene, plan.questions, rng), plan.rows, rng)
-    if stage == "grounding":
-        batches, seconds, rates = questions, plan.grounding_seconds, (4e-3, 3e-3)
-    else:
+    played = _by_size(pickle.loads((work / "demonstrations.pickle").read_bytes()), lambda one: one.frames[0])
+
+    def question(scene: scenes.Scene) -> warm_start.Row:
+        row = writer.grounding(scene, plan.questions, rng)
+        return row if stage == "grounding" else warm_start.first_untaught(row)
+
+    def episode(one: scenes.Demonstration) -> warm_start.Row:
+        row = writer.demonstration(one)
+        return row if stage == "imitation" else warm_start.first_untaught(row)
+
+    if stage == "imitation":
         model.load_state_dict(torch.load(work / "grounding.pt"))
-        played = _by_size(pickle.loads((work / "demonstrations.pickle").read_bytes()), lambda one: one.frames[0])
-        episodes = _row_batches(played, writer.demonstration, plan.rows, rng)
-        dictations = _dictations([one for group in played for one in group], writer, 4 * plan.rows, rng)
-        mixture = _mixed([episodes, questions, dictations], _shares(plan), rng)
-        batches, seconds, rates = mixture, plan.imitation_seconds, (2e-3, 1.5e-3)
+    sources = [
+        _row_batches(played, episode, plan.rows, rng, common),
+        _row_batches(screens, question, plan.rows, rng, common),
+        _dictations([one for group in played for one in group], writer, 4 * plan.rows, rng),
+    ]
+    if stage == "grounding":
+        shares, seconds, rates = plan.grounding_mixture, plan.grounding_seconds, (4e-3, 3e-3)
+    else:
+        shares, seconds, rates = plan.imitation_mixture, plan.imitation_seconds, (2e-3, 1.5e-3)
 
     def report(step: int, loss: float, elapsed: float) -> None:
         print(f"{stage} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
 
     warm_start.fit(
         model,
-        batches,
+        _mixed(sources, shares, common),
         team,
         seconds=seconds,
         pad_id=tokenizer.pad_token_id,
@@ -178,12 +190,15 @@ def _by_size(items: list[Any], pixels: Callable[[Any], Any]) -> list[list[Any]]:
 
 
 def _row_batches(
-    groups: list[list[Any]], write: Callable[[Any], warm_start.Row], rows: int, rng: random.Random
+    groups: list[list[Any]], write: Callable[[Any], warm_start.Row], rows: int, rng: random.Random, common: random.Random
 ) -> Iterator[list[warm_start.Row]]:
-    """Endless batches, each of one screen size, sizes drawn by how many items they have."""
+    """Endless batches, each of one screen size, sizes drawn by how many items they have.
+
+    `common` draws alike in every process, so that all have equal work in a step.
+    """
     weights = [len(group) for group in groups]
     while True:
-        group = rng.choices(groups, weights)[0]
+        group = common.choices(groups, weights)[0]
         yield [write(item) for item in rng.sample(group, min(rows, len(group)))]
 
 
@@ -200,13 +215,9 @@ def _dictations(
         yield batch
 
 
-def _shares(plan: BuildPlan) -> list[float]:
-    return [1.0 - plan.grounding_share - plan.dictation_share, plan.grounding_share, plan.dictation_share]
-
-
 def _mixed(
-    sources: list[Iterator[list[warm_start.Row]]], shares: list[float], rng: random.Random
+    sources: list[Iterator[list[warm_start.Row]]], shares: tuple[float, ...], rng: random.Random
 ) -> Iterator[list[warm_start.Row]]:
-    """The next batch of a source that is drawn by its share."""
+    """The next batch of a source that is drawn by its share, alike in every process."""
     while True:
         yield next(rng.choices(sources, shares)[0])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.ops import Type
@@ -90,8 +91,15 @@ class Writer:
             types = any(isinstance(op, Type) for op in deskhand_json.parse(text))
             self.turn(row, piece, instruction, deskhand_json.emit([Type(typed)]) if types else text)
             if number == 0:
-                row.taught = [0] * len(row.taught)
+                row = first_untaught(row)
         return row
+
+
+def first_untaught(row: Row) -> Row:
+    """The row with its first answer as context only."""
+    start = row.taught.index(1)
+    end = start + row.taught[start:].index(0) if 0 in row.taught[start:] else len(row.taught)
+    return Row(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
 
 
 def patches(frames: np.ndarray) -> torch.Tensor:
@@ -178,7 +186,7 @@ def fit(
         for group, rate in zip(groups, base, strict=True):
             group["lr"] = rate * min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
         inputs, taught_BT = batch_inputs(next(batches), pad_id, image_pad)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # for rows this short the plain kernel is fastest
             loss = taught_loss(model, inputs, taught_BT)
         loss.backward()
         team.average_gradients(model.parameters())
