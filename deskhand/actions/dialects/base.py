@@ -1,0 +1,73 @@
+"""What a dialect is. Invariant: text in, ops out, or a `ParseError` that names the characters; nothing is executed and nothing is
+silently dropped or moved.
+
+`parse(emit(ops, view), view) == ops` for every op that the dialect carries without loss; `emit` raises `AgentError` for what it
+cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from deskhand.actions.ops import Op, Space, image_px, screen_px
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the model is shown: the screen, and the image of the whole screen that it sees, in pixels."""
+
+    screen_width: int
+    screen_height: int
+    image_width: int
+    image_height: int
+
+    @classmethod
+    def of_screen(cls, width: int, height: int) -> View:
+        """The image is the screen, not resized."""
+        return cls(width, height, width, height)
+
+    @property
+    def screen(self) -> Space:
+        return screen_px(self.screen_width, self.screen_height)
+
+    @property
+    def image(self) -> Space:
+        return image_px(self.image_width, self.image_height)
+
+
+@dataclass(frozen=True, slots=True)
+class Carriage:
+    """How a dialect carries an op: "lossless", "lossy" (`how` says what is lost), or "absent"."""
+
+    kind: str
+    how: str = ""
+
+
+class Dialect(Protocol):
+    """One language of actions."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def carries(self) -> Mapping[type[Op], Carriage]:
+        """For every op of the IR."""
+        ...
+
+    def prompt(self, view: View) -> str:
+        """How the model is told to write; everything that it offers is parsed."""
+        ...
+
+    def parse(self, text: str, view: View) -> list[Op]:
+        """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
+        ...
+
+    def emit(self, ops: list[Op], view: View) -> str:
+        """Write ops. Raises `AgentError` for what the dialect cannot say."""
+        ...
+
+    def schema(self, view: View) -> dict[str, Any] | None:
+        """JSON schema (draft 2020-12) of a reply for constrained decoding; None where a reply is not JSON."""
+        ...
