@@ -172,4 +172,5 @@ async def evaluate_version(
     source, version = source_of(config, run, step)
     concurrency = config.evaluation.desktops or config.loop.desktops
     async with player(config, run, pool, source, version, config.evaluation.temperature) as parts:
-        return await evaluate(run, evaluation_name(version), held_out_tasks(config), parts.runner, concurrency, ended=ended)
+        with settled_memory():
+            return await evaluate(run, evaluation_name(version), held_out_tasks(config), parts.runner, concurrency, ended=ended)

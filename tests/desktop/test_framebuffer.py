@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,3 +120,15 @@ def test_the_hash_sees_single_bits_and_exchanged_pixels_and_is_the_same_in_every
     bit[100, 100] ^= 1
     assert len({first, make(exchanged), make(bit)}) == 3
     assert PixelHash(WIDTH, HEIGHT)(pixels.copy()) == first == "4abe1bc0f80703f0"
+
+
+def test_a_closed_framebuffer_keeps_no_descriptor_and_leaves_its_copies(tmp_path):
+    live = dump(tmp_path / "screen")
+    live[:] = 7
+    framebuffer = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)
+    copy = framebuffer.copy()
+    del live
+    assert any(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())
+    framebuffer.close()
+    assert not any(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines())
+    assert (copy == 7).all()

@@ -38,6 +38,11 @@ class Framebuffer:
         self.live = rows.reshape(height, bytes_per_line // 4)[:, :width]
         """`uint32[H, W]`: the screen as it is at this moment; it changes under the reader."""
 
+    def close(self) -> None:
+        """Let go of the file. A picture that was taken stays; `live` is gone."""
+        del self.live
+        self._map.close()
+
     def changed_since(self, pixels: np.ndarray) -> bool:
         """Whether the screen differs from a copy made by `copy`."""
         return not np.array_equal(self.live & _PIXEL_MASK, pixels)

@@ -29,7 +29,7 @@ class Session:
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
         self.folder.mkdir(mode=0o700)
-        self._parts: list[XServer | Box | Connection] = []
+        self._parts: list[XServer | Box | Connection | Framebuffer] = []
         try:
             self._start(label, owner.token, isolation)
         except BaseException:
@@ -64,6 +64,7 @@ class Session:
         for pid in (self.x_server.process.pid, manager):
             processes.prefer(pid)
         self.framebuffer = Framebuffer(self.x_server.framebuffer_path, self.template.width, self.template.height)
+        self._parts.append(self.framebuffer)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
 

@@ -59,9 +59,10 @@ class XServer:
 
     def _read_number(self, reader: int) -> int:
         text = b""
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(reader, select.POLLIN)
         while not text.endswith(b"\n"):
-            ready, _, _ = select.select([reader], [], [], START_TIMEOUT_S)
-            chunk = os.read(reader, 64) if ready else b""
+            chunk = os.read(reader, 64) if waiting.poll(1000 * START_TIMEOUT_S) else b""
             if not chunk:
                 lines = self.log.read_text(errors="replace").strip().splitlines() or ["no message"]
                 raise InfrastructureError(f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable")
