@@ -3,7 +3,8 @@
 1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
 2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
 3. *grounding*: a fresh model learns where things are, many questions a screenshot, and what follows a first click;
-4. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest is for RL.
+4. *sharpening*: the same once more, almost only questions about windows of a certain colour, which are found out late;
+5. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest is for RL.
 
 What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
 """
@@ -14,10 +15,10 @@ import asyncio
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -37,6 +38,36 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Stage:
+    """One run of `warm_start.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
+
+    name: str
+    seconds: float
+    episodes: float
+    """Share of batches of whole demonstrations."""
+    questions: float
+    """Share of batches of questions on screenshots."""
+    dictation: float
+    """Share of batches of dictation, four times as many rows as they are small."""
+    scenes: tuple[tuple[str, float], ...]
+    """Share of each family among the batches of questions."""
+    matrix_rate: float
+    other_rate: float
+    noisy: bool = False
+    """First clicks are taught as the noisy demonstrations have them, and questions begin with a stray click: of the first clicks
+    about a third goes anywhere, and of the rest `BuildPlan.noise` to a wrong thing, which leaves RL something to mend. Otherwise
+    first clicks are taught by questions alone, without noise."""
+
+
+STAGES = (
+    Stage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
+    Stage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
+    Stage("imitation", 600.0, 0.53, 0.22, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
+)
+"""Those of the shipped weights."""
+
+
+@dataclass(frozen=True)
 class BuildPlan:
     """Sizes and times of a build; the defaults are those of the shipped weights."""
 
@@ -49,16 +80,11 @@ class BuildPlan:
     """(family, stagings, placements of its windows per staging)."""
     demonstrations: int = 300
     """Per family."""
-    noise: float = 0.5
-    """Share of demonstrations whose first click is wrong."""
+    noise: float = 0.3
+    """Share of demonstrations whose first click goes to a wrong window, button or key."""
     questions: int = 6
     """Asked of one screenshot in a row."""
-    grounding_seconds: float = 1800.0
-    imitation_seconds: float = 900.0
-    grounding_mixture: tuple[float, float, float] = (0.15, 0.75, 0.10)
-    """Shares of the batches of episodes, questions and dictation; the episodes' first clicks are not taught."""
-    imitation_mixture: tuple[float, float, float] = (0.50, 0.25, 0.25)
-    """The same in the last stage; here the questions' first answers are not taught, so that the noise stays as it was played."""
+    stages: tuple[Stage, ...] = STAGES
     processes: int = 2
     rows: int = 12
     """Per process and step."""
@@ -71,12 +97,12 @@ def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
     work.mkdir(parents=True, exist_ok=True)
     _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), say)
     _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
-    for stage in ("grounding", "imitation"):
-        if not (work / f"{stage}.pt").exists():
-            run_team(plan.processes, _train_stage, plan, work, stage)
+    for index, stage in enumerate(plan.stages):
+        if not (work / f"{stage.name}.pt").exists():
+            run_team(plan.processes, _train_stage, plan, work, index)
     tokenizer = build_tokenizer(corpus(plan.families))
     model = architecture.build_model(tokenizer, plan.seed)
-    model.load_state_dict(torch.load(work / "imitation.pt"))
+    model.load_state_dict(torch.load(work / f"{plan.stages[-1].name}.pt"))
     architecture.save(target, model, tokenizer)
     say(f"wrote {target}")
 
@@ -132,81 +158,77 @@ def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
     return [basics.make_task(family, seed_for("train", first + k)) for k in range(count)]
 
 
-def _train_stage(team: Team, plan: BuildPlan, work: Path, stage: Literal["grounding", "imitation"]) -> None:
+def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
     """One member's part of a stage; rank 0 writes `<stage>.pt`."""
+    stage = plan.stages[index]
     tokenizer: Any = build_tokenizer(corpus(plan.families))
     model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.Writer(tokenizer)
+    if index:
+        model.load_state_dict(torch.load(work / f"{plan.stages[index - 1].name}.pt"))
     embed_patches_by_product(model)
-    rng, common = random.Random(f"{plan.seed}:{stage}:{team.rank}"), random.Random(f"{plan.seed}:{stage}")
-    screens = _by_size(pickle.loads((work / "scenes.pickle").read_bytes()), lambda scene: scene.pixels)
-    played = _by_size(pickle.loads((work / "demonstrations.pickle").read_bytes()), lambda one: one.frames[0])
+    rng, common = random.Random(f"{plan.seed}:{stage.name}:{team.rank}"), random.Random(f"{plan.seed}:{stage.name}")
+    screens: list[scenes.Scene] = pickle.loads((work / "scenes.pickle").read_bytes())
+    played: list[scenes.Demonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
 
     def question(scene: scenes.Scene) -> warm_start.Row:
-        row = writer.grounding(scene, plan.questions, rng)
-        return row if stage == "grounding" else warm_start.first_untaught(row)
+        return writer.grounding(scene, plan.questions, rng, stray=stage.noisy)
 
     def episode(one: scenes.Demonstration) -> warm_start.Row:
         row = writer.demonstration(one)
-        return row if stage == "imitation" else warm_start.first_untaught(row)
+        return row if stage.noisy else warm_start.first_untaught(row)
 
-    if stage == "imitation":
-        model.load_state_dict(torch.load(work / "grounding.pt"))
     sources = [
-        _row_batches(played, episode, plan.rows, rng, common),
-        _row_batches(screens, question, plan.rows, rng, common),
-        _dictations([one for group in played for one in group], writer, 4 * plan.rows, rng),
+        _row_batches(_by_family(played), [(family, 1.0) for family in plan.families], episode, plan.rows, rng, common),
+        _row_batches(_by_family(screens), stage.scenes, question, plan.rows, rng, common),
+        _dictations([one for one in played if one.typed], writer, 4 * plan.rows, rng),
     ]
-    if stage == "grounding":
-        shares, seconds, rates = plan.grounding_mixture, plan.grounding_seconds, (4e-3, 3e-3)
-    else:
-        shares, seconds, rates = plan.imitation_mixture, plan.imitation_seconds, (2e-3, 1.5e-3)
 
     def report(step: int, loss: float, elapsed: float) -> None:
-        print(f"{stage} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
+        print(f"{stage.name} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
 
     warm_start.fit(
         model,
-        _mixed(sources, shares, common),
+        _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common),
         team,
-        seconds=seconds,
+        seconds=stage.seconds,
         pad_id=tokenizer.pad_token_id,
         image_pad=writer.image_pad,
-        matrix_rate=rates[0],
-        other_rate=rates[1],
+        matrix_rate=stage.matrix_rate,
+        other_rate=stage.other_rate,
         report=report,
     )
     if team.rank == 0:
-        partial = work / f"{stage}.partial"
+        partial = work / f"{stage.name}.partial"
         torch.save(model.state_dict(), partial)
-        partial.rename(work / f"{stage}.pt")
+        partial.rename(work / f"{stage.name}.pt")
 
 
-def _by_size(items: list[Any], pixels: Callable[[Any], Any]) -> list[list[Any]]:
-    """Items in lists of equal screen size."""
-    groups: dict[Any, list[Any]] = {}
+def _by_family(items: list[Any]) -> dict[str, list[Any]]:
+    """Items of a family have screens of one size, so their patches stack."""
+    families: dict[str, list[Any]] = {}
     for item in items:
-        groups.setdefault(pixels(item).shape, []).append(item)
-    return list(groups.values())
+        families.setdefault(item.family, []).append(item)
+    return families
 
 
 def _row_batches(
-    groups: list[list[Any]], write: Callable[[Any], warm_start.Row], rows: int, rng: random.Random, common: random.Random
+    items: dict[str, list[Any]],
+    shares: Sequence[tuple[str, float]],
+    write: Callable[[Any], warm_start.Row],
+    rows: int,
+    rng: random.Random,
+    common: random.Random,
 ) -> Iterator[list[warm_start.Row]]:
-    """Endless batches, each of one screen size, sizes drawn by how many items they have.
-
-    `common` draws alike in every process, so that all have equal work in a step.
-    """
-    weights = [len(group) for group in groups]
+    """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a step."""
     while True:
-        group = common.choices(groups, weights)[0]
-        yield [write(item) for item in rng.sample(group, min(rows, len(group)))]
+        family = common.choices([name for name, _ in shares], [share for _, share in shares])[0]
+        yield [write(item) for item in rng.sample(items[family], min(rows, len(items[family])))]
 
 
 def _dictations(
-    played: list[scenes.Demonstration], writer: warm_start.Writer, rows: int, rng: random.Random
+    typing: list[scenes.Demonstration], writer: warm_start.Writer, rows: int, rng: random.Random
 ) -> Iterator[list[warm_start.Row]]:
     """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
-    typing = [one for one in played if one.typed]
     while True:
         batch = []
         for one in rng.choices(typing, k=rows):

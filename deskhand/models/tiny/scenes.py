@@ -22,6 +22,8 @@ from deskhand.tasks.task import Rect, Task
 
 GRID = 20
 """Coordinates are taught on a grid of 20 per mille, so that neighbouring answers are few."""
+MIDDLE = 0.4
+"""Share of a target's width and height in which a good click lands."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ class Demonstration:
         return any(isinstance(op, Type) for text in self.texts for op in deskhand_json.parse(text))
 
 
-def click_text(rect: Rect, width: int, height: int, rng: random.Random) -> str:
-    """A click on a grid point near the middle of `rect`, in the policy's dialect."""
+def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: float = MIDDLE) -> str:
+    """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may be hit."""
     x, y = rect.center
-    jitter_x, jitter_y = (rect.right - rect.left) * 0.2, (rect.bottom - rect.top) * 0.2
+    jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
     point = Point(_grid(x + rng.uniform(-jitter_x, jitter_x), width), _grid(y + rng.uniform(-jitter_y, jitter_y), height), REL_1000)
     return deskhand_json.emit([Click(point)])
 

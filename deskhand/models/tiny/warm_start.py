@@ -19,8 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.ops import Type
 from deskhand.models.tiny.architecture import MERGE, PATCH_PX
-from deskhand.models.tiny.scenes import Demonstration, Scene, click_text
+from deskhand.models.tiny.scenes import MIDDLE, Demonstration, Scene, click_text
 from deskhand.models.tiny.team import Team
+from deskhand.tasks.task import Rect
 
 PIECE_PX = 64
 
@@ -59,8 +60,11 @@ class Writer:
         row.ids += context + target
         row.taught += [0] * len(context) + [1] * len(target)
 
-    def grounding(self, scene: Scene, questions: int, rng: random.Random) -> Row:
-        """One screenshot and up to `questions` questions of it, each about another place, in random order."""
+    def grounding(self, scene: Scene, questions: int, rng: random.Random, stray: bool = False) -> Row:
+        """One screenshot and up to `questions` questions of it, each about another place, in random order.
+
+        `stray`: the first answer is a click anywhere on the screen, as of a hand that does not look.
+        """
         row = Row()
         height, width = scene.pixels.shape[:2]
         by_place: dict[Any, list[tuple[str, Any]]] = {}
@@ -69,7 +73,9 @@ class Writer:
         places = rng.sample(list(by_place), min(questions, len(by_place)))
         chosen = [rng.choice(by_place[place]) for place in places]
         for k, (question, rect) in enumerate(chosen):
-            self.turn(row, scene.pixels if k == 0 else None, question, click_text(rect, width, height, rng))
+            place = Rect(0, 0, width, height) if stray and k == 0 else rect
+            spread = 1.0 if stray and k == 0 else MIDDLE
+            self.turn(row, scene.pixels if k == 0 else None, question, click_text(place, width, height, rng, spread))
         return row
 
     def demonstration(self, demonstration: Demonstration) -> Row:
