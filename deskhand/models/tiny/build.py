@@ -62,7 +62,7 @@ class Stage:
 STAGES = (
     Stage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
     Stage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
-    Stage("imitation", 600.0, 0.53, 0.22, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
+    Stage("imitation", 600.0, 0.5, 0.25, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
 )
 """Those of the shipped weights."""
 
@@ -80,7 +80,7 @@ class BuildPlan:
     """(family, stagings, placements of its windows per staging)."""
     demonstrations: int = 300
     """Per family."""
-    noise: float = 0.3
+    noise: float = 0.45
     """Share of demonstrations whose first click goes to a wrong window, button or key."""
     questions: int = 6
     """Asked of one screenshot in a row."""
