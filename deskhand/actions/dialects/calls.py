@@ -1,0 +1,249 @@
+"""Reading Python-like text as a list of calls. Invariant: text is looked at as a syntax tree and never run, and only calls of
+dotted names with literal arguments get through; all else is a `ParseError` that names its characters.
+
+The tree is made by `ast` from a bounded amount of code. What is let through besides calls: imports of the modules that the calls
+belong to, `with` around calls, a few settings that change nothing, and bare words such as DONE (a call without arguments).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from deskhand.errors import ParseError
+
+MAX_CODE = 16_384
+"""Characters of code besides texts and comments."""
+MAX_STATEMENTS = 256
+MAX_ITEMS = 256
+"""Items of a list, and arguments of a call."""
+_MAX_DEPTH = 3
+
+Span = tuple[int, int]
+Literal = int | float | str | bool | None | tuple["Literal", ...]
+
+_TEXT_OR_COMMENT = re.compile(
+    r"(?P<prefix>(?:(?<![A-Za-z])[A-Za-z]{1,3})?)(?:'''(?:[^'\\]|\\.|'(?!''))*+(?:''')?|\"\"\"(?:[^\"\\]|\\.|\"(?!\"\"))*+(?:\"\"\")?"
+    r"|'(?:[^'\\\n]|\\.)*+'?|\"(?:[^\"\\\n]|\\.)*+\"?)|#[^\n]*+",
+    re.DOTALL,
+)
+_DOUBTFUL_ESCAPE = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_LEADING_SPACE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?(?:\r\n|\r|\n))*(?P<indent>[ \t]+)[^\s#]")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: `name` is dotted, `named` are keyword arguments, `body` the calls inside a `with` of it (None without `with`)."""
+
+    name: str
+    positional: tuple[Literal, ...]
+    named: tuple[tuple[str, Literal], ...]
+    span: Span
+    body: tuple[Call, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a dialect lets through besides calls of its own names."""
+
+    modules: frozenset[str] = frozenset()
+    """Modules whose `import` is passed over."""
+    words: frozenset[str] = frozenset()
+    """Bare words that are actions."""
+    settings: frozenset[str] = frozenset()
+    """Dotted names that may be set to a number or a truth value, which changes nothing."""
+    contexts: frozenset[str] = field(default_factory=frozenset)
+    """Dotted names of calls that may stand behind `with`."""
+
+
+def read_calls(text: str, start: int, end: int, grammar: Grammar) -> list[Call]:
+    """The calls in `text[start:end]`, with spans in `text`. Raises `ParseError`."""
+    _check_size(text, start, end)
+    return _Source(text, start, end, grammar).calls()
+
+
+def _check_size(text: str, start: int, end: int) -> None:
+    code = end - start
+    for match in _TEXT_OR_COMMENT.finditer(text, start, end):
+        prefix = match["prefix"] or ""
+        if "f" in prefix.lower():
+            raise ParseError(match.span(), "a text with f before it is computed; write the text itself")
+        code -= match.end() - match.start()
+    if code > MAX_CODE:
+        raise ParseError((start, end), f"too much code: {code} characters besides texts; the most is {MAX_CODE}")
+
+
+class _Source:
+    """One piece of code and where its lines begin in the reply."""
+
+    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._end = end
+        code = text[start:end]
+        indented = _LEADING_SPACE.match(code)
+        self._first_line = 2 if indented and indented["indent"] else 1
+        self._code = f"if 1:\n{code}" if self._first_line == 2 else code
+        self._starts = [start, *(start + match.end() for match in _LINE_END.finditer(code))]
+        self._text = text
+        self._count = 0
+
+    def calls(self) -> list[Call]:
+        tree = self._tree()
+        body: Sequence[ast.stmt] = tree.body
+        if self._first_line == 2:
+            block = body[0]
+            if len(body) != 1 or not isinstance(block, ast.If) or block.orelse:
+                raise ParseError(self._span(body[-1]), "not Python: unexpected indentation")
+            body = block.body
+        return self._statements(body)
+
+    def _tree(self) -> ast.Module:
+        try:
+            if _DOUBTFUL_ESCAPE.search(self._code):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return ast.parse(self._code)
+            return ast.parse(self._code)
+        except SyntaxError as error:
+            raise ParseError(self._span_of_error(error), f"not Python: {ascii(error.msg)[1:-1]}") from None
+        except (RecursionError, MemoryError):
+            raise ParseError((self._starts[0], self._end), "not Python that can be read: nested too deeply") from None
+        except (ValueError, OverflowError):
+            raise ParseError((self._starts[0], self._end), "not Python: it holds a null or half of a surrogate pair") from None
+
+    def _statements(self, body: Sequence[ast.stmt]) -> list[Call]:
+        found: list[Call] = []
+        for statement in body:
+            self._count += 1
+            if self._count > MAX_STATEMENTS:
+                raise ParseError(self._span(statement), f"more than {MAX_STATEMENTS} statements")
+            found += self._statement(statement)
+        return found
+
+    def _statement(self, statement: ast.stmt) -> list[Call]:
+        grammar = self._grammar
+        match statement:
+            case ast.Expr(value=ast.Call() as call):
+                return [self._call(call)]
+            case ast.Expr(value=ast.Name(id=word)) if word in grammar.words:
+                return [Call(word, (), (), self._span(statement))]
+            case ast.Import(names=names) if all(alias.name in grammar.modules and alias.asname is None for alias in names):
+                return []
+            case ast.Assign(targets=[ast.Attribute() as target], value=ast.Constant(value=bool() | int() | float())):
+                if _dotted(target) in grammar.settings:
+                    return []
+            case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
+                if _dotted(call.func) in grammar.contexts:
+                    return [self._call(call, tuple(self._statements(body)))]
+            case _:
+                pass
+        raise ParseError(
+            self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(type(statement), 'this')}"
+        )
+
+    def _call(self, call: ast.Call, body: tuple[Call, ...] | None = None) -> Call:
+        name = _dotted(call.func)
+        if name is None:
+            raise ParseError(self._span(call.func), "only calls of plain names are read")
+        if len(call.args) + len(call.keywords) > MAX_ITEMS:
+            raise ParseError(self._span(call), f"more than {MAX_ITEMS} arguments")
+        positional = tuple(self._literal(argument, 0) for argument in call.args)
+        named: list[tuple[str, Literal]] = []
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                raise ParseError(self._span(keyword.value), "** is not read; write the arguments")
+            if any(keyword.arg == other for other, _ in named):
+                raise ParseError(self._span(keyword.value), f"{ascii(keyword.arg)[1:-1]} is given twice")
+            named.append((keyword.arg, self._literal(keyword.value, 0)))
+        return Call(name, positional, tuple(named), self._span(call), body)
+
+    def _literal(self, node: ast.expr, depth: int) -> Literal:
+        match node:
+            case ast.Constant(value=None | bool() | int() | float() | str() as value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
+                return -value
+            case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
+                return value
+            case ast.List(elts=items) | ast.Tuple(elts=items) if depth < _MAX_DEPTH and len(items) <= MAX_ITEMS:
+                return tuple(self._literal(item, depth + 1) for item in items)
+        raise ParseError(
+            self._span(node), f"an argument must be a literal number, text or list, not {_KINDS.get(type(node), 'this')}"
+        )
+
+    def _span(self, node: ast.stmt | ast.expr) -> Span:
+        start = self._position(node.lineno, node.col_offset)
+        end_line, end_column = node.end_lineno, node.end_col_offset
+        end = self._end if end_line is None or end_column is None else self._position(end_line, end_column)
+        return start, max(start, end)
+
+    def _position(self, line: int, column: int) -> int:
+        """The character of the reply at a line (from 1) and a column in bytes of UTF-8."""
+        index = line - self._first_line
+        if not 0 <= index < len(self._starts):
+            return self._starts[0] if index < 0 else self._end
+        start = self._starts[index]
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else self._end
+        return min(start + len(self._text[start:end].encode()[:column].decode(errors="ignore")), self._end)
+
+    def _span_of_error(self, error: SyntaxError) -> Span:
+        """From where the parser stopped to the end of that line."""
+        index = min(max((error.lineno or 1) - self._first_line, 0), len(self._starts) - 1)
+        start = min(self._starts[index] + max((error.offset or 1) - 1, 0), self._end)
+        after = bisect_right(self._starts, start)
+        return start, self._starts[after] if after < len(self._starts) else self._end
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """`a.b.c` as a text; None for anything that is not names and dots."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+_KINDS: dict[type[ast.AST], str] = {
+    ast.Import: "an import of this",
+    ast.ImportFrom: "an import from a module",
+    ast.Assign: "an assignment",
+    ast.AugAssign: "an assignment",
+    ast.AnnAssign: "an assignment",
+    ast.For: "a loop",
+    ast.While: "a loop",
+    ast.If: "an if",
+    ast.With: "a with of this",
+    ast.Try: "a try",
+    ast.FunctionDef: "a function",
+    ast.AsyncFunctionDef: "a function",
+    ast.ClassDef: "a class",
+    ast.Call: "a call",
+    ast.Name: "a name",
+    ast.Attribute: "an attribute",
+    ast.BinOp: "arithmetic",
+    ast.BoolOp: "logic",
+    ast.Compare: "a comparison",
+    ast.IfExp: "a choice",
+    ast.JoinedStr: "a computed text",
+    ast.Lambda: "a lambda",
+    ast.ListComp: "a comprehension",
+    ast.SetComp: "a comprehension",
+    ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension",
+    ast.Subscript: "an index",
+    ast.Starred: "an unpacking",
+    ast.NamedExpr: "an assignment",
+    ast.Constant: "a constant of this kind",
+    ast.Dict: "a dictionary",
+    ast.Set: "a set",
+    ast.Await: "an await",
+    ast.Delete: "a del",
+    ast.Expr: "an expression",
+}

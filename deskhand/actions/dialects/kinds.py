@@ -1,0 +1,97 @@
+"""Kinds of arguments: how a literal of a call is read as a field of an op, and how that field is written.
+
+Invariant: `read(name, ...)` of what `write` wrote is the same value, and a literal of another type is an `AgentError` that names
+the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
+from deskhand.actions.dialects.writing import number, quoted
+from deskhand.errors import AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one argument is read and written; `read` gets the argument's name for its errors."""
+
+    read: Callable[[str, Any], Any]
+    write: Callable[[Any], str]
+
+
+def whole(name: str, value: Any) -> int:
+    """A number without a fraction. Raises `AgentError`."""
+    found = check_number(name, value)
+    if not float(found).is_integer():
+        raise AgentError(f"{name} must be a whole number, not {found:g}")
+    return int(found)
+
+
+def choice(names: Mapping[Any, Any]) -> Kind:
+    """One of several literals, each with its field's value; the first name of a value is the one that is written."""
+    written: dict[Any, str] = {}
+    for name, value in names.items():
+        written.setdefault(value, name)
+
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, (bool, tuple)) or value not in names:
+            raise AgentError(f"{name} must be one of {', '.join(written.values())}, not {short(value)}")
+        return names[value]
+
+    def write(value: Any) -> str:
+        if value not in written:
+            raise AgentError(f"{short(value)} cannot be said here; what can: {', '.join(written.values())}")
+        return quoted(written[value])
+
+    return Kind(read, write)
+
+
+def keys_joined(separators: str, names: Mapping[str, str] | None = None) -> Kind:
+    """A chord in one text: keys with one of `separators` between them (the first is written); `names` renames keys in writing."""
+    renamed = dict(names or {})
+
+    def read(name: str, value: Any) -> tuple[str, ...]:
+        text = check_text(name, value)
+        if len(text) == 1:
+            return (check_key(text),)
+        for separator in separators[1:]:
+            text = text.replace(separator, separators[0])
+        parts = [part.strip() for part in text.split(separators[0])]
+        if separators[0] == " ":
+            parts = [part for part in parts if part]
+        if not parts or "" in parts:
+            raise AgentError(f"{name} must name keys with {separators[0]!r} between them, not {short(value)}")
+        return tuple(check_key(part) for part in parts)
+
+    def write(keys: Any) -> str:
+        return quoted(separators[0].join(_spelled(key, separators, renamed) for key in keys))
+
+    return Kind(read, write)
+
+
+def _spelled(key: str, separators: str, renamed: Mapping[str, str]) -> str:
+    """A key's name without a separator in it."""
+    name = check_key(key)
+    return renamed.get(name, _SIGNS.get(name, name) if name in separators else name)
+
+
+_SIGNS = {"+": "plus", "-": "minus"}
+
+
+def _pace(name: str, value: Any) -> None:
+    if not isinstance(value, bool) and check_number(name, value) < 0:
+        raise AgentError(f"{name} must not be negative")
+
+
+NUMBER = Kind(check_number, number)
+WHOLE = Kind(whole, number)
+WHOLE_UP = Kind(lambda name, value: -whole(name, value), lambda value: number(-value))
+"""Notches whose positive is up: the other way round from `Scroll.dy`."""
+TEXT = Kind(check_text, quoted)
+DOUBLE_QUOTED = Kind(check_text, lambda value: quoted(value, '"'))
+PACE = Kind(_pace, number)
+"""How fast something happens, a number of seconds or a truth value: it has no field, for the pace is the desktop's business."""

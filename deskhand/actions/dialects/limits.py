@@ -1,0 +1,160 @@
+"""How much a text reply may ask for. Invariant: `parse` and `emit` of a dialect hold ops to the same limits, so that what is
+emitted is parsed, and no reply keeps a desktop busy without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deskhand.actions.keys import canonical
+from deskhand.actions.ops import (
+    TERMINAL_OPS,
+    Answer,
+    Click,
+    Drag,
+    Fail,
+    Key,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Op,
+    Point,
+    Scroll,
+    Type,
+    Wait,
+    Zoom,
+    to_screen_px,
+)
+from deskhand.errors import AgentError
+
+MAX_REPLY = 200_000
+"""Characters of a reply, reasoning included."""
+MAX_OPS = 64
+MAX_TEXT = 20_000
+"""Characters of one text."""
+MAX_WAIT_S = 30.0
+MAX_ALL_WAITS_S = 60.0
+"""All waits of one reply together."""
+MAX_NOTCHES = 100
+MAX_CLICKS = 5
+MAX_PATH = 64
+MAX_KEYS = 6
+MAX_NUMBER = 1_000_000
+"""No number of a reply is larger; this keeps arithmetic on what a model wrote exact and cheap."""
+
+
+def check_number(name: str, value: object) -> int | float:
+    """`value` as a number. Raises `AgentError` when it is none, or too large for anything on a screen."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise AgentError(f"{name} must be a number, not {short(value)}")
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise AgentError(f"{name} is out of all bounds; the most is {MAX_NUMBER}")
+    return value
+
+
+def check_text(name: str, value: object) -> str:
+    """`value` as Unicode text. Raises `AgentError` when it is none."""
+    if not isinstance(value, str):
+        raise AgentError(f"{name} must be a text, not {short(value)}")
+    if len(value) > MAX_TEXT:
+        raise AgentError(f"{name} has {len(value)} characters; the most is {MAX_TEXT}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise AgentError(f"{name} is not Unicode text: it holds half of a surrogate pair")
+    return value
+
+
+def check_key(name: object) -> str:
+    """The canonical name of a key. Raises `AgentError` when it names none."""
+    if not isinstance(name, str):
+        raise AgentError(f"a key must be a name, not {short(name)}")
+    return canonical(name)
+
+
+def check_point(point: Point) -> None:
+    """Raise `AgentError` unless `point` lies in its own space; it is never moved."""
+    check_number("x", point.x)
+    check_number("y", point.y)
+    to_screen_px(point, max(1, int(point.space.width)), max(1, int(point.space.height)))
+
+
+def check_op(op: Op) -> None:
+    """Raise `AgentError` when `op` is more than a reply may ask for."""
+    for point in points_of(op):
+        check_point(point)
+    match op:
+        case Click():
+            _check_range("clicks", op.count, 1, MAX_CLICKS)
+        case Drag():
+            _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
+        case Scroll():
+            _check_range("notches", op.dx, -MAX_NOTCHES, MAX_NOTCHES)
+            _check_range("notches", op.dy, -MAX_NOTCHES, MAX_NOTCHES)
+        case Type() | Answer():
+            check_text("text", op.text)
+        case Fail():
+            check_text("reason", op.reason)
+        case Key():
+            _check_range("the keys of a chord", len(op.keys), 1, MAX_KEYS)
+            for key in op.keys:
+                check_key(key)
+        case KeyDown() | KeyUp():
+            check_key(op.key)
+        case Wait():
+            _check_range("seconds of waiting", check_number("seconds", op.seconds), 0, MAX_WAIT_S)
+        case _:
+            pass
+    if isinstance(op, (Click, Drag, Scroll)):
+        _check_range("modifiers", len(op.modifiers), 0, MAX_KEYS)
+        for key in op.modifiers:
+            check_key(key)
+
+
+def check_all(ops: Sequence[Op]) -> int | None:
+    """The index of the first op that goes too far in a reply whose ops are fine one by one; None when all is well."""
+    waited = 0.0
+    for index, op in enumerate(ops):
+        waited += op.seconds if isinstance(op, Wait) else 0.0
+        if index >= MAX_OPS or waited > MAX_ALL_WAITS_S or (index and isinstance(ops[index - 1], TERMINAL_OPS)):
+            return index
+    return None
+
+
+def too_far(ops: Sequence[Op], index: int) -> str:
+    """Why `check_all` stopped at `index`."""
+    if index >= MAX_OPS:
+        return f"more than {MAX_OPS} actions in one reply"
+    if index and isinstance(ops[index - 1], TERMINAL_OPS):
+        return "nothing may follow the action that ends the task"
+    return f"more than {MAX_ALL_WAITS_S:g} seconds of waiting in one reply"
+
+
+def points_of(op: Op) -> tuple[Point, ...]:
+    """All points of an op, in order."""
+    match op:
+        case Move():
+            return (op.point,)
+        case Click() | MouseDown() | MouseUp() | Scroll():
+            return () if op.point is None else (op.point,)
+        case Drag():
+            return op.path
+        case Zoom():
+            return (op.top_left, op.bottom_right)
+        case _:
+            return ()
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise AgentError(f"{name}: {short(value)} is outside {least:g}..{most:g}")
+
+
+def short(value: object) -> str:
+    """A value in a few ASCII characters, for an error's line."""
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a huge number"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    written = ascii(value[:40] if isinstance(value, str) else value)
+    return written if len(written) <= 60 else written[:60] + "..."

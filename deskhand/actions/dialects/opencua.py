@@ -1,0 +1,159 @@
+"""OpenCUA: pyautogui code in a code block behind a thought, with three functions of its own under `computer`.
+
+Invariant: the two dialects differ in their coordinates alone. `opencua_relative` writes shares of the screen, 0 to 1; `opencua_qwen25`
+writes pixels of the image as Qwen2.5-VL resizes it. A pair within 0..1 is no exception there: it is the pixel that it says.
+
+Shapes: OSWorld `mm_agents/opencua/prompts.py` and `opencua_agent.py`, OpenCUA `model/README.md` and the samples of AgentNetBench.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects import regions
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.calls import Call
+from deskhand.actions.dialects.gestures import LIST_OF_KEYS
+from deskhand.actions.dialects.kinds import TEXT, choice
+from deskhand.actions.dialects.pyautogui import (
+    GRAMMAR,
+    KEY_ROWS,
+    NOTES,
+    POINTER_ROWS,
+    X_NEEDED,
+    Y_NEEDED,
+    block_of,
+    find_code,
+    typing_rows,
+)
+from deskhand.actions.dialects.resized import smart_resize
+from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments
+from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.ops import REL_1, Op, Point, Space, image_px
+
+WAIT_SECONDS = 20.0
+"""What `computer.wait` is said to wait."""
+_STATUS = Parameter("status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status", required=True)
+_ENDS = (_STATUS, Parameter("answer", TEXT, "answer"))
+_CODE_HEADING = re.compile(r"^#+[ \t]*code[ \t]*:?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+
+
+def _terminate(program: Program, call: Call, values: dict[str, Any]) -> None:
+    """The end: with success and perhaps an answer, or with failure and perhaps its reason."""
+    if values["status"] == "failure":
+        program.add(ir.Fail(values.get("answer", "")), call.span)
+    elif "answer" in values:
+        program.add(ir.Answer(values["answer"]), call.span)
+    else:
+        program.add(ir.Done(), call.span)
+
+
+def _write_terminate(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+    if type(op) is not row.op:
+        return None
+    values = {"status": "failure" if isinstance(op, ir.Fail) else "success"}
+    if isinstance(op, ir.Answer):
+        values["answer"] = op.text
+    elif isinstance(op, ir.Fail) and op.reason:
+        values["answer"] = op.reason
+    return [f"{row.call}({arguments(row, values)})"]
+
+
+_OWN_ROWS = (
+    Row(
+        "computer.triple_click",
+        (X_NEEDED, Y_NEEDED),
+        ir.Click,
+        {"count": 3},
+        example=ir.Click(Point(0.5, 0.4, REL_1), count=3),
+    ),
+    Row("computer.tripleClick", (X_NEEDED, Y_NEEDED), ir.Click, {"count": 3}, only_read=True),
+    Row(
+        "computer.wait",
+        (),
+        ir.Wait,
+        {"seconds": WAIT_SECONDS},
+        only_read=True,
+        offer="computer.wait()",
+        about=f"wait {WAIT_SECONDS:g} seconds",
+    ),
+    Row(
+        "computer.terminate",
+        _ENDS,
+        ir.Done,
+        read=_terminate,
+        write=_write_terminate,
+        example=ir.Done(),
+        about="the task is finished",
+    ),
+    Row(
+        "computer.terminate",
+        _ENDS,
+        ir.Answer,
+        write=_write_terminate,
+        example=ir.Answer("42"),
+        about="finished, with the answer in words",
+    ),
+    Row("computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"),
+)
+_POINTER_ROWS = tuple(replace(row, example=None) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS)
+_TABLE = Table(
+    (
+        *_OWN_ROWS[:2],
+        *_POINTER_ROWS,
+        *typing_rows(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, many=True)),
+        *KEY_ROWS,
+        *_OWN_ROWS[2:],
+    )
+)
+
+
+def _find(text: str) -> list[Call]:
+    start = regions.after_reasoning(text)
+    for heading in _CODE_HEADING.finditer(text, start):
+        start = heading.end()
+    return find_code(text, start, replace(GRAMMAR, words=frozenset()))
+
+
+def _lay_out(lines: list[str], ops: list[Op]) -> str:
+    return f"## Code:\n{block_of(lines)}"
+
+
+def _qwen25(view: View) -> Space:
+    return image_px(*smart_resize(view.image_width, view.image_height, factor=28, min_pixels=56 * 56, max_pixels=12_845_056))
+
+
+def _introduction(coordinates: str) -> Callable[[View, Space], str]:
+    def introduction(view: View, space: Space) -> str:
+        return (
+            "For each step write a short thought under ## Thought:, what you do in one sentence under ## Action:, and under ## Code: one\n"
+            "```python block with these calls and plain arguments, one a line.\n"
+            + coordinates.format(width=space.width, height=space.height)
+        )
+
+    return introduction
+
+
+RELATIVE = TextDialect(
+    name="opencua_relative",
+    table=_TABLE,
+    space=lambda view: REL_1,
+    find=_find,
+    lay_out=_lay_out,
+    introduction=_introduction(
+        "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) the bottom right one."
+    ),
+    notes=NOTES,
+)
+QWEN25 = replace(
+    RELATIVE,
+    name="opencua_qwen25",
+    space=_qwen25,
+    introduction=_introduction(
+        "x and y are pixels of the image that you see, {width:g}x{height:g}; (0, 0) is the top left corner."
+    ),
+)

@@ -1,0 +1,78 @@
+"""Where in a reply the actions are. Invariant: what comes before them is reasoning, and nothing that stands behind them is passed
+over.
+
+Positions are characters of the whole reply; every function raises `ParseError` for a reply that breaks off.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deskhand.errors import ParseError
+
+_THINK, _END_OF_THINK = "<think>", "</think>"
+_FENCE = "```"
+_INFO = re.compile(r"[ \t]*([A-Za-z_][\w+-]*)?[ \t]*(\r\n|\r|\n)|[ \t]*(python|code)\b[ \t]*", re.IGNORECASE)
+_MARK_AT_LINE = re.compile(r"^[ \t]*action[ \t]*[:：]", re.IGNORECASE | re.MULTILINE)
+_MARK_IN_LINE = re.compile(r"\baction[ \t]*[:：](?=[ \t]*[A-Za-z_]\w*[ \t]*\()", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A code block: `info` is what stands behind its opening fence (lower case), `start` and `end` bound its content."""
+
+    info: str
+    start: int
+    end: int
+    opening: int
+
+
+def after_reasoning(text: str) -> int:
+    """Behind `<think>...</think>`; `</think>` alone ends reasoning that the prompt has opened."""
+    begin = len(text) - len(text.lstrip())
+    end = text.find(_END_OF_THINK, begin)
+    if end >= 0:
+        return end + len(_END_OF_THINK)
+    if text.startswith(_THINK, begin):
+        raise ParseError((begin, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
+    return begin
+
+
+def code_blocks(text: str, start: int) -> list[Block]:
+    """The fenced blocks from `start` on."""
+    blocks: list[Block] = []
+    opening = text.find(_FENCE, start)
+    while opening >= 0:
+        begin = opening + len(_FENCE)
+        end = text.find(_FENCE, begin)
+        if end < 0:
+            raise ParseError((opening, len(text)), "the code block does not end; close it with ```")
+        info = _INFO.match(text, begin, end)
+        name = (info[1] or info[3] or "") if info else ""
+        blocks.append(Block(name.lower(), info.end() if info else begin, end, opening))
+        opening = text.find(_FENCE, end + len(_FENCE))
+    return blocks
+
+
+def after_mark(text: str, start: int) -> int | None:
+    """Behind the "Action:" of a reply; None when it has none. One that begins a line counts before one within a line."""
+    marks = list(_MARK_AT_LINE.finditer(text, start))
+    if len(marks) > 1:
+        raise ParseError((marks[1].start(), len(text)), "a second Action: in one reply; write all actions behind one")
+    if marks:
+        return marks[0].end()
+    within = _MARK_IN_LINE.search(text, start)
+    return within.end() if within else None
+
+
+def first_line(text: str, start: int, pattern: re.Pattern[str]) -> int | None:
+    """Where the first line begins that `pattern` (anchored at line starts) finds; None when there is none."""
+    found = pattern.search(text, start)
+    return found.start() if found else None
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The same region without white space around it."""
+    inner = text[start:end]
+    return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
