@@ -11,7 +11,7 @@ from deskhand.actions import ops as ir
 from deskhand.actions.dialects.calls import Call
 from deskhand.actions.dialects.kinds import Kind, choice, whole
 from deskhand.actions.dialects.limits import MAX_OPS, check_key, check_text, short
-from deskhand.actions.dialects.table import Program, Row, Table, arguments, build
+from deskhand.actions.dialects.table import Program, Row, Table, arguments, build, flat
 from deskhand.actions.dialects.writing import in_space, number, quoted
 from deskhand.actions.ops import Op, Point, Space
 from deskhand.errors import AgentError
@@ -165,16 +165,24 @@ def mouse_up(program: Program, call: Call, values: dict[str, Any]) -> None:
 
 
 def write_drag(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
-    """A drag between two places, or along a path."""
+    """A drag between two places: a move, and the row's call."""
+    if not isinstance(op, ir.Drag) or op.modifiers or len(op.path) != 2:
+        return None
+    values = flat(ir.Drag(op.path, op.button), space)
+    values["x"], values["y"] = values.pop("x2"), values.pop("y2")
+    if not set(values) - {"path"} <= {name for parameter in row.parameters for name in parameter.fields}:
+        return None
+    return [*table.write(ir.Move(op.path[0]), space), f"{row.call}({arguments(row, values)})"]
+
+
+def write_path(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+    """A drag along a path: the button goes down, the row's call holds it from place to place, and the button goes up."""
     if not isinstance(op, ir.Drag) or op.modifiers:
         return None
-    first, *others = (in_space(point, space) for point in op.path)
-    button = BUTTON.write(op.button)
-    lines = table.write(ir.Move(first), space)
-    if len(others) == 1:
-        return [*lines, f"{row.call}(x={number(others[0].x)}, y={number(others[0].y)}, button={button})"]
-    lines += table.write(ir.MouseDown(button=op.button), space)
-    lines += [f"{row.call}(x={number(to.x)}, y={number(to.y)}, button={button}, mouseDownUp=False)" for to in others]
+    lines = [*table.write(ir.Move(op.path[0]), space), *table.write(ir.MouseDown(button=op.button), space)]
+    for point in op.path[1:]:
+        to = in_space(point, space)
+        lines.append(f"{row.call}({arguments(row, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
     return lines + table.write(ir.MouseUp(button=op.button), space)
 
 

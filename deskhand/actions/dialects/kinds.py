@@ -31,7 +31,7 @@ def whole(name: str, value: Any) -> int:
     return int(found)
 
 
-def choice(names: Mapping[Any, Any]) -> Kind:
+def choice(names: Mapping[Any, Any], mark: str = "'") -> Kind:
     """One of several literals, each with its field's value; the first name of a value is the one that is written."""
     written: dict[Any, str] = {}
     for name, value in names.items():
@@ -45,41 +45,29 @@ def choice(names: Mapping[Any, Any]) -> Kind:
     def write(value: Any) -> str:
         if value not in written:
             raise AgentError(f"{short(value)} cannot be said here; what can: {', '.join(written.values())}")
-        return quoted(written[value])
+        return quoted(written[value], mark)
 
     return Kind(read, write)
 
 
-def keys_joined(separators: str, names: Mapping[str, str] | None = None) -> Kind:
-    """A chord in one text: keys with one of `separators` between them (the first is written); `names` renames keys in writing."""
-    renamed = dict(names or {})
+def keys_joined(separators: str, mark: str = "'") -> Kind:
+    """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first of all is written."""
 
     def read(name: str, value: Any) -> tuple[str, ...]:
         text = check_text(name, value)
-        if len(text) == 1:
-            return (check_key(text),)
-        for separator in separators[1:]:
-            text = text.replace(separator, separators[0])
-        parts = [part.strip() for part in text.split(separators[0])]
-        if separators[0] == " ":
-            parts = [part for part in parts if part]
-        if not parts or "" in parts:
+        separator = next((sign for sign in separators if len(text) > 1 and sign in text), None)
+        parts = text.split(separator if separator != " " else None) if separator else [text]
+        if not all(parts) or not parts or any(part in separators for part in parts[:-1]):
             raise AgentError(f"{name} must name keys with {separators[0]!r} between them, not {short(value)}")
-        return tuple(check_key(part) for part in parts)
+        return tuple(check_key(part.strip()) for part in parts)
 
     def write(keys: Any) -> str:
-        return quoted(separators[0].join(_spelled(key, separators, renamed) for key in keys))
+        names = [check_key(key) for key in keys]
+        if len(names) > 1:
+            names = ["plus" if name == "+" else name for name in names]
+        return quoted(separators[0].join(names), mark)
 
     return Kind(read, write)
-
-
-def _spelled(key: str, separators: str, renamed: Mapping[str, str]) -> str:
-    """A key's name without a separator in it."""
-    name = check_key(key)
-    return renamed.get(name, _SIGNS.get(name, name) if name in separators else name)
-
-
-_SIGNS = {"+": "plus", "-": "minus"}
 
 
 def _pace(name: str, value: Any) -> None:

@@ -1,7 +1,8 @@
 """OpenCUA: pyautogui code in a code block behind a thought, with three functions of its own under `computer`.
 
-Invariant: the two dialects differ in their coordinates alone. `opencua_relative` writes shares of the screen, 0 to 1; `opencua_qwen25`
-writes pixels of the image as Qwen2.5-VL resizes it. A pair within 0..1 is no exception there: it is the pixel that it says.
+Invariant: the two dialects differ in their coordinates alone. `opencua_relative` writes shares of the screen, 0 to 1;
+`opencua_qwen25` writes pixels of the image as Qwen2.5-VL resizes it. A pair within 0..1 is no exception there: it is the pixel
+that it says.
 
 Shapes: OSWorld `mm_agents/opencua/prompts.py` and `opencua_agent.py`, OpenCUA `model/README.md` and the samples of AgentNetBench.
 """
@@ -130,8 +131,8 @@ def _qwen25(view: View) -> Space:
 def _introduction(coordinates: str) -> Callable[[View, Space], str]:
     def introduction(view: View, space: Space) -> str:
         return (
-            "For each step write a short thought under ## Thought:, what you do in one sentence under ## Action:, and under ## Code: one\n"
-            "```python block with these calls and plain arguments, one a line.\n"
+            "For each step write a short thought under ## Thought:, what you do in one sentence under ## Action:, and\n"
+            "under ## Code: one ```python block with these calls and plain arguments, one a line.\n"
             + coordinates.format(width=space.width, height=space.height)
         )
 

@@ -32,6 +32,7 @@ from deskhand.actions.dialects.gestures import (
     write_click,
     write_drag,
     write_held,
+    write_path,
     write_press,
     write_word,
 )
@@ -108,6 +109,7 @@ POINTER_ROWS = (
         example=ir.Drag((_CENTRE, _THERE)),
         about="from the first place to the second",
     ),
+    Row("pyautogui.dragTo", (X_NEEDED, Y_NEEDED, *_DRAG), ir.Drag, write=write_path),
     Row("pyautogui.moveRel", (*_OFFSETS, DURATION, *PAUSES), read=move_by, only_read=True),
     Row("pyautogui.move", (*_OFFSETS, DURATION, *PAUSES), read=move_by, only_read=True),
     Row("pyautogui.dragRel", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
@@ -177,7 +179,8 @@ GRAMMAR = Grammar(
 )
 _CODE_AT_LINE = re.compile(
     r"^[ \t]*(?P<mark>action[ \t]*:[ \t]*)?"
-    r"(?=(?:with[ \t]+)?(?:pyautogui\.|computer\.[a-z_]+\()|time\.sleep\(|import[ \t]+(?:pyautogui|time)\b|(?:wait|fail|done)[ \t]*$)",
+    r"(?=(?:with[ \t]+)?(?:pyautogui\.|computer\.[a-z_]+\()|time\.sleep\(|import[ \t]+(?:pyautogui|time)\b"
+    r"|(?:wait|fail|done)[ \t]*$)",
     re.IGNORECASE | re.MULTILINE,
 )
 

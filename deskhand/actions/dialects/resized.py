@@ -1,8 +1,8 @@
-"""The size to which Qwen2-VL and Qwen2.5-VL resize an image before they look at it. Invariant: a size that is given out is given out
-again for itself, so an image that was resized already keeps its size.
+"""The size to which Qwen2-VL and Qwen2.5-VL resize an image before they look at it. Invariant: a size that is given out is given
+out again for itself, so an image that was resized already keeps its size.
 
-The rule is that of `smart_resize` in Qwen's `qwen_vl_utils/vision_process.py`: both sides are multiples of `factor`, and the area lies
-within the bounds.
+The rule is that of `smart_resize` in Qwen's `qwen_vl_utils/vision_process.py`: both sides are multiples of `factor`, and the area
+lies within the bounds.
 """
 
 from __future__ import annotations

@@ -28,10 +28,17 @@ class Parameter:
     name: str
     kind: Kind
     field: str = ""
+    """The op's field; several with commas between them for a kind that reads a tuple of them."""
     required: bool = False
     named: bool = True
     many: bool = False
     """It takes all positional arguments that are left; it is read from the tuple of them."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it is read by."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.field.split(",")) if self.field else ()
 
 
 def point_parameters(required: bool = False) -> tuple[Parameter, Parameter]:
@@ -59,6 +66,8 @@ class Row:
     """What is lost when an op of this class is written; "" for nothing."""
     behind_with: bool = False
     """It stands behind `with`, and only there."""
+    refusal: str = ""
+    """Why a call that the dialect has is not an action here."""
 
 
 class Program:
@@ -108,6 +117,8 @@ class Program:
             row = self.table.rows_by_call.get(call.name)
             if row is None:
                 raise ParseError(call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.table.known}")
+            if row.refusal:
+                raise ParseError(call.span, f"{row.call} is not an action here: {row.refusal}")
             self.statement += 1
             try:
                 values = bind(call, row.parameters)
@@ -145,10 +156,11 @@ def bind(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
             given[parameter.name] = positional[index]
     if len(positional) > len(parameters):
         raise AgentError(f"{call.name} takes {len(parameters)} arguments, not {len(positional)}")
-    known = {parameter.name for parameter in parameters}
-    for name, value in call.named:
-        if name not in known:
-            raise AgentError(f"{call.name} has no argument {short(name)}; it has: {', '.join(sorted(known)) or 'none'}")
+    known = {name: parameter.name for parameter in parameters for name in (parameter.name, *parameter.aliases)}
+    for written, value in call.named:
+        if written not in known:
+            raise AgentError(f"{call.name} has no argument {short(written)}; it has: {', '.join(sorted(known)) or 'none'}")
+        name = known[written]
         if name in given:
             raise AgentError(f"{call.name}: {name} is given twice")
         given[name] = value
@@ -156,8 +168,8 @@ def bind(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     for parameter in parameters:
         if parameter.name in given:
             value = parameter.kind.read(f"{call.name}: {parameter.name}", given[parameter.name])
-            if parameter.field:
-                values[parameter.field] = value
+            names = parameter.fields
+            values.update(zip(names, value if len(names) > 1 else (value,), strict=True) if names else ())
         elif parameter.required:
             raise AgentError(f"{call.name} needs {parameter.name}")
     return values
@@ -199,8 +211,9 @@ def arguments(row: Row, values: Mapping[str, Any]) -> str:
     """The arguments of a row's call, written."""
     written = []
     for parameter in row.parameters:
-        if parameter.field in values:
-            text = parameter.kind.write(values[parameter.field])
+        names = parameter.fields
+        if names and all(name in values for name in names):
+            text = parameter.kind.write(values[names[0]] if len(names) == 1 else tuple(values[name] for name in names))
             written.append(f"{parameter.name}={text}" if parameter.named else text)
     return ", ".join(written)
 
@@ -241,13 +254,13 @@ class Table:
             default = next(item.default for item in fields(op) if item.name == name)
             if values.pop(name, default) != value:
                 return None
-        if not set(values) <= {parameter.field for parameter in row.parameters}:
+        needed = {name for parameter in row.parameters if parameter.required for name in parameter.fields}
+        if not set(values) <= {name for parameter in row.parameters for name in parameter.fields}:
             return None
-        for parameter in row.parameters:
-            if parameter.required and parameter.field and parameter.field not in values:
-                if not hasattr(op, parameter.field):
-                    return None
-                values[parameter.field] = getattr(op, parameter.field)
+        for name in needed - set(values):
+            if not hasattr(op, name):
+                return None
+            values[name] = getattr(op, name)
         return [f"{row.call}({arguments(row, values)})"]
 
 

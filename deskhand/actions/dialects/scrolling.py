@@ -1,0 +1,54 @@
+"""Scrolling by a direction, for dialects that name no amount. Invariant: one call is always the same number of notches; another
+amount is written as that number, which the row declares as its loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects.calls import Call
+from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments, build, flat
+from deskhand.actions.ops import Op, Point, Space
+from deskhand.errors import AgentError
+
+_DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
+
+
+def scroll_row(call: str, parameters: tuple[Parameter, ...], notches: int, *, default: str | None = None, **shown: Any) -> Row:
+    """A row whose parameter for the field `direction` (of "down", "up", "right", "left") says which way `notches` go.
+
+    `default` is the direction of a call that names none; `shown` is what the row shows in the prompt.
+    """
+
+    def read(program: Program, call: Call, values: dict[str, Any]) -> None:
+        direction = values.pop("direction", default)
+        if direction is None:
+            raise AgentError(f"{call.name} needs a direction")
+        across, down = _DIRECTIONS[direction]
+        program.add(build(ir.Scroll, {**values, "dx": across * notches, "dy": down * notches}, program.space), call.span)
+
+    def write(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+        if not isinstance(op, ir.Scroll) or op.modifiers or (op.dx == 0) == (op.dy == 0):
+            return None
+        values = flat(op, space)
+        across, down = _sign(values.pop("dx", 0)), _sign(values.pop("dy", 0))
+        values["direction"] = next(name for name, signs in _DIRECTIONS.items() if signs == (across, down))
+        return [f"{row.call}({arguments(row, values)})"]
+
+    example = (
+        ir.Scroll(dy=notches, point=Point(0.5, 0.5, ir.REL_1)) if any("x" in parameter.fields for parameter in parameters) else None
+    )
+    return Row(
+        call,
+        parameters,
+        ir.Scroll,
+        read=read,
+        write=write,
+        loss=f"any amount becomes {notches} notches; one axis at a time",
+        **({"example": example} | shown if "offer" not in shown else shown),
+    )
+
+
+def _sign(value: int) -> int:
+    return (value > 0) - (value < 0)

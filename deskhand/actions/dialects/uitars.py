@@ -1,0 +1,198 @@
+"""UI-TARS: a thought, and behind "Action:" calls such as `click(start_box='<|box_start|>(235,512)<|box_end|>')` with empty lines
+between.
+
+Invariant: the three dialects differ in how a place is written alone. `uitars_1_0` writes 0 to 1000 of the screen in box tokens,
+`uitars_1_5` pixels of the image as Qwen2.5-VL resizes it, `uitars_point` 0 to 1000 between `<point>` tags. Each form is read by
+all.
+
+Shapes: UI-TARS `codes/ui_tars/prompt.py`, `codes/ui_tars/action_parser.py` and `README_v1.md`, OSWorld `mm_agents/prompts.py`,
+`mm_agents/uitars15_v1.py` and `uitars15_v2.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects import regions
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.calls import Call
+from deskhand.actions.dialects.kinds import TEXT, Kind, choice, keys_joined
+from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
+from deskhand.actions.dialects.loose import read_loose_calls
+from deskhand.actions.dialects.resized import smart_resize
+from deskhand.actions.dialects.scrolling import scroll_row
+from deskhand.actions.dialects.table import Parameter, Program, Row, Table
+from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.writing import number, quoted
+from deskhand.actions.ops import REL_1000, Op, Space, image_px
+from deskhand.errors import AgentError, ParseError
+
+NOTCHES = 5
+"""What UI-TARS' own translation to pyautogui turns the wheel."""
+WAIT_SECONDS = 5.0
+"""What the prompt says that `wait()` waits."""
+
+_NUMBER = r"(-?\d{1,20}(?:\.\d{1,20})?(?:e-?\d{1,3})?)"
+_PAIR = rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*"
+_PLACE = re.compile(
+    rf"(?:<\|box_start\|>)?\({_PAIR}(?:,{_PAIR})?\)(?:<\|box_end\|>)?|\[{_PAIR}(?:,{_PAIR})?\]"
+    rf"|<point>\s*{_NUMBER}\s+{_NUMBER}\s*</point>|<bbox>\s*{_NUMBER}\s+{_NUMBER}(?:\s+{_NUMBER}\s+{_NUMBER})?\s*</bbox>"
+)
+
+
+def _read_place(name: str, value: Any) -> tuple[float, float]:
+    """A place, or the middle of a box."""
+    found = _PLACE.fullmatch(check_text(name, value).strip())
+    if found is None:
+        raise AgentError(f"{name} must be a place such as (235,512), not {short(value)}")
+    numbers = [
+        check_number(name, float(part) if "." in part or "e" in part else int(part)) for part in found.groups() if part is not None
+    ]
+    if len(numbers) == 2:
+        return numbers[0], numbers[1]
+    return (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2
+
+
+def _wait(program: Program, call: Call, values: dict[str, Any]) -> None:
+    program.add(ir.Wait(WAIT_SECONDS), call.span)
+
+
+def _finished(program: Program, call: Call, values: dict[str, Any]) -> None:
+    """The end; what `content` says is the answer."""
+    program.add(ir.Answer(values["text"]) if "text" in values else ir.Done(), call.span)
+
+
+def _write_bare(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+    """The call without arguments, whatever the op's fields are."""
+    return [f"{row.call}()"] if type(op) is row.op else None
+
+
+def _table(start: str, end: str, shape: str) -> Table:
+    """The calls, with places written as `shape` under the names `start` and `end`."""
+
+    def write_place(place: tuple[float, float]) -> str:
+        return quoted(shape.format(number(place[0]), number(place[1])))
+
+    place = Kind(_read_place, write_place)
+    starts, ends = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
+    there = Parameter(start, place, "x,y", required=True, aliases=tuple(starts - {start}))
+    maybe = replace(there, required=False)
+    drag_start = replace(there, name=start.replace("point", "start_point"), aliases=tuple(starts))
+    drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(ends))
+    one_key = Parameter("key", Kind(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True)
+    first, second = shape.format("x1", "y1"), shape.format("x2", "y2")
+    direction = Parameter("direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True)
+    content = Parameter("content", TEXT, "text", aliases=("text",))
+    chord = Parameter("key", keys_joined(" +"), "keys", required=True, aliases=("hotkey",))
+    return Table(
+        (
+            Row("click", (there,), ir.Click, offer=f"click({start}='{first}')"),
+            Row("left_single", (there,), ir.Click, only_read=True),
+            Row("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
+            Row("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
+            Row("hover", (there,), ir.Move),
+            Row("drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"),
+            Row("select", (drag_start, drag_end), ir.Drag, only_read=True),
+            Row("hotkey", (chord,), ir.Key, offer="hotkey(key='ctrl c')", about="keys with a space between, lower case, 3 at most"),
+            Row("keydown", (one_key,), ir.KeyDown),
+            Row("press", (one_key,), ir.KeyDown, only_read=True),
+            Row("keyup", (one_key,), ir.KeyUp),
+            Row("release", (one_key,), ir.KeyUp, only_read=True),
+            Row(
+                "type",
+                (replace(content, required=True),),
+                ir.Type,
+                offer="type(content='xxx')",
+                about="with the escapes \\' \\\" \\n; \\n at the end submits",
+            ),
+            scroll_row(
+                "scroll",
+                (maybe, direction),
+                NOTCHES,
+                offer=f"scroll({start}='{first}', direction='down or up or right or left')",
+            ),
+            Row(
+                "wait",
+                (),
+                ir.Wait,
+                read=_wait,
+                write=_write_bare,
+                offer="wait()",
+                about="5 seconds",
+                loss="any time becomes 5 seconds",
+            ),
+            Row(
+                "finished",
+                (content,),
+                ir.Done,
+                read=_finished,
+                write=_write_bare,
+                offer="finished(content='xxx')",
+                about="done; content is the answer, if any",
+            ),
+            Row("finished", (replace(content, required=True),), ir.Answer),
+            Row(
+                "call_user",
+                (),
+                ir.Fail,
+                write=_write_bare,
+                offer="call_user()",
+                about="cannot be done",
+                loss="the reason is left out",
+            ),
+        )
+    )
+
+
+def _find(text: str) -> list[Call]:
+    """The calls behind "Action:", or a reply that is calls alone. Raises `ParseError`."""
+    start = regions.after_reasoning(text)
+    mark = regions.after_mark(text, start)
+    begin, end = regions.trimmed(text, start if mark is None else mark, len(text))
+    if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:
+        begin, end = regions.trimmed(text, begin, end - 3)
+    if begin == end:
+        raise ParseError((start, len(text)), "no action found; write it behind Action:")
+    return read_loose_calls(text, begin, end)
+
+
+def _introduction(view: View, space: Space) -> str:
+    return (
+        "You are a GUI agent: you get a task, your action history and screenshots, and do the next action.\n\n"
+        "## Output Format\n```\nThought: ...\nAction: ...\n```\n\n## Action Space\n"
+    )
+
+
+def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDialect:
+    return TextDialect(
+        name=name,
+        table=table,
+        space=space,
+        find=_find,
+        lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
+        introduction=_introduction,
+        closing="\n## Note\n- Sum up the next action and its target in one sentence in `Thought`.\n- Put an empty line between actions.",
+        notes={
+            ir.Click: "at a place: left one or two times, right one time; no keys held",
+            ir.Drag: "two points, left button, no keys held",
+            ir.Move: "`hover`, which the prompt does not offer",
+            ir.KeyDown: "`keydown`, which the prompt does not offer",
+            ir.KeyUp: "`keyup`, which the prompt does not offer",
+        },
+    )
+
+
+def _resized(view: View) -> Space:
+    return image_px(
+        *smart_resize(view.image_width, view.image_height, factor=28, min_pixels=100 * 28 * 28, max_pixels=16_384 * 28 * 28)
+    )
+
+
+_BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
+V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
+V1_5 = _dialect("uitars_1_5", _BOXES, _resized)
+POINT = _dialect("uitars_point", _table("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
