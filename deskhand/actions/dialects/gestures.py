@@ -14,19 +14,9 @@ from deskhand.actions.dialects.limits import MAX_OPS, check_key, check_text, sho
 from deskhand.actions.dialects.table import Program, Row, Table, arguments, build, flat
 from deskhand.actions.dialects.writing import in_space, number, quoted
 from deskhand.actions.ops import Op, Point, Space
+from deskhand.actions.spelling import PYAUTOGUI
 from deskhand.errors import AgentError
 
-_NAMES_OF_KEYS = {
-    "super": "win",
-    "superright": "winright",
-    "menu": "apps",
-    "numadd": "add",
-    "numsubtract": "subtract",
-    "nummultiply": "multiply",
-    "numdivide": "divide",
-    "numdecimal": "decimal",
-}
-"""Keys that pyautogui calls otherwise."""
 _BUTTONS = {
     "left": "left",
     "middle": "middle",
@@ -42,8 +32,7 @@ _HELD = "held "
 
 
 def _key_name(key: str) -> str:
-    name = check_key(key)
-    return quoted(_NAMES_OF_KEYS.get(name, name))
+    return quoted(PYAUTOGUI.write(check_key(key)))
 
 
 def _read_keys(name: str, value: Any) -> tuple[str, ...]:
@@ -144,8 +133,7 @@ def _drag(program: Program, call: Call, values: dict[str, Any], to: Point) -> No
         program.add(ir.Drag((start[0], to), button), (start[1][0], call.span[1]))
         return
     program.add(ir.MouseDown(button=button), call.span)
-    program.add(ir.Move(to), call.span)
-    program.add(ir.MouseUp(button=button), call.span)
+    program.add(ir.MouseUp(to, button), call.span)
 
 
 def mouse_up(program: Program, call: Call, values: dict[str, Any]) -> None:

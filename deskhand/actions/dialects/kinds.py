@@ -51,7 +51,7 @@ def choice(names: Mapping[Any, Any], mark: str = "'") -> Kind:
 
 
 def keys_joined(separators: str, mark: str = "'") -> Kind:
-    """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first of all is written."""
+    """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first is written."""
 
     def read(name: str, value: Any) -> tuple[str, ...]:
         text = check_text(name, value)

@@ -31,7 +31,7 @@ from deskhand.actions.dialects.pyautogui import (
     find_code,
     typing_rows,
 )
-from deskhand.actions.dialects.resized import smart_resize
+from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments
 from deskhand.actions.dialects.text import TextDialect
 from deskhand.actions.ops import REL_1, Op, Point, Space, image_px
@@ -125,7 +125,7 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
 
 
 def _qwen25(view: View) -> Space:
-    return image_px(*smart_resize(view.image_width, view.image_height, factor=28, min_pixels=56 * 56, max_pixels=12_845_056))
+    return image_px(*smart_resize(view.image_width, view.image_height))
 
 
 def _introduction(coordinates: str) -> Callable[[View, Space], str]:

@@ -1,7 +1,7 @@
 """OSWorld's pyautogui: lines of Python that are read and never run, or one of the words WAIT, FAIL and DONE.
 
 Invariant: a line means what pyautogui does with it, in pixels of the screen. A drag is `moveTo` and `dragTo` one after the other;
-a `dragTo` by itself starts where the pointer is: button down, move, button up. Keys held around one click, drag or scroll are
+a `dragTo` by itself starts where the pointer is: button down, button up there. Keys held around one click, drag or scroll are
 written as `with pyautogui.hold(...)`, so that `keyDown`, `click`, `keyUp` stay three ops.
 
 Shapes: OSWorld `mm_agents/prompts.py` and `mm_agents/agent.py`, and the signatures of PyAutoGUI 0.9.54.

@@ -15,10 +15,19 @@ from deskhand.errors import AgentError
 _DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 
 
-def scroll_row(call: str, parameters: tuple[Parameter, ...], notches: int, *, default: str | None = None, **shown: Any) -> Row:
+def scroll_row(
+    call: str,
+    parameters: tuple[Parameter, ...],
+    notches: int,
+    *,
+    default: str | None = None,
+    at_pointer: bool = False,
+    offer: str = "",
+    about: str = "",
+) -> Row:
     """A row whose parameter for the field `direction` (of "down", "up", "right", "left") says which way `notches` go.
 
-    `default` is the direction of a call that names none; `shown` is what the row shows in the prompt.
+    `default` is the direction of a call that names none. Without `offer` the prompt shows an example.
     """
 
     def read(program: Program, call: Call, values: dict[str, Any]) -> None:
@@ -36,17 +45,17 @@ def scroll_row(call: str, parameters: tuple[Parameter, ...], notches: int, *, de
         values["direction"] = next(name for name, signs in _DIRECTIONS.items() if signs == (across, down))
         return [f"{row.call}({arguments(row, values)})"]
 
-    example = (
-        ir.Scroll(dy=notches, point=Point(0.5, 0.5, ir.REL_1)) if any("x" in parameter.fields for parameter in parameters) else None
-    )
     return Row(
         call,
         parameters,
         ir.Scroll,
         read=read,
         write=write,
+        example=None if offer else ir.Scroll(dy=notches, point=Point(0.5, 0.5, ir.REL_1)),
+        offer=offer,
+        about=about,
+        at_pointer=at_pointer,
         loss=f"any amount becomes {notches} notches; one axis at a time",
-        **({"example": example} | shown if "offer" not in shown else shown),
     )
 
 

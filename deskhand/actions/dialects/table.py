@@ -9,7 +9,7 @@ desktop's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from deskhand.actions import ops as ir
@@ -66,6 +66,8 @@ class Row:
     """What is lost when an op of this class is written; "" for nothing."""
     behind_with: bool = False
     """It stands behind `with`, and only there."""
+    at_pointer: bool = False
+    """It has no place of its own: the move right before it is its point."""
     refusal: str = ""
     """Why a call that the dialect has is not an action here."""
 
@@ -111,6 +113,12 @@ class Program:
         assert isinstance(move, ir.Move)
         return move.point, span
 
+    def _place(self, point: Point, span: Span) -> None:
+        """Give the last op, which acts where the pointer is, the point that the pointer was moved to."""
+        (op,), after = self.take(1)
+        assert isinstance(op, (ir.Click, ir.MouseDown, ir.MouseUp, ir.Scroll))
+        self.add(replace(op, point=point), (span[0], after[1]))
+
     def run(self, calls: list[Call] | tuple[Call, ...]) -> None:
         """Read `calls` by the table. Raises `ParseError`."""
         for call in calls:
@@ -124,10 +132,13 @@ class Program:
                 values = bind(call, row.parameters)
                 if (call.body is not None) != row.behind_with:
                     raise AgentError(f"{row.call} is {'only' if row.behind_with else 'not'} written behind with")
+                start = self.take_move() if row.at_pointer else None
                 if row.read is not None:
                     row.read(self, call, values)
                 elif row.op is not None:
                     self.add(build(row.op, {**row.fixed, **values}, self.space), call.span)
+                if start is not None:
+                    self._place(*start)
             except ParseError:
                 raise
             except AgentError as error:
@@ -240,9 +251,11 @@ class Table:
         for row in self.rows:
             if row.only_read:
                 continue
-            lines = row.write(self, row, op, space) if row.write is not None else self.write_plainly(row, op, space)
+            place = getattr(op, "point", None) if row.at_pointer and type(op) is row.op else None
+            said: Any = op if place is None else replace(op, point=None)  # type: ignore[call-arg]
+            lines = row.write(self, row, said, space) if row.write is not None else self.write_plainly(row, said, space)
             if lines is not None:
-                return lines
+                return lines if place is None else [*self.write(ir.Move(place), space), *lines]
         raise AgentError(f"this cannot be said: {short(op)}")
 
     def write_plainly(self, row: Row, op: Op, space: Space) -> list[str] | None:

@@ -23,7 +23,7 @@ from deskhand.actions.dialects.calls import Call
 from deskhand.actions.dialects.kinds import TEXT, Kind, choice, keys_joined
 from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
 from deskhand.actions.dialects.loose import read_loose_calls
-from deskhand.actions.dialects.resized import smart_resize
+from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.actions.dialects.scrolling import scroll_row
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table
 from deskhand.actions.dialects.text import TextDialect
@@ -175,7 +175,7 @@ def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDia
         find=_find,
         lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
         introduction=_introduction,
-        closing="\n## Note\n- Sum up the next action and its target in one sentence in `Thought`.\n- Put an empty line between actions.",
+        closing="\n## Note\n- Sum up the next action and its target in a sentence in `Thought`.\n- An empty line parts two actions.",
         notes={
             ir.Click: "at a place: left one or two times, right one time; no keys held",
             ir.Drag: "two points, left button, no keys held",
@@ -187,9 +187,7 @@ def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDia
 
 
 def _resized(view: View) -> Space:
-    return image_px(
-        *smart_resize(view.image_width, view.image_height, factor=28, min_pixels=100 * 28 * 28, max_pixels=16_384 * 28 * 28)
-    )
+    return image_px(*smart_resize(view.image_width, view.image_height, least_pixels=100 * 28 * 28))
 
 
 _BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")

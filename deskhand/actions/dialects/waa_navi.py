@@ -1,7 +1,7 @@
 """Windows Agent Arena's Navi: a decision block, and a block of Python on the objects of `computer`, which is read and never run.
 
 Invariant: what needs more than the pointer and the keys is an error that says so: element ids, what the clipboard holds, programs
-and windows by name. A click has no place of its own: a click at a point is written as a move and a click where the pointer is.
+and windows by name. A click has no place of its own: a move and the click right behind it are one click at that point.
 
 Shapes: WAA `client/mm_agents/navi/gpt/planner_messages.py`, `navi/agent.py` and `vm/setup/server/computer.py`.
 """
@@ -9,7 +9,6 @@ Shapes: WAA `client/mm_agents/navi/gpt/planner_messages.py`, `navi/agent.py` and
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import regions
@@ -34,20 +33,11 @@ _NO_CLIPBOARD = "what the clipboard holds is not the agent's to set; select and 
 _NO_PROGRAMS = "programs and windows are opened on the screen, by the pointer and the keys"
 
 
-def _write_click(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
-    """A click where the pointer is, behind a move when it has a place."""
-    if not isinstance(op, ir.Click):
-        return None
-    lines = table.write_plainly(row, replace(op, point=None), space)
-    return lines if lines is None or op.point is None else table.write(ir.Move(op.point), space) + lines
-
-
 def _click_row(call: str, example: ir.Click, about: str) -> Row:
     fixed = {"button": example.button, "count": example.count}
-    return Row(call, (), ir.Click, fixed, write=_write_click, example=example, about=about, loss=_CLICK_LOSS)
+    return Row(call, (), ir.Click, fixed, example=example, about=about, at_pointer=True)
 
 
-_CLICK_LOSS = "a click at a point becomes a move and a click where the pointer is"
 _TABLE = Table(
     (
         Row("computer.mouse.move_abs", _POINT, ir.Move, example=ir.Move(_CENTRE)),
@@ -58,6 +48,7 @@ _TABLE = Table(
             "computer.mouse.scroll",
             (Parameter("dir", choice({"up": "up", "down": "down"}, '"'), "direction", required=True),),
             NOTCHES,
+            at_pointer=True,
             offer='computer.mouse.scroll(dir="down")',
             about='"up" or "down"',
         ),
@@ -160,5 +151,8 @@ DIALECT = TextDialect(
     find=_find,
     lay_out=_lay_out,
     introduction=_introduction,
-    notes={ir.Drag: "two points, left button, no keys held"},
+    notes={
+        ir.Click: "left one or two times, right one time; a point is a move before it; no keys held",
+        ir.Drag: "two points, left button, no keys held",
+    },
 )
