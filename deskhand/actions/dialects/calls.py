@@ -142,9 +142,8 @@ class _Source:
                     return [self._call(call, tuple(self._statements(body)))]
             case _:
                 pass
-        raise ParseError(
-            self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(type(statement), 'this')}"
-        )
+        kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
+        raise ParseError(self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(kind, 'this')}")
 
     def _call(self, call: ast.Call, body: tuple[Call, ...] | None = None) -> Call:
         name = _dotted(call.func)
@@ -245,5 +244,4 @@ _KINDS: dict[type[ast.AST], str] = {
     ast.Set: "a set",
     ast.Await: "an await",
     ast.Delete: "a del",
-    ast.Expr: "an expression",
 }

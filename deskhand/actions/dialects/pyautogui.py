@@ -189,10 +189,10 @@ def find_code(text: str, start: int, grammar: Grammar) -> list[Call]:
     """The calls of a reply's code blocks, one after the other, or of the lines of code at its end. Raises `ParseError`."""
     blocks = regions.code_blocks(text, start)
     if not blocks:
-        found = _CODE_AT_LINE.search(text, start)
-        if found is None:
+        begin = regions.first_line(text, start, _CODE_AT_LINE)
+        if begin is None:
             raise ParseError((start, len(text)), "no code found; write it in one ```python block")
-        return read_calls(text, found.end() if found["mark"] else found.start(), len(text), grammar)
+        return read_calls(text, begin, len(text), grammar)
     calls: list[Call] = []
     for block in blocks:
         if block.info in {word.lower() for word in grammar.words} and not text[block.start : block.end].strip():

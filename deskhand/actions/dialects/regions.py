@@ -30,13 +30,12 @@ class Block:
 
 def after_reasoning(text: str) -> int:
     """Behind `<think>...</think>`; `</think>` alone ends reasoning that the prompt has opened."""
-    begin = len(text) - len(text.lstrip())
-    end = text.find(_END_OF_THINK, begin)
+    end = text.find(_END_OF_THINK)
     if end >= 0:
         return end + len(_END_OF_THINK)
-    if text.startswith(_THINK, begin):
-        raise ParseError((begin, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
-    return begin
+    if text.lstrip().startswith(_THINK):
+        raise ParseError((0, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
+    return 0
 
 
 def code_blocks(text: str, start: int) -> list[Block]:
@@ -57,19 +56,23 @@ def code_blocks(text: str, start: int) -> list[Block]:
 
 def after_mark(text: str, start: int) -> int | None:
     """Behind the "Action:" of a reply; None when it has none. One that begins a line counts before one within a line."""
-    marks = list(_MARK_AT_LINE.finditer(text, start))
+    rest = text[start:]
+    marks = list(_MARK_AT_LINE.finditer(rest))
     if len(marks) > 1:
-        raise ParseError((marks[1].start(), len(text)), "a second Action: in one reply; write all actions behind one")
-    if marks:
-        return marks[0].end()
-    within = _MARK_IN_LINE.search(text, start)
-    return within.end() if within else None
+        raise ParseError((start + marks[1].start(), len(text)), "a second Action: in one reply; write all actions behind one")
+    found = marks[0] if marks else _MARK_IN_LINE.search(rest)
+    return start + found.end() if found else None
 
 
 def first_line(text: str, start: int, pattern: re.Pattern[str]) -> int | None:
-    """Where the first line begins that `pattern` (anchored at line starts) finds; None when there is none."""
-    found = pattern.search(text, start)
-    return found.start() if found else None
+    """Where the first line begins that `pattern` (anchored at line starts) finds; None when there is none.
+
+    `start` begins a line too, and what `pattern` calls "mark" stands before the line.
+    """
+    found = pattern.search(text[start:])
+    if found is None:
+        return None
+    return start + (found.end() if found.groupdict().get("mark") else found.start())
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:

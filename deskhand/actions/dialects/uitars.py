@@ -175,7 +175,7 @@ def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDia
         find=_find,
         lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
         introduction=_introduction,
-        closing="\n## Note\n- Sum up the next action and its target in a sentence in `Thought`.\n- An empty line parts two actions.",
+        closing="\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n- An empty line parts two actions.",
         notes={
             ir.Click: "at a place: left one or two times, right one time; no keys held",
             ir.Drag: "two points, left button, no keys held",
