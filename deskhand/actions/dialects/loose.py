@@ -8,6 +8,7 @@ Escapes mean what they mean in a Python text; a line may break within one.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from deskhand.actions.dialects.calls import MAX_STATEMENTS, Call
 from deskhand.errors import ParseError
@@ -17,7 +18,7 @@ _HEAD = re.compile(r"([A-Za-z_]\w{0,63})[ \t]*\(\s*")
 _ARGUMENT = re.compile(r"([A-Za-z_]\w{0,63})\s*=\s*(['\"])")
 _END = re.compile(r"\)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 _LAST = re.compile(r"\s*,?\s*\)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
-_MORE = re.compile(r"\s*,\s*(?=[A-Za-z_]\w*\s*=\s*['\"])")
+_MORE = re.compile(r"\s*,\s*(?=([A-Za-z_]\w{0,63})\s*=\s*['\"])")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|\r\n|.)", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\\": "\\", "'": "'", '"': '"'} | {
     "\n": "",
@@ -27,20 +28,20 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\
 _MAX_ARGUMENTS = 8
 
 
-def read_loose_calls(text: str, start: int, end: int) -> list[Call]:
-    """The calls in `text[start:end]`, each at the beginning of a line. Raises `ParseError`."""
+def read_loose_calls(text: str, start: int, end: int, names: Container[str]) -> list[Call]:
+    """The calls in `text[start:end]`, each at the beginning of a line; `names` are those of arguments. Raises `ParseError`."""
     calls: list[Call] = []
     position = _behind(_SPACE, text, start, end)
     while position < end:
         if len(calls) == MAX_STATEMENTS:
             raise ParseError((position, end), f"more than {MAX_STATEMENTS} actions")
-        call = _call(text, position, end)
+        call = _call(text, position, end, names)
         calls.append(call)
         position = _behind(_SPACE, text, call.span[1], end)
     return calls
 
 
-def _call(text: str, start: int, end: int) -> Call:
+def _call(text: str, start: int, end: int, names: Container[str]) -> Call:
     head = _HEAD.match(text, start, end)
     if head is None:
         raise ParseError((start, end), "expected an action such as wait()")
@@ -51,7 +52,7 @@ def _call(text: str, start: int, end: int) -> Call:
         argument = _ARGUMENT.match(text, position, end)
         if argument is None or len(named) == _MAX_ARGUMENTS:
             raise ParseError((position, end), f"{head[1]}: expected name='text', or ) at the end of the line")
-        close, position, last = _closing(text, argument.end(), end, argument[2])
+        close, position, last = _closing(text, argument.end(), end, argument[2], names)
         named.append((argument[1], _unescaped(text, argument.end(), close)))
         if last:
             break
@@ -62,7 +63,7 @@ def _call(text: str, start: int, end: int) -> Call:
     return Call(head[1], (), tuple(named), (start, position))
 
 
-def _closing(text: str, start: int, end: int, mark: str) -> tuple[int, int, bool]:
+def _closing(text: str, start: int, end: int, mark: str, names: Container[str]) -> tuple[int, int, bool]:
     """Where the text ends, where the call goes on behind it, and whether that is the call's end."""
     quote = text.find(mark, start, end)
     while quote >= 0:
@@ -74,7 +75,7 @@ def _closing(text: str, start: int, end: int, mark: str) -> tuple[int, int, bool
             if last is not None:
                 return quote, last.end(), True
             more = _MORE.match(text, quote + 1, end)
-            if more is not None:
+            if more is not None and more[1] in names:
                 return quote, more.end(), False
         quote = text.find(mark, quote + 1, end)
     raise ParseError((start - 1, end), f"the text does not end; close it with {mark} and the call with ) at the end of the line")

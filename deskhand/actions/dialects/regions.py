@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from deskhand.errors import ParseError
 
+MAX_BLOCKS = 64
 _THINK, _END_OF_THINK = "<think>", "</think>"
 _FENCE = "```"
 _INFO = re.compile(r"[ \t]*([A-Za-z_][\w+-]*)?[ \t]*(\r\n|\r|\n)|[ \t]*(python|code)\b[ \t]*", re.IGNORECASE)
@@ -45,6 +46,8 @@ def code_blocks(text: str, start: int) -> list[Block]:
     while opening >= 0:
         begin = opening + len(_FENCE)
         end = text.find(_FENCE, begin)
+        if len(blocks) == MAX_BLOCKS:
+            raise ParseError((opening, len(text)), f"more than {MAX_BLOCKS} code blocks")
         if end < 0:
             raise ParseError((opening, len(text)), "the code block does not end; close it with ```")
         info = _INFO.match(text, begin, end)

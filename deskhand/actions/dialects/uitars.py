@@ -12,7 +12,7 @@ Shapes: UI-TARS `codes/ui_tars/prompt.py`, `codes/ui_tars/action_parser.py` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
@@ -148,8 +148,8 @@ def _table(start: str, end: str, shape: str) -> Table:
     )
 
 
-def _find(text: str) -> list[Call]:
-    """The calls behind "Action:", or a reply that is calls alone. Raises `ParseError`."""
+def _find(text: str, names: Container[str]) -> list[Call]:
+    """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
     start = regions.after_reasoning(text)
     mark = regions.after_mark(text, start)
     begin, end = regions.trimmed(text, start if mark is None else mark, len(text))
@@ -157,7 +157,7 @@ def _find(text: str) -> list[Call]:
         begin, end = regions.trimmed(text, begin, end - 3)
     if begin == end:
         raise ParseError((start, len(text)), "no action found; write it behind Action:")
-    return read_loose_calls(text, begin, end)
+    return read_loose_calls(text, begin, end, names)
 
 
 def _introduction(view: View, space: Space) -> str:
@@ -168,11 +168,13 @@ def _introduction(view: View, space: Space) -> str:
 
 
 def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDialect:
+    parameters = [parameter for row in table.rows for parameter in row.parameters]
+    names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
     return TextDialect(
         name=name,
         table=table,
         space=space,
-        find=_find,
+        find=lambda text: _find(text, names),
         lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
         introduction=_introduction,
         closing="\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n- An empty line parts two actions.",
