@@ -1,5 +1,5 @@
-"""The action IR. Invariant: a closed set of frozen ops; a point always carries its coordinate space, and only
-`to_screen_px` converts one.
+"""The action IR. Invariant: a closed set of frozen ops; a point always carries its coordinate space, and only `to_screen_px` and
+`in_space` convert one.
 
 In range maps exactly; the edge value (1000 of 1000, 1.0 of 1) is the last pixel; anything beyond is an
 `AgentError` and is never moved onto the screen.
@@ -60,17 +60,41 @@ def to_screen_px(point: Point, width: int, height: int) -> tuple[int, int]:
     )
 
 
-def _axis_to_px(value: float, extent: float, pixels: int, kind: str, axis: str) -> int:
+def in_space(point: Point, space: Space) -> Point:
+    """`point` as the nearest unit of `space` (of a scale from 0 to 1: the nearest 1/10000); itself when it is in `space` already.
+
+    A pixel stands for its middle. Raises `AgentError` when the point is off its own space.
+    """
+    if point.space == space:
+        return point
+    if space.kind == "pixels":
+        return Point(*to_screen_px(point, int(space.width), int(space.height)), space)
+    return Point(
+        _axis_to_unit(point.x, point.space.width, space.width, point.space.kind, "x"),
+        _axis_to_unit(point.y, point.space.height, space.height, point.space.kind, "y"),
+        space,
+    )
+
+
+def _axis_to_unit(value: float, extent: float, units: float, kind: str, axis: str) -> float:
+    _check_on_axis(value, extent, kind, axis)
+    share = (math.floor(value) + 0.5) / extent if kind == "pixels" else value / extent
+    return round(share * units) if units > 1 else round(share * units, 4)
+
+
+def _check_on_axis(value: float, extent: float, kind: str, axis: str) -> None:
     if not math.isfinite(value):
         raise AgentError(f"{axis}={value} is not a number; give a finite coordinate")
-    if kind == "pixels":
-        if value < 0 or value >= extent:
-            raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} < {extent:g}")
-        if extent == pixels:
-            return int(value)
-        return min(int((value + 0.5) * pixels / extent), pixels - 1)
-    if value < 0 or value > extent:
+    if kind == "pixels" and not 0 <= value < extent:
+        raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} < {extent:g}")
+    if kind != "pixels" and not 0 <= value <= extent:
         raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} <= {extent:g}")
+
+
+def _axis_to_px(value: float, extent: float, pixels: int, kind: str, axis: str) -> int:
+    _check_on_axis(value, extent, kind, axis)
+    if kind == "pixels":
+        return int(value) if extent == pixels else min(int((value + 0.5) * pixels / extent), pixels - 1)
     return min(int(value * pixels / extent), pixels - 1)
 
 

@@ -1,0 +1,239 @@
+"""Anthropic's computer tool in its three versions. Invariant: coordinates are pixels of the image that the model sees, keys have
+the names of X11, and the wheel is counted in notches.
+
+A reply is the tool's input (`{"action": "left_click", "coordinate": [640, 400]}`), a list of inputs, or what the Messages API
+returns: `tool_use` blocks, a list of content blocks, a whole message. Blocks of text before a tool call are reasoning; a message
+of text alone ends the work. Keys that are held during a click are read from `text` and from `key`, and written as `text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects import parts, rules
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.objects import INFEASIBLE, Form, ObjectDialect, Said
+from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Fields, Part
+from deskhand.actions.ops import Point, Space
+from deskhand.actions.pointer import DragTo
+from deskhand.actions.spelling import X11
+from deskhand.errors import AgentError
+
+_REASONING_BLOCKS = ("thinking", "redacted_thinking")
+_OF_A_BLOCK = ("type", "id", "name", "input", "cache_control", "caller")
+_CLICKS = {
+    "left_click": ({"button": "left", "count": 1}, "click the left button"),
+    "right_click": ({"button": "right", "count": 1}, "click the right button"),
+    "middle_click": ({"button": "middle", "count": 1}, "click the middle button"),
+    "double_click": ({"button": "left", "count": 2}, "click the left button twice"),
+    "triple_click": ({"button": "left", "count": 3}, "click the left button three times"),
+}
+
+
+def _drag(space: Space) -> Part:
+    """From `start_coordinate`, or from where the pointer is, to `coordinate`."""
+    both = parts.ends(
+        parts.pair("start_coordinate", space, "start", required=True), parts.pair("coordinate", space, "end", required=True)
+    )
+
+    def read(values: parts.Values) -> Fields:
+        if "coordinate" not in values:
+            raise AgentError("needs the key coordinate")
+        if "start_coordinate" in values:
+            return both.read(values)
+        x, y = values["coordinate"]
+        return {"path": (Point(rules.plain(x), rules.plain(y), space),)}
+
+    return Part(both.keys, both.fields, read, both.write, both.required, lenient=True)
+
+
+def _dragged(fields: Fields) -> list[Any]:
+    path = fields["path"]
+    return [ir.Drag(path) if len(path) == 2 else DragTo(*path)]
+
+
+def _held_down(fields: Fields) -> list[Any]:
+    """hold_key: down in order, up in reverse."""
+    keys = fields["keys"]
+    return [*map(ir.KeyDown, keys), ir.Wait(fields["seconds"]), *map(ir.KeyUp, reversed(keys))]
+
+
+@lru_cache(maxsize=64)
+def _first_forms(view: View) -> tuple[Form, ...]:
+    """The actions of 2024-10-22, in which a click has no place."""
+    at, centre = parts.pair("coordinate", view.image, required=True), _centre(view)
+    keys = parts.chord(("text",), X11)
+    return (
+        Form("key", ir.Key, (keys,), about="press a key, or keys together", example=ir.Key(("ctrl", "s"))),
+        Form("type", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
+        Form("mouse_move", ir.Move, (at,), about="move the cursor there", example=ir.Move(centre)),
+        *(
+            Form(name, ir.Click, (), fixed, f"{about} where the cursor is", ir.Click(**fixed))
+            for name, (fixed, about) in _CLICKS.items()
+            if name != "triple_click"
+        ),
+        Form(
+            "left_click_drag",
+            ir.Drag,
+            (_drag(view.image),),
+            about="drag with the left button from one point to the other",
+            example=ir.Drag((centre, _corner(view))),
+            reads=_dragged,
+        ),
+        Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+    )
+
+
+@lru_cache(maxsize=64)
+def _second_forms(view: View) -> tuple[Form, ...]:
+    """The actions of 2025-01-24."""
+    at, centre = parts.pair("coordinate", view.image), _centre(view)
+    held = parts.chord(("text", "key"), X11, "modifiers", required=False)
+    seconds = parts.numeral("duration", "seconds", rules.number(0, LONGEST_WAIT_S))
+    kept = [form for form in _first_forms(view) if form.name not in _CLICKS]
+    clicks = [
+        Form(name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed))
+        for name, (fixed, about) in _CLICKS.items()
+    ]
+    presses = [
+        Form(name, cls, (at,), {"button": "left"}, about, cls())
+        for name, cls, about in (
+            ("left_mouse_down", ir.MouseDown, "press the left button and hold it"),
+            ("left_mouse_up", ir.MouseUp, "release the left button"),
+        )
+    ]
+    return (
+        *kept,
+        *clicks,
+        *presses,
+        Form(
+            "scroll",
+            ir.Scroll,
+            (at, parts.direction(("scroll_direction",), "scroll_amount"), held),
+            about="turn the wheel by scroll_amount notches",
+            example=ir.Scroll(0, 3, centre),
+        ),
+        Form(
+            "hold_key",
+            None,
+            (parts.chord(("text",), X11), seconds),
+            about="hold keys down for duration seconds",
+            reads=_held_down,
+            sample={"text": "shift", "duration": 1},
+        ),
+        Form("wait", ir.Wait, (seconds,), about="wait for duration seconds", example=ir.Wait(1)),
+    )
+
+
+@lru_cache(maxsize=64)
+def _third_forms(view: View) -> tuple[Form, ...]:
+    """The actions of 2025-11-24."""
+    zoom = Form(
+        "zoom",
+        ir.Zoom,
+        (parts.corners("region", view.image),),
+        about="look at the rectangle [left, top, right, bottom]",
+        example=ir.Zoom(_corner(view), _centre(view)),
+    )
+    return (*_second_forms(view), zoom)
+
+
+def _centre(view: View) -> Point:
+    return Point(view.image_width // 2, view.image_height // 3, view.image)
+
+
+def _corner(view: View) -> Point:
+    return Point(view.image_width // 4, view.image_height // 5, view.image)
+
+
+class Anthropic(ObjectDialect):
+    """One version of the tool."""
+
+    tag = "action"
+    ends_by_words = True
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left, middle or right once; left twice or three times",
+        ir.MouseDown: "left",
+        ir.MouseUp: "left",
+        ir.Drag: "left, from one point to another; no keys held",
+        ir.Scroll: "one direction at a time",
+        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+        ir.Done: "a message without words",
+        ir.Fail: f"a message that begins with {INFEASIBLE}",
+        ir.Answer: "a message of words",
+    }
+    absences: Mapping[type[Any], str] = {
+        ir.KeyDown: "hold_key is read as keys down, a wait, and keys up",
+        ir.KeyUp: "hold_key is read as keys down, a wait, and keys up",
+    }
+
+    def __init__(self, version: str) -> None:
+        self.name = f"anthropic_{version}"
+        self._forms = {"20241022": _first_forms, "20250124": _second_forms, "20251124": _third_forms}[version]
+        if version == "20241022":
+            self.apart_kinds = frozenset({ir.Click})
+            self.bounds = {
+                **Anthropic.bounds,
+                ir.Click: "left, middle or right once; left twice; no keys held; a point is a mouse_move before it",
+            }
+            self.absences = {}
+
+    def forms(self, view: View) -> tuple[Form, ...]:
+        return self._forms(view)
+
+    def opening(self, view: View) -> list[str]:
+        return [
+            "Use a mouse and a keyboard to control a computer, by the tool `computer`.",
+            f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, from the top left corner.",
+            "You may think in words first. Then write the tool's input as a JSON object, or a list of them, and nothing after it:",
+        ]
+
+    def closing(self, view: View) -> list[str]:
+        return [
+            "Names of keys are those of X11: Return, Escape, Page_Down, ctrl, super.",
+            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
+            f"or {self.written(self.words(f'{INFEASIBLE} why'))} when the task cannot be done.",
+        ]
+
+    def unwrapped(self, value: Any) -> list[Any]:
+        if not isinstance(value, dict) or "action" in value:
+            return [value]
+        if "content" in value:
+            content = value["content"]
+            if isinstance(content, str):
+                return [Said(content)]
+            if not isinstance(content, list):
+                raise AgentError("the content of a message must be a text or a list of blocks")
+            return [item for block in content for item in self.unwrapped(block)] or [Said("")]
+        if value.get("type") == "text":
+            rules.check_keys("text", value, {"type": rules.ANYTHING, "text": rules.text(), "citations": rules.ANYTHING}, ("text",))
+            return [Said(value["text"])]
+        if value.get("type") in _REASONING_BLOCKS:
+            return [Said("")]
+        if "input" in value:
+            rules.check_keys("tool_use", value, dict.fromkeys(_OF_A_BLOCK, rules.ANYTHING), ())
+            if value.get("name") != "computer" or value.get("type", "tool_use") != "tool_use":
+                raise AgentError(f"unknown tool {rules.short(value.get('name'))}; the only one is computer")
+            return [value["input"]]
+        return [value]
+
+    def words(self, text: str) -> Any:
+        return {"type": "text", "text": text}
+
+    def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
+        made = super().schema_of_reply(actions)
+        text = {
+            "type": "object",
+            "properties": {"type": {"const": "text"}, "text": rules.text()},
+            "required": ["type", "text"],
+            "additionalProperties": False,
+        }
+        return {"oneOf": [*made["oneOf"], text]}
+
+
+V20241022 = Anthropic("20241022")
+V20250124 = Anthropic("20250124")
+V20251124 = Anthropic("20251124")

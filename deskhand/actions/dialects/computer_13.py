@@ -1,0 +1,157 @@
+"""OSWorld's action space computer_13. Invariant: coordinates are pixels of the screen, and the wheel is positive upwards.
+
+Thirteen actions and WAIT, FAIL, DONE, as `{"action_type": T, "parameters": {...}}` or with the parameters beside the type; the
+three may stand as bare words. One unit of SCROLL is one notch, as the wheel of pyautogui has it on Linux. A button goes down,
+and the wheel turns, where the pointer is; DRAG_TO starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects import parts, rules
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.objects import Form, ObjectDialect
+from deskhand.actions.dialects.parts import Values
+from deskhand.actions.dialects.replies import Found, Word, loose_values
+from deskhand.actions.ops import Point
+from deskhand.actions.pointer import DragTo
+from deskhand.actions.spelling import PYAUTOGUI
+from deskhand.errors import AgentError
+
+WAIT_S = 2.0
+"""OSWorld's pause after an action, which is all that WAIT waits."""
+_WORDS = frozenset({"WAIT", "FAIL", "DONE"})
+_BUTTONS = {name: name for name in ("left", "middle", "right")}
+
+
+@lru_cache(maxsize=64)
+def _forms(view: View) -> tuple[Form, ...]:
+    screen = view.screen
+    at, must_be_at = parts.xy(screen, whole=False), parts.xy(screen, required=True, whole=False)
+    button = parts.choice("button", "button", _BUTTONS, default="left", brief=True)
+    centre, other = Point(view.screen_width // 2, view.screen_height // 3, screen), Point(view.screen_width // 4, 0, screen)
+    clicks = parts.numeral("num_clicks", "count", rules.integer(1, 3), default=1)
+    return (
+        Form("MOVE_TO", ir.Move, (must_be_at,), about="move the cursor to the specified position", example=ir.Move(centre)),
+        Form(
+            "CLICK",
+            ir.Click,
+            (button, at, clicks),
+            about="click the left button, or the one given, at the position, or where the cursor is",
+            example=ir.Click(centre),
+        ),
+        Form("MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()),
+        Form("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
+        Form("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
+        Form("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
+        Form(
+            "DRAG_TO",
+            DragTo,
+            (must_be_at,),
+            about="drag from where the cursor is with the left button",
+            example=DragTo(other),
+        ),
+        Form(
+            "SCROLL",
+            ir.Scroll,
+            (parts.wheel("dx", "dy", y_sign=-1, lenient=True),),
+            about="turn the wheel; dx positive is right, dy positive is up",
+            example=ir.Scroll(0, 3),
+        ),
+        Form("TYPING", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
+        Form("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
+        Form("KEY_DOWN", ir.KeyDown, (parts.key_name("key", PYAUTOGUI),), about="press the key", example=ir.KeyDown("shift")),
+        Form("KEY_UP", ir.KeyUp, (parts.key_name("key", PYAUTOGUI),), about="release the key", example=ir.KeyUp("shift")),
+        Form(
+            "HOTKEY", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press the keys together", example=ir.Key(("ctrl", "s"))
+        ),
+        Form("WAIT", ir.Wait, (_waited(),), about="wait until the next action", example=ir.Wait(WAIT_S)),
+        Form("FAIL", ir.Fail, (_unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
+        Form("DONE", ir.Done, about="the task is done", example=ir.Done()),
+    )
+
+
+def _one_key() -> parts.Part:
+    """The only key of a `Key`."""
+    name = parts.key_name("key", PYAUTOGUI)
+
+    def write(fields: Values) -> dict[str, Any]:
+        if len(fields["keys"]) != 1:
+            raise AgentError("it presses one key")
+        return name.write({"key": fields["keys"][0]})
+
+    return parts.Part(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
+
+
+def _waited() -> parts.Part:
+    """A time that is not said."""
+    return parts.Part({}, ("seconds",), lambda values: {"seconds": WAIT_S}, lambda fields: {})
+
+
+def _unsaid(field: str) -> parts.Part:
+    """A text that is not said."""
+    return parts.Part({}, (field,), lambda values: {}, lambda fields: {})
+
+
+class Computer13(ObjectDialect):
+    """See the module."""
+
+    name = "computer_13"
+    tag = "action_type"
+    apart_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left, middle or right; no keys held",
+        ir.MouseDown: "left, middle or right; a point is a MOVE_TO before it",
+        ir.MouseUp: "left, middle or right; a point is a MOVE_TO before it",
+        ir.Drag: "left, from one point to another: MOVE_TO and DRAG_TO",
+        ir.Scroll: "no keys held; a point is a MOVE_TO before it",
+        ir.Key: "keys that pyautogui names",
+    }
+    losses: Mapping[type[Any], str] = {ir.Wait: f"waits {WAIT_S:g} s, whatever was asked", ir.Fail: "the reason is not said"}
+
+    def forms(self, view: View) -> tuple[Form, ...]:
+        return _forms(view)
+
+    def opening(self, view: View) -> list[str]:
+        return [
+            "For each screenshot reply with the next action as JSON in a code fence (or with several, in a fence each):",
+            self.emit([ir.Done()], view),
+            f"x and y are pixels of the screen of {view.screen_width}x{view.screen_height}, from its top left corner. The actions:",
+        ]
+
+    def closing(self, view: View) -> list[str]:
+        return ["WAIT, FAIL and DONE may stand as bare words in a code fence; nothing may follow FAIL or DONE."]
+
+    def values(self, text: str) -> Found:
+        return loose_values(text, _WORDS)
+
+    def named(self, action: Any) -> tuple[str, Values]:
+        if isinstance(action, Word):
+            return action, {}
+        name, values = super().named(action)
+        inner = values.get("parameters")
+        if "parameters" not in values:
+            return name, values
+        if not isinstance(inner, dict) or len(values) > 1:
+            raise AgentError("parameters must be an object, with no parameters beside it")
+        return name, self.given(inner)
+
+    def action(self, name: str, values: Values) -> dict[str, Any]:
+        return {"action_type": name} | ({"parameters": dict(values)} if values else {})
+
+    def reply(self, actions: Sequence[dict[str, Any]]) -> str:
+        return "\n".join(f"```json\n{self.written(action)}\n```" for action in actions)
+
+    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        made = {"type": "object", "properties": {"action_type": {"const": name}}, "required": ["action_type"]}
+        if properties["properties"]:
+            made["properties"]["parameters"] = properties
+            made["required"] += ["parameters"] if properties["required"] else []
+        return made | {"additionalProperties": False}
+
+
+DIALECT = Computer13()

@@ -1,0 +1,180 @@
+"""OpenAdapt's JSON actions. Invariant: a reply holds one action, and x and y are fractions of the screen unless the action itself
+says that they are pixels.
+
+Read are the flat form (`{"type": "click", "x": 0.5, "y": 0.3}`), that of openadapt-types (`"target": {"x": ..., "y": ...}` and
+`"drag_end"`) and that of openadapt-ml (`"action_type"` and `"coordinate": [x, y]`); the flat form is written. A point of another
+space is written as the nearest 1/10000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.dialects import parts, rules
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.objects import Form, ObjectDialect
+from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Part, Values
+from deskhand.actions.ops import REL_1, Point
+from deskhand.actions.spelling import PYAUTOGUI
+from deskhand.errors import AgentError
+
+DEFAULT_NOTCHES = 3
+DEFAULT_WAIT_S = 1
+_REASONING = ("reasoning", "thought", "thinking")
+_ECHOED = ("text", "key")
+"""Keys that a model repeats empty from the published prompt, whose one example shows all of them."""
+
+
+def _place(view: View, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None) -> Part:
+    """A point as x and y, as an object under `nested`, or as a list under `listed`."""
+    flat = parts.xy(REL_1, field, names, required=required, whole=False)
+    fraction, pixels = rules.number(0, 1), parts.coordinate(view.screen, whole=False)
+
+    def read(values: Values) -> parts.Fields:
+        given = [key for key in (names[0], nested, listed) if key and (key in values or (key == names[0] and names[1] in values))]
+        if len(given) > 1:
+            raise AgentError(f"takes only one of {' and '.join(given)}")
+        if not given:
+            if required:
+                raise AgentError(f"needs {names[0]} and {names[1]}")
+            return {}
+        if given[0] == names[0]:
+            return flat.read(values)
+        return {field: _listed(given[0], values[given[0]]) if given[0] == listed else _target(values[nested])}
+
+    def _listed(key: str, value: Any) -> Point:
+        rules.check(key, value, rules.row(fraction, fraction))
+        x, y = value
+        return Point(x, y, REL_1)
+
+    def _target(value: Any) -> Point:
+        rules.check(nested, value, {"type": "object", "properties": _TARGET, "required": ()})
+        if value.get("x") is None or value.get("y") is None:
+            raise AgentError(f"{nested} needs x and y; elements have no names here")
+        if value.get("is_normalized") is False:
+            for axis, rule in zip("xy", pixels, strict=True):
+                rules.check(f"{nested}.{axis}", value[axis], rule)
+            return Point(value["x"], value["y"], view.screen)
+        for axis in "xy":
+            rules.check(f"{nested}.{axis}", value[axis], fraction)
+        return Point(value["x"], value["y"], REL_1)
+
+    also = {nested: rules.ANYTHING} | ({listed: rules.ANYTHING} if listed else {})
+    return Part(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True, together=True)
+
+
+_TARGET = dict.fromkeys(("x", "y", "is_normalized", "node_id", "description"), rules.ANYTHING)
+
+
+def _keys() -> Part:
+    """Keys as "ctrl+s", or as a last key with `modifiers`."""
+    last = parts.chord(("key",), PYAUTOGUI)
+    held = parts.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
+
+    def read(values: Values) -> parts.Fields:
+        return {"keys": (*held.read(values).get("modifiers", ()), *last.read(values)["keys"])}
+
+    return Part(last.keys, ("keys",), read, last.write, last.required, held.keys)
+
+
+@lru_cache(maxsize=64)
+def _forms(view: View) -> tuple[Form, ...]:
+    centre, other = Point(0.5, 0.3, REL_1), Point(0.75, 0.5, REL_1)
+    must_be_at = _place(view, "point", ("x", "y"), "target", required=True, listed="coordinate")
+    at = _place(view, "point", ("x", "y"), "target", required=False, listed="coordinate")
+    start = _place(view, "start", ("x", "y"), "target", required=True, listed="coordinate")
+    end = _place(view, "end", ("end_x", "end_y"), "drag_end", required=True)
+    held = parts.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
+    wheel = parts.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
+    return (
+        Form("click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)),
+        Form(
+            "double_click",
+            ir.Click,
+            (must_be_at, held),
+            {"button": "left", "count": 2},
+            "double click there",
+            ir.Click(centre, count=2),
+        ),
+        Form(
+            "right_click",
+            ir.Click,
+            (must_be_at, held),
+            {"button": "right", "count": 1},
+            "right click there",
+            ir.Click(centre, "right"),
+        ),
+        Form("hover", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        Form(
+            "drag",
+            ir.Drag,
+            (parts.ends(start, end),),
+            about="drag with the left button from x, y to end_x, end_y",
+            example=ir.Drag((centre, other)),
+        ),
+        Form(
+            "scroll",
+            ir.Scroll,
+            (at, wheel),
+            about="turn the wheel by scroll_amount notches, there or where the pointer is",
+            example=ir.Scroll(0, 3, centre),
+        ),
+        Form("type", ir.Type, (parts.words("text", least=1),), about="type the text", example=ir.Type("hello")),
+        Form("key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))),
+        Form("hotkey", ir.Key, (_keys(),)),
+        Form(
+            "wait",
+            ir.Wait,
+            (parts.numeral("duration_seconds", "seconds", rules.number(0, LONGEST_WAIT_S), default=DEFAULT_WAIT_S),),
+            about="wait for the screen to change",
+            example=ir.Wait(2),
+        ),
+        Form("noop", None, reads=lambda fields: [ir.Wait(0)]),
+        Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        Form("done", ir.Done, about="the task is finished", example=ir.Done()),
+        Form("fail", ir.Fail, (_unsaid(),), about="the task cannot be done", example=ir.Fail()),
+        Form("answer", ir.Answer, (parts.words("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
+    )
+
+
+def _unsaid() -> Part:
+    return Part({}, ("reason",), lambda values: {}, lambda fields: {})
+
+
+class OpenAdaptJson(ObjectDialect):
+    """See the module."""
+
+    name = "openadapt_json"
+    tag = "type"
+    most = 1
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left once or twice, right once; always at a point",
+        ir.Drag: "left, from one point to another; no keys held",
+        ir.Scroll: "one direction at a time; no keys held",
+        ir.Type: "at least one character",
+        ir.Key: "keys that pyautogui names",
+        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+    }
+    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
+
+    def forms(self, view: View) -> tuple[Form, ...]:
+        return _forms(view)
+
+    def opening(self, view: View) -> list[str]:
+        return [
+            "You control a desktop. Given a screenshot and a task, output the next action as JSON, exactly one per turn.",
+            "x and y are fractions of the screen: 0.0 is left or top, 1.0 is right or bottom. The actions:",
+        ]
+
+    def named(self, action: Any) -> tuple[str, Values]:
+        if isinstance(action, dict) and "type" not in action and "action_type" in action:
+            action = {"type" if key == "action_type" else key: value for key, value in action.items()}
+        name, values = super().named(action)
+        empty = [key for key in _ECHOED if values.get(key) == ""]
+        return name.lower(), self.given(values, *_REASONING, *empty)
+
+
+DIALECT = OpenAdaptJson()
