@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from deskhand.actions.cli import actions_app
 from deskhand.errors import ConfigError, DeskhandError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = App(name="deskhand", help="Trains vision-language models to use a computer
 tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated on.")
 tiny_app = App(name="tiny", help="The policy in the box.")
 app.command(tasks_app)
+app.command(actions_app)
 app.command(tiny_app)
 
 Overrides = Annotated[

@@ -1,0 +1,255 @@
+"""Cases for the dialects: ops to say, and replies to spoil. Invariant: what is generated follows from `carries`, so a new dialect
+is tested by being registered.
+
+Ops have points on the screen; a dialect writes them in its own space and reads them back there. So two things are asked of a round
+trip: the first reading says the same as the ops (points within one unit of the dialect's space), and what was read once is
+written and read again without any change at all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from deskhand.actions.dialects.base import Dialect, View
+from deskhand.actions.keys import MODIFIERS, NAMES
+from deskhand.actions.ops import (
+    TERMINAL_OPS,
+    Answer,
+    Click,
+    Done,
+    Drag,
+    Fail,
+    Key,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Op,
+    Point,
+    Screenshot,
+    Scroll,
+    Type,
+    Wait,
+    Zoom,
+    to_screen_px,
+)
+from deskhand.actions.pointer import joined
+from deskhand.errors import AgentError, ParseError
+
+VIEWS = (View.of_screen(1000, 1000), View.of_screen(1920, 1080), View(1920, 1080, 1366, 768), View.of_screen(256, 192))
+KINDS: tuple[type[Any], ...] = get_args(Op)
+FRAGMENTS = (
+    "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[", "]", "(",
+    ")", "{{}}", '{"op":"done"}', "<think>", "</think>", "<tool_call>", "</tool_call>", "<point>", "Action: ", "Thought: ", "DONE",
+    "FAIL", "WAIT", "finished()", "pyautogui.click(1, 2)", "rm -rf /", "été", "日本", "🙂", "\\n", "#", ";", "[INFEASIBLE]", "  ",
+    "x=1",
+)  # fmt: skip
+"""Texts that are traps in some dialect."""
+
+_texts = st.one_of(
+    st.sampled_from(FRAGMENTS),
+    st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=4).map("".join),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+)
+_keys = st.one_of(st.sampled_from(NAMES), st.sampled_from([chr(code) for code in range(0x21, 0x7F)]), st.sampled_from("éßñЖ日€"))
+_modifiers = st.one_of(st.just(()), st.lists(st.sampled_from(MODIFIERS), min_size=1, max_size=2, unique=True).map(tuple))
+_buttons: Any = st.sampled_from(["left", "left", "left", "right", "middle", "back", "forward"])
+_notches = st.one_of(st.just(0), st.integers(-9, 9), st.integers(-100, 100))
+
+
+@lru_cache
+def _points(view: View) -> st.SearchStrategy[Point]:
+    screen = view.screen
+    edges_x, edges_y = st.sampled_from([0, view.screen_width - 1]), st.sampled_from([0, view.screen_height - 1])
+    return st.builds(
+        Point,
+        st.one_of(st.integers(0, view.screen_width - 1), edges_x),
+        st.one_of(st.integers(0, view.screen_height - 1), edges_y),
+        st.just(screen),
+    )
+
+
+@lru_cache(maxsize=512)
+def ops_of(kind: type[Any], view: View) -> st.SearchStrategy[Any]:
+    """Ops of one kind, plain ones more often than others."""
+    at = _points(view)
+    maybe_at = st.one_of(st.none(), at)
+    counts = st.sampled_from([1, 1, 1, 2, 2, 3])
+    seconds = st.one_of(st.integers(0, 30), st.sampled_from([0.5, 1.5, 2.0, 5.0]), st.floats(0, 30))
+    made: dict[type[Any], st.SearchStrategy[Any]] = {
+        Move: st.builds(Move, at),
+        Click: st.builds(Click, maybe_at, _buttons, counts, _modifiers),
+        MouseDown: st.builds(MouseDown, maybe_at, _buttons),
+        MouseUp: st.builds(MouseUp, maybe_at, _buttons),
+        Drag: st.builds(Drag, st.one_of(st.tuples(at, at), st.lists(at, min_size=3, max_size=5).map(tuple)), _buttons, _modifiers),
+        Scroll: st.builds(Scroll, _notches, _notches, maybe_at, _modifiers),
+        Type: st.builds(Type, _texts),
+        Key: st.builds(Key, st.lists(_keys, min_size=1, max_size=4).map(tuple)),
+        KeyDown: st.builds(KeyDown, _keys),
+        KeyUp: st.builds(KeyUp, _keys),
+        Wait: st.builds(Wait, seconds),
+        Screenshot: st.just(Screenshot()),
+        Zoom: st.builds(Zoom, at, at),
+        Done: st.just(Done()),
+        Fail: st.builds(Fail, st.one_of(st.just(""), _texts)),
+        Answer: st.builds(Answer, _texts),
+    }
+    return made[kind]
+
+
+def carried(dialect: Dialect) -> list[type[Any]]:
+    """The kinds of op that a dialect carries, with or without loss."""
+    return [kind for kind in KINDS if dialect.carries[kind].kind != "absent"]
+
+
+def one_op(dialect: Dialect, view: View) -> st.SearchStrategy[Any]:
+    """An op of any kind that the dialect carries, every kind as often."""
+    return st.one_of(*(ops_of(kind, view) for kind in carried(dialect)))
+
+
+def some_ops(dialect: Dialect, view: View) -> st.SearchStrategy[list[Any]]:
+    """Up to four ops, the last perhaps an end."""
+    lossless = [kind for kind in carried(dialect) if dialect.carries[kind].kind == "lossless"]
+    going_on = st.lists(st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4)
+    ends = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
+    ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in ends))
+    return st.tuples(going_on, ending).map(lambda pair: pair[0] + pair[1])
+
+
+def in_any_view(
+    make: Callable[[Dialect, View], st.SearchStrategy[Any]], dialect: Dialect
+) -> st.SearchStrategy[tuple[View, list[Any]]]:
+    """(view, ops) of `one_op` or `some_ops`."""
+    made = [st.tuples(st.just(view), make(dialect, view)) for view in VIEWS]
+    return st.one_of(*made).map(lambda pair: (pair[0], pair[1] if isinstance(pair[1], list) else [pair[1]]))
+
+
+def plain_op(kind: type[Any], view: View) -> Any:
+    """The simplest op of a kind: every dialect that carries the kind without loss can say it."""
+    at, to = Point(view.screen_width // 2, view.screen_height // 3, view.screen), Point(9, 9, view.screen)
+    made: dict[type[Any], Any] = {
+        Move: Move(at), Click: Click(at), MouseDown: MouseDown(at), MouseUp: MouseUp(at), Drag: Drag((at, to)),
+        Scroll: Scroll(0, 3, at), Type: Type("hello"), Key: Key(("ctrl", "s")), KeyDown: KeyDown("shift"), KeyUp: KeyUp("shift"),
+        Wait: Wait(2), Screenshot: Screenshot(), Zoom: Zoom(to, at), Done: Done(), Fail: Fail(), Answer: Answer("42"),
+    }  # fmt: skip
+    return made[kind]
+
+
+def round_trip(dialect: Dialect, view: View, ops: list[Any]) -> str | None:
+    """Say `ops`, read them, say and read again. The text, or None when the dialect refuses to say them.
+
+    Raises `AssertionError` when something is lost or changed without a word.
+    """
+    try:
+        text = dialect.emit(ops, view)
+    except ParseError:
+        raise AssertionError(f"{dialect.name} refused {ops} as if it had read them") from None
+    except AgentError:
+        return None
+    read = dialect.parse(text, view)
+    if all(dialect.carries[type(op)].kind == "lossless" for op in ops):
+        alone = len(ops) == 1
+        said, heard = (ops, read) if alone else (joined(ops), joined(read))
+        assert same(said, heard, view), f"{dialect.name}: {said} was said as {text!r} and read as {heard}"
+    again = dialect.parse(dialect.emit(read, view), view)
+    assert again == read, f"{dialect.name}: {read} was read back as {again}"
+    return text
+
+
+def same(said: Sequence[Any], heard: Sequence[Any], view: View) -> bool:
+    """Whether two lists of ops are equal but for points, and those within a unit of the second's space."""
+    return len(said) == len(heard) and all(
+        type(one) is type(other) and all(_alike(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
+        for one, other in zip(said, heard, strict=True)
+    )
+
+
+def _alike(said: Any, heard: Any, view: View) -> bool:
+    if isinstance(said, Point) and isinstance(heard, Point):
+        sides = (view.screen_width, view.screen_height)
+        units = (heard.space.width, heard.space.height)
+        reach = [
+            0 if heard.space == view.screen else math.ceil(side / _finest(unit)) for side, unit in zip(sides, units, strict=True)
+        ]
+        apart = [abs(a - b) for a, b in zip(to_screen_px(said, *sides), to_screen_px(heard, *sides), strict=True)]
+        return all(distance <= most for distance, most in zip(apart, reach, strict=True))
+    if isinstance(said, tuple) and isinstance(heard, tuple):
+        return len(said) == len(heard) and all(_alike(a, b, view) for a, b in zip(said, heard, strict=True))
+    return said == heard
+
+
+_PIECES = (
+    *FRAGMENTS, "1001", "-1", "1e999", "NaN", "null", "true", '"x"', '"keys"', '"text"', '"action"', "left_click", "click", "\x00",
+    "\ud800", "0.5", "99999999999999999999", "//", "=", ",,", "~", "import os", "__import__('os')", "while True: pass", "\u2028",
+)  # fmt: skip
+
+
+def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
+    """`text` after one to four random changes: cut, doubled, spliced with another reply, with pieces put in or taken out."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(len(text) + 1)
+        end = min(len(text), start + chance.choice((0, 1, 1, 2, 5, 20)))
+        match chance.randrange(7):
+            case 0:
+                text = text[:start] + text[end:]
+            case 1:
+                text = text[:start] + chance.choice(_PIECES) + text[start:]
+            case 2:
+                text = text[:start] + chance.choice(_PIECES) + text[end:]
+            case 3:
+                text = text[:start]
+            case 4:
+                text = text[:end] + text[start:]
+            case 5:
+                other = chance.choice(others)
+                text = text[:start] + other[chance.randrange(len(other) + 1) :]
+            case _:
+                text = text[:start] + chr(chance.choice((chance.randrange(32, 127), chance.randrange(0x3000)))) + text[end:]
+    return text
+
+
+def read_or_refused(dialect: Dialect, text: str, view: View) -> list[Any] | ParseError:
+    """What came of reading `text`: ops or a `ParseError`; every other exception is raised on."""
+    try:
+        return dialect.parse(text, view)
+    except ParseError as error:
+        found = error
+    assert 0 <= found.span[0] <= found.span[1] <= len(text), f"{dialect.name}: span {found.span} of {text!r}"
+    assert found.reason, f"{dialect.name}: no reason for {text!r}"
+    assert "\n" not in found.reason, f"{dialect.name}: {found.reason!r}"
+    return found
+
+
+def shifted(op: Any, by: int) -> Any:
+    """`op` with every point moved by so many pixels to the right."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Point):
+            return Point(value.x + by, value.y, value.space)
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    return type(op)(**{item.name: moved(getattr(op, item.name)) for item in fields(op)})
+
+
+def clicks_at(dialect: Dialect, view: View, x: int, y: int) -> None:
+    """Assert that a click on a pixel is said and read back within a unit of the dialect's space, and on the edge if it is there."""
+    (click,) = joined(dialect.parse(dialect.emit([Click(Point(x, y, view.screen))], view), view))
+    assert isinstance(click, Click)
+    assert click.point is not None
+    at = to_screen_px(click.point, view.screen_width, view.screen_height)
+    units = (click.point.space.width, click.point.space.height)
+    for got, wanted, side, unit in zip(at, (x, y), (view.screen_width, view.screen_height), units, strict=True):
+        assert abs(got - wanted) <= max(1, math.ceil(side / _finest(unit))), f"{dialect.name}: {at} for {(x, y)}"
+
+
+def _finest(units: float) -> float:
+    """Steps of a side: of a scale from 0 to 1 a thousand, as three decimals have."""
+    return units if units > 1 else 1000

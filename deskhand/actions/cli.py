@@ -1,0 +1,98 @@
+"""The commands `deskhand actions ...`. Invariant: a reply that is not understood, and a case that is read otherwise than it should
+be, are exit code 2."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from deskhand.errors import AgentError, ConfigError, ParseError
+
+WRONG = 2
+
+actions_app = App(name="actions", help="The languages of actions that models speak.")
+
+
+@actions_app.command
+def check(names: list[str] | None = None, /) -> None:
+    """Read the conformance corpus; exits with 2 when a case is read otherwise than it should be.
+
+    Parameters
+    ----------
+    names
+        Dialects; all that have a corpus if none is named.
+    """
+    from deskhand.actions import conformance, dialects
+
+    wrong: list[str] = []
+    total = 0
+    print(f"{'dialect':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
+    for name in names or dialects.names():
+        dialects.get(name)
+        cases = conformance.cases(name)
+        found = [text for text in map(conformance.mismatch, cases) if text is not None]
+        print(f"{name:20} {len(cases):6} {sum(case.emitted for case in cases):8} {len(found):6}")
+        wrong += found
+        total += len(cases)
+    print(f"{'all':20} {total:6} {'':8} {len(wrong):6}")
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+        raise SystemExit(WRONG)
+
+
+@actions_app.command
+def explain(
+    *,
+    dialect: str,
+    screen: Annotated[str, Parameter(help="Size of the screen in pixels, WxH.")] = "1920x1080",
+    image: Annotated[str | None, Parameter(help="Size of the image that the model sees, WxH; the screen's if left out.")] = None,
+) -> None:
+    """Read a reply from standard input; print its ops and a sketch of where they land.
+
+    Parameters
+    ----------
+    dialect
+        The language of the reply.
+    """
+    from deskhand.actions import dialects
+    from deskhand.actions.dialects.base import View
+    from deskhand.actions.sketch import sketch
+
+    width, height = _size("--screen", screen)
+    view = View(width, height, *_size("--image", image or screen))
+    known = dialects.get(dialect)
+    text = sys.stdin.read()
+    try:
+        print(sketch(known.parse(text, view), width, height))
+    except ParseError as error:
+        start, end = error.span
+        print(f"not understood: {error.reason}\n\n{_pointed(text, start, end)}", file=sys.stderr)
+        raise SystemExit(WRONG) from None
+    except AgentError as error:
+        raise ConfigError(f"standard input: {error}") from None
+
+
+@actions_app.command
+def table() -> None:
+    """Print which dialect carries which op, as Markdown."""
+    from deskhand.actions.table import table as made
+
+    print(made())
+
+
+def _size(option: str, text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    if found is None:
+        raise ConfigError(f"{option} {text}: write a size as WIDTHxHEIGHT, for instance {option} 1920x1080")
+    return int(found[1]), int(found[2])
+
+
+def _pointed(text: str, start: int, end: int) -> str:
+    """The line in which the span begins, with marks under it."""
+    begin = text.rfind("\n", 0, start) + 1
+    stop = text.find("\n", start)
+    stop = len(text) if stop < 0 else stop
+    return f"{text[begin:stop]}\n{' ' * (start - begin)}{'^' * max(1, min(end, stop) - start)}"
