@@ -34,11 +34,8 @@ def sketch(ops: Sequence[Op], width: int, height: int) -> str:
 
 
 def _places(op: dict[str, Any]) -> list[tuple[int, int]]:
-    found = [(x, y) for x, y in op.get("path", [])]
-    for x, y in (("x", "y"), ("x2", "y2")):
-        if x in op:
-            found.append((op[x], op[y]))
-    return found
+    points = [*op.get("path", ()), *(op[key] for key in ("point", "top_left", "bottom_right") if key in op)]
+    return [(x, y) for x, y in points]
 
 
 def _draw_trail(cells: list[list[str]], places: Sequence[tuple[int, int]], width: int, height: int) -> None:
