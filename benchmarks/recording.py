@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import types
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.deskhand_json import DeskhandJson
 from deskhand.actions.ops import TERMINAL_OPS, Op
 from deskhand.agents.context import GrowDrop
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
@@ -58,15 +58,14 @@ def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
     return [basics.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
 
 
-def _parse_without_end(text: str) -> list[Op]:
-    """The dialect's `parse`, in which the end of an episode is a mistake."""
-    ops = deskhand_json.parse(text)
-    if any(isinstance(op, TERMINAL_OPS) for op in ops):
-        raise ParseError((0, len(text)), "it is not done yet")
-    return ops
+class Endless(DeskhandJson):
+    """The dialect, in which the end of an episode is a mistake."""
 
-
-ENDLESS = types.SimpleNamespace(NAME=deskhand_json.NAME, PROMPT=deskhand_json.PROMPT, parse=_parse_without_end)
+    def parse(self, text: str, view: View) -> list[Op]:
+        ops = super().parse(text, view)
+        if any(isinstance(op, TERMINAL_OPS) for op in ops):
+            raise ParseError((0, len(text)), "it is not done yet")
+        return ops
 
 
 async def record(
@@ -91,7 +90,7 @@ async def record(
     recorder = Recorder(renderer, engine, images)
     config = AgentConfig(window=window or GrowDrop())
     if turns is not None:
-        config = replace(config, dialect=ENDLESS, max_errors=turns + 1)
+        config = replace(config, dialect=Endless(), max_errors=turns + 1)
         tasks = [replace(task, max_steps=turns) for task in tasks]
     async with DesktopPool(desktops, spares=0) as pool:
         runner = Runner(pool, recorder, DesktopAgent(config), frames)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from deskhand.actions import dialects
 from deskhand.errors import ConfigError
 from deskhand.rollout.config import LoopConfig
 from deskhand.training.config import PolicyConfig, TrainerConfig
@@ -42,7 +43,10 @@ class DesktopSection(_Section):
 class AgentSection(_Section):
     """How the agent asks the model."""
 
+    dialect: str = "deskhand_json"
+    """The language of actions that the model speaks: a name of `deskhand.actions.dialects`."""
     style: Literal["compact", "full"] = "compact"
+    """In the compact style the model is not told how to write; it must know its language."""
     window: Literal["full", "grow_drop", "sliding"] = "grow_drop"
     grow_to: int = Field(default=8, ge=1)
     drop_to: int = Field(default=4, ge=1)
@@ -53,8 +57,17 @@ class AgentSection(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_errors: int = Field(default=3, ge=1)
     """Replies in a row that cannot be parsed or performed before an episode ends."""
+    tell_errors: bool = True
+    """Whether the model is told why a reply was not performed."""
     blind: bool = False
     """Show the model noise in place of every screenshot: a control of what can be learnt without seeing."""
+
+    @field_validator("dialect")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in dialects.names():
+            raise ValueError(f"there is no such dialect; {dialects.mend(name)}")
+        return name
 
 
 class EngineSection(_Section):

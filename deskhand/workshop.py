@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from deskhand.actions import dialects
 from deskhand.agents.context import Full, GrowDrop, Sliding, Window
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config import Config
@@ -109,6 +110,8 @@ async def player(
     recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
     agent = AgentConfig(
         style=config.agent.style,
+        dialect=dialects.get(config.agent.dialect),
+        tell_errors=config.agent.tell_errors,
         window=window_of(config),
         max_errors=config.agent.max_errors,
         max_tokens=config.agent.max_tokens,

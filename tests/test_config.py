@@ -57,6 +57,15 @@ def test_there_is_a_config_for_the_demo() -> None:
     assert "tiny_cpu.yaml" in [path.name for path in CONFIGS]
 
 
+def test_an_unknown_dialect_names_the_nearest_one() -> None:
+    assert config.load(None, ["agent.dialect=qwen3_vl"]).agent.dialect == "qwen3_vl"
+    message = message_of(None, ("agent.dialect=qwen2_vl",))
+    assert message.startswith(
+        "--set agent.dialect=qwen2_vl: 'agent.dialect' is 'qwen2_vl', but there is no such dialect; did you mean"
+    )
+    assert "'qwen25_vl'" in message
+
+
 def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
     path = written(tmp_path, "trainer: {learning_rte: 1}\n")
     assert message_of(path) == f"{path}: unknown key 'trainer.learning_rte'; did you mean 'trainer.learning_rate'?"

@@ -57,7 +57,7 @@ def _read(name: str, text: str) -> Iterator[Case]:
             values = json.loads(line)
         except ValueError as error:
             raise ConfigError(f"{where}: not JSON: {error}") from None
-        if values.get("dialect") != name or not _KEYS <= set(values) or set(values) - _KEYS not in _MEANINGS:
+        if values.get("dialect") != name or not set(values) >= _KEYS or set(values) - _KEYS not in _MEANINGS:
             raise ConfigError(f"{where}: a case has the file's dialect, the keys {', '.join(sorted(_KEYS))}, and ops or error")
         yield Case(**values | {"view": tuple(values["view"])}, where=where)
 

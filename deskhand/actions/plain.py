@@ -1,7 +1,7 @@
-"""Ops as plain JSON. Invariant: points are pixels of the screen, so ops of every dialect can be compared; what has its default value
-is left out.
+"""Ops as plain JSON. Invariant: points are pixels of the screen, so ops of every dialect can be compared; what has its default
+value is left out.
 
-`{"op": "click", "point": [960, 540]}` · `{"op": "drag", "path": [[1, 2], [3, 4]], "button": "right"}` · `{"op": "scroll", "dy": 3}`.
+`{"op": "click", "point": [960, 540]}`, `{"op": "drag", "path": [[1, 2], [3, 4]], "button": "right"}`, `{"op": "scroll", "dy": 3}`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import numpy as np
 import openai
 
 from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.dialects.base import Dialect, View
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op
 from deskhand.agents.context import GrowDrop, Window
 from deskhand.agents.prompts import Style, Turn, build_messages, image_url
@@ -26,6 +27,8 @@ from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError
 
 Stopped = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
+Fault = Literal["", "format", "action", "truncated"]
+"""What was wrong with a reply: not understood, not possible on this screen, or cut at the limit of tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Step:
     settled_ms: float
     """Of the screen that followed; 0 when nothing was performed."""
     changed_bbox: tuple[int, int, int, int] | None
+    fault: Fault = ""
+    """The kind of `error`; empty when the ops were performed."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class Transcript:
         """Replies that could not be parsed or performed."""
         return sum(step.error is not None for step in self.steps)
 
+    @property
+    def format_errors(self) -> int:
+        """Whole replies that the dialect does not understand; cut ones do not count."""
+        return sum(step.fault == "format" for step in self.steps)
+
 
 AfterStep = Callable[[Step, Frame], Awaitable[None]]
 KeepFrame = Callable[[str, bytes], Awaitable[None]]
@@ -71,10 +81,12 @@ KeepFrame = Callable[[str, bytes], Awaitable[None]]
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """How the agent asks. `dialect` is a module with `PROMPT` and `parse`; `max_errors` counts mistakes in a row."""
+    """How the agent asks. `max_errors` counts mistakes in a row."""
 
     style: Style = "compact"
-    dialect: Any = deskhand_json
+    dialect: Dialect = deskhand_json.DIALECT
+    tell_errors: bool = True
+    """Whether the model is told why a reply was not performed."""
     window: Window = field(default_factory=GrowDrop)
     max_steps: int = 10
     max_errors: int = 3
@@ -119,16 +131,16 @@ class DesktopAgent:
         answer: str | None = None
         for index in range(max_steps or config.max_steps):
             before = time.monotonic()
-            reply = await self._ask(client, instruction, turns)
+            view = View.of_screen(*frame.size)
+            reply = await self._ask(client, instruction, turns, view)
             waited_s += time.monotonic() - before
             if reply is None:
                 stopped = "overflow"
                 break
             text, call_id, truncated = reply
-            ops, error, after = await self._act(desktop, text, truncated, f"{name}-{index}")
-            step = Step(
-                index, text, ops, error, sha256, call_id, after.settled_ms if after else 0.0, after.changed_bbox if after else None
-            )
+            ops, error, fault, after = await self._act(desktop, view, text, truncated, f"{name}-{index}")
+            settled_ms, changed = (after.settled_ms, after.changed_bbox) if after else (0.0, None)
+            step = Step(index, text, ops, error, sha256, call_id, settled_ms, changed, fault)
             steps.append(step)
             if after is not None:
                 frame = after
@@ -136,7 +148,7 @@ class DesktopAgent:
             if error is None and after_step is not None:
                 await after_step(step, frame)
             turns[-1] = Turn(turns[-1].image_url, text, turns[-1].error)
-            turns.append(Turn(url, error=error))
+            turns.append(Turn(url, error=error if config.tell_errors else None))
             if error is None and ops and isinstance(ops[-1], TERMINAL_OPS):
                 last = ops[-1]
                 stopped = "done" if isinstance(last, Done) else "answer" if isinstance(last, Answer) else "fail"
@@ -154,7 +166,9 @@ class DesktopAgent:
             frame = await asyncio.to_thread(noise, frame, seed)
         return await _encode(frame, keep_frame)
 
-    async def _ask(self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn]) -> tuple[str, str, bool] | None:
+    async def _ask(
+        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View
+    ) -> tuple[str, str, bool] | None:
         """(text, call id, truncated), or None when the conversation does not fit the model."""
         config = self.config
         first = config.window.first(len(turns))
@@ -162,7 +176,7 @@ class DesktopAgent:
             config.style,
             instruction,
             turns[first:],
-            prompt=config.dialect.PROMPT,
+            prompt=config.dialect.prompt(view) if config.style == "full" else "",
             earlier=[turn.reply or "" for turn in turns[:first]],
         )
         try:
@@ -190,22 +204,22 @@ class DesktopAgent:
         return choice.message.content or "", response.id, choice.finish_reason == "length"
 
     async def _act(
-        self, desktop: Desktop, text: str, truncated: bool, action_id: str
-    ) -> tuple[tuple[Op, ...], str | None, Frame | None]:
-        """(ops, why nothing was performed, the screen that followed)."""
+        self, desktop: Desktop, view: View, text: str, truncated: bool, action_id: str
+    ) -> tuple[tuple[Op, ...], str | None, Fault, Frame | None]:
+        """(ops, why nothing was performed, of what kind that is, the screen that followed)."""
         if truncated:
-            return (), f"the reply was cut at {self.config.max_tokens} tokens", None
+            return (), f"the reply was cut at {self.config.max_tokens} tokens", "truncated", None
         try:
-            ops = tuple(self.config.dialect.parse(text))
+            ops = tuple(self.config.dialect.parse(text, view))
         except ParseError as error:
-            return (), error.reason, None
+            return (), error.reason, "format", None
         doing = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
         if not doing:
-            return ops, None, None
+            return ops, None, "", None
         try:
-            return ops, None, await desktop.perform(doing, action_id=action_id)
+            return ops, None, "", await desktop.perform(doing, action_id=action_id)
         except AgentError as error:
-            return ops, str(error), None
+            return ops, str(error), "action", None
 
 
 def noise(frame: Frame, seed: str) -> Frame:

@@ -122,6 +122,9 @@ def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph)
             "baseline": min(course.share_at_start, MILESTONE_CAP),
         }
         reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
+        if task.format_penalty:
+            terms["format"] = -task.format_penalty * course.transcript.format_errors
+            reward += terms["format"]
     versions = [version for call in graph.calls for version in call.completion.versions]
     return EpisodeResult(
         episode_id=ticket.episode_id,
@@ -183,8 +186,10 @@ class DesktopWorkflow:
         self.agent = agent or DesktopAgent()
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """The reward in [0, 1]. `extra` may hold `base_url`, `api_key` and `http_client`; otherwise OPENAI_BASE_URL and
-        OPENAI_API_KEY say where the model is. Raises `InfrastructureError` or `EvaluatorError` when the episode has no score."""
+        """The reward: in [0, 1], less the format penalty that the task may ask for.
+
+        `extra` may hold `base_url`, `api_key` and `http_client`; otherwise OPENAI_BASE_URL and OPENAI_API_KEY say where the model
+        is. Raises `InfrastructureError` or `EvaluatorError` when the episode has no score."""
         task = self.make_task(data["family"], int(data["seed"]))
         ticket = Ticket(str(data.get("episode_id", task.id)), task)
         async with _client(extra) as client, self.lease() as desktop:

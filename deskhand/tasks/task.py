@@ -101,6 +101,8 @@ class Task:
     many questions of one screenshot."""
     rearrange: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
     """Place the windows anew by a seed, as another variant would have them, without starting programs again."""
+    format_penalty: float = 0.0
+    """What every reply that the agent's dialect does not understand takes from the reward."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property

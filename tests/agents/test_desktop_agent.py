@@ -13,10 +13,12 @@ import painted
 import pytest
 from PIL import Image
 
-from deskhand.actions.ops import Click, Done
+from deskhand.actions import dialects
+from deskhand.actions.dialects.base import View
+from deskhand.actions.ops import Click, Done, KeyDown
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise
 from deskhand.desktop.base import Template
-from deskhand.errors import InfrastructureError
+from deskhand.errors import AgentError, InfrastructureError
 
 BLUE, RED = '{"op":"click","x":187,"y":800}', '{"op":"click","x":687,"y":800}'
 
@@ -113,6 +115,48 @@ async def test_what_is_not_understood_is_told_and_performs_nothing():
     assert "\nerror: not JSON" in endpoint.asked[1]["messages"][-1]["content"][1]["text"]
     assert "error" not in endpoint.asked[2]["messages"][-1]["content"][1]["text"]
     assert desktop.actions == 1
+
+
+async def test_what_was_wrong_is_not_told_when_it_should_not_be():
+    transcript, endpoint, _ = await solve(["click it", BLUE, '{"op":"done"}'], config=AgentConfig(tell_errors=False))
+    assert transcript.errors == 1
+    assert "not JSON" in str(transcript.steps[0].error)
+    assert all("error" not in json.dumps(asked) for asked in endpoint.asked)
+
+
+async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format():
+    class Narrow(painted.PaintedDesktop):
+        async def perform(self, ops, *, action_id):
+            if isinstance(ops[0], KeyDown):
+                raise AgentError("unknown key 'foo'")
+            return await super().perform(ops, action_id=action_id)
+
+    replies = ["click it", BLUE, ('{"op":"cl', "length"), '{"op":"key_down","key":"foo"}', '{"op":"done"}']
+    transcript, endpoint, _ = await solve(replies, Narrow())
+    assert [step.fault for step in transcript.steps] == ["format", "", "truncated", "action", ""]
+    assert (transcript.errors, transcript.format_errors, transcript.stopped) == (3, 1, "done")
+    assert "error: unknown key 'foo'" in endpoint.asked[4]["messages"][-1]["content"][1]["text"]
+
+
+async def test_it_speaks_any_dialect_and_shows_the_model_the_screen_that_it_has():
+    dialect = dialects.get("anthropic_20250124")
+    replies = ['I click. {"action": "left_click", "coordinate": [12, 38]}', '{"type": "text", "text": "It is blue"}']
+    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(dialect=dialect, style="full"))
+    assert desktop.clicked == ["blue"]
+    assert (transcript.stopped, transcript.answer) == ("answer", "It is blue")
+    prompt = endpoint.asked[0]["messages"][0]
+    assert prompt == {"role": "system", "content": dialect.prompt(View.of_screen(painted.WIDTH, painted.HEIGHT))}
+    assert f"{painted.WIDTH}x{painted.HEIGHT}" in prompt["content"]
+
+
+async def test_ends_keep_their_meaning():
+    for reply, stopped, answer in (
+        ('{"op":"done"}', "done", None),
+        ('{"op":"fail","reason":"no"}', "fail", None),
+        ('{"op":"answer","text":"42"}', "answer", "42"),
+    ):
+        transcript, _, desktop = await solve([reply])
+        assert (transcript.stopped, transcript.answer, desktop.actions) == (stopped, answer, 0)
 
 
 async def test_mistakes_in_a_row_end_the_episode_and_a_good_step_forgives_them():

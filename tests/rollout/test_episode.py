@@ -118,6 +118,22 @@ async def test_saying_nothing_useful_is_the_agents_doing_and_is_scored(stage):
     assert (result.reward, result.first_click_on_target) == (0.0, False)
 
 
+async def test_a_task_may_take_something_from_the_reward_for_every_reply_that_is_not_understood(stage):
+    async def script(task, desktop):
+        yield "I click the square."
+        yield "Like this!"
+        async for ops in task.oracle(desktop):
+            yield deskhand_json.emit(ops)
+
+    result = await stage(script).run(ticket(format_penalty=0.05))
+    assert result.success
+    assert result.reward_terms["format"] == pytest.approx(-0.1)
+    assert result.reward == pytest.approx(0.9)
+    result = await stage(saying("a", "b", "c")).run(ticket(format_penalty=0.05))
+    assert result.reward == pytest.approx(-0.15)
+    assert (await stage(script).run(ticket())).reward == 1.0
+
+
 async def raises(error):
     raise error
 

@@ -33,11 +33,10 @@ CORPUS = ["Click the blue square", "Click the red square", '{"op":"click","x":51
 class ChanceDialect:
     """Understands every text: what an untrained model babbles becomes a click on one of the squares, or done."""
 
-    NAME = "chance"
-    PROMPT = "say anything"
+    name = "chance"
 
     @staticmethod
-    def parse(text: str) -> list[Op]:
+    def parse(text: str, view: object) -> list[Op]:
         draw = crc32(text.encode("utf-8", "replace")) % 3
         return [Done()] if draw == 0 else [Click(Point(187 if draw == 1 else 687, 800, REL_1000))]
 
@@ -69,8 +68,8 @@ def checkpoint(folder: Path, seed: int = 0) -> Path:
 class BabblingAgent(DesktopAgent):
     """Takes replies that were cut, too: an untrained model seldom ends one."""
 
-    async def _act(self, desktop, text, truncated, action_id):
-        return await super()._act(desktop, text, False, action_id)
+    async def _act(self, desktop, view, text, truncated, action_id):
+        return await super()._act(desktop, view, text, False, action_id)
 
 
 @dataclass
@@ -119,7 +118,7 @@ async def assembled(
 
     trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4))
     pool = pool or painted.PaintedPool(config.desktops)
-    agent = BabblingAgent(AgentConfig(dialect=ChanceDialect, max_tokens=3))
+    agent = BabblingAgent(AgentConfig(dialect=ChanceDialect(), max_tokens=3))
     runner = Runner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
         config, run, runner, engine, trainer, images, source, lambda n: painted.square_task(seed_for("train", n)), progress=progress

@@ -60,6 +60,7 @@ def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
     assert "does not follow from the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
     assert "the task says" in problems(lambda task: replace(task, family="other"))
     assert "one line of text" in problems(lambda task: replace(task, instruction="a\nb"))
+    assert "would pay for" in problems(lambda task: replace(task, format_penalty=-0.1))
     assert "one instruction" in problems(lambda task: replace(task, instruction="Move it"))
     assert "sum to at most 1" in problems(lambda task: replace(task, milestones=task.milestones * 5))
 

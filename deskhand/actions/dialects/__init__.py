@@ -37,11 +37,15 @@ def names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
+def mend(name: str) -> str:
+    """What a user may have meant by a name that is not known."""
+    near = difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"known are: {', '.join(_MODULES)}"
+
+
 def get(name: str) -> Dialect:
     """The dialect of a name. Raises `ConfigError` for an unknown one."""
     if name not in _MODULES:
-        near = difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.5)
-        mend = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known are: {', '.join(_MODULES)}"
-        raise ConfigError(f"unknown dialect {name!r}; {mend}")
+        raise ConfigError(f"unknown dialect {name!r}; {mend(name)}")
     module, attribute = _MODULES[name]
     return getattr(import_module(f"{__name__}.{module}"), attribute)

@@ -152,7 +152,15 @@ def ends(start: Part, end: Part) -> Part:
         first, last = fields["path"]
         return start.write({"start": first}) | end.write({"end": last})
 
-    return Part({**start.keys, **end.keys}, ("path",), read, write, (*start.required, *end.required))
+    return Part(
+        {**start.keys, **end.keys},
+        ("path",),
+        read,
+        write,
+        (*start.required, *end.required),
+        {**start.also, **end.also},
+        start.lenient or end.lenient,
+    )
 
 
 def choice(key: str, field: str, names: Mapping[str, Any], *, default: str | None = None, brief: bool = False) -> Part:

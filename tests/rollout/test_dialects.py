@@ -1,0 +1,81 @@
+"""End to end: whatever language a model speaks, the same tasks are solved on real desktops through agent, endpoint and recorder.
+
+The policy is each task's oracle; what it wants done is said in the dialect under test, and nothing but that text reaches the agent.
+"""
+
+import asyncio
+
+import assembly
+import pytest
+
+from deskhand.actions import dialects
+from deskhand.actions.dialects.base import View
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.errors import AgentError
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.runner import Runner
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import seed_for
+
+FAMILIES = ("terminal_run", "terminal_close", "dialog_choice", "calculator_number", "editor_append")
+DESKTOPS = 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(assembly.CORPUS, merges=60)
+
+
+@pytest.fixture(scope="module")
+def image_processor():
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil(
+        patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
+    )
+
+
+def speaking(dialect):
+    """The oracle's ops as replies in `dialect`: together, or one by one where it cannot say them together."""
+
+    async def script(task, desktop):
+        view = View.of_screen(task.width, task.height)
+        async for ops in task.oracle(desktop):
+            try:
+                texts = [dialect.emit(ops, view)]
+            except AgentError:
+                texts = [dialect.emit([op], view) for op in ops]
+            for text in texts:
+                yield text
+
+    return script
+
+
+@pytest.mark.parametrize("name", dialects.names())
+async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
+    dialect = dialects.get(name)
+    renderer = ChatRenderer(tokenizer)
+    engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
+    recorder = Recorder(renderer, engine, ImageCache(image_processor))
+    agent = DesktopAgent(AgentConfig(dialect=dialect, max_tokens=1000))
+    async with DesktopPool(DESKTOPS, spares=0) as pool:
+        runner = Runner(pool, recorder, agent, script=speaking(dialect), playing=engine.playing)
+        tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
+        try:
+            results = await asyncio.gather(*(runner.run(Ticket(task.id, task)) for task in tasks))
+        finally:
+            await runner.close()
+            recorder.close()
+    for result in results:
+        said = [(step.text, step.error) for step in result.transcript.steps]
+        assert result.success, (result.task_id, result.outcome, said)
+        assert result.transcript.errors == 0, said
+        assert result.transcript.stopped == "done", said
+        assert result.first_click_on_target is True, said
+        assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]
