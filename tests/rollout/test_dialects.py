@@ -24,7 +24,7 @@ from deskhand.tasks.suites import basics
 from deskhand.tasks.task import seed_for
 
 FAMILIES = ("terminal_run", "terminal_close", "dialog_choice", "calculator_number", "editor_append")
-DESKTOPS = 2
+DESKTOPS = 5
 
 
 @pytest.fixture(scope="module")
