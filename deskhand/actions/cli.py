@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -17,13 +18,15 @@ actions_app = App(name="actions", help="The languages of actions that models spe
 
 
 @actions_app.command
-def check(names: list[str] | None = None, /) -> None:
+def check(names: list[str] | None = None, /, *, folder: Path | None = None) -> None:
     """Read the conformance corpus; exits with 2 when a case is read otherwise than it should be.
 
     Parameters
     ----------
     names
-        Dialects; all that have a corpus if none is named.
+        Dialects; all if none is named.
+    folder
+        Where the corpus is, a file <dialect>.jsonl for each; that of the package if it is left out.
     """
     from deskhand.actions import conformance, dialects
 
@@ -32,7 +35,7 @@ def check(names: list[str] | None = None, /) -> None:
     print(f"{'dialect':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
     for name in names or dialects.names():
         dialects.get(name)
-        cases = conformance.cases(name)
+        cases = conformance.cases(name, folder)
         found = [text for text in map(conformance.mismatch, cases) if text is not None]
         print(f"{name:20} {len(cases):6} {sum(case.emitted for case in cases):8} {len(found):6}")
         wrong += found

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from deskhand.actions import dialects
@@ -42,9 +43,12 @@ class Case:
     span: list[int] | None = None
 
 
-def cases(name: str) -> list[Case]:
-    """The corpus of a dialect. Raises `ConfigError` for a line that is no case."""
-    file = files("deskhand.actions") / "corpus" / f"{name}.jsonl"
+def cases(name: str, folder: Path | None = None) -> list[Case]:
+    """The corpus of a dialect (of the package, or in a folder); none where there is no file.
+
+    Raises `ConfigError` for a line that is no case.
+    """
+    file = (folder or files("deskhand.actions") / "corpus") / f"{name}.jsonl"
     if not file.is_file():
         return []
     return list(_read(name, file.read_text(encoding="utf-8")))
@@ -52,7 +56,7 @@ def cases(name: str) -> list[Case]:
 
 def _read(name: str, text: str) -> Iterator[Case]:
     for number, line in enumerate(text.splitlines(), 1):
-        where = f"corpus/{name}.jsonl line {number}"
+        where = f"{name}.jsonl line {number}"
         try:
             values = json.loads(line)
         except ValueError as error:

@@ -15,16 +15,18 @@ def table() -> str:
     """Ops x dialects, then what is not carried whole."""
     kinds = get_args(Op)
     lines = ["| Dialect | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
-    notes = ["| Dialect | Op | | What it carries |", "|---|---|---|---|"]
+    notes: dict[tuple[str, str, str], list[str]] = {}
     for name in dialects.names():
         carries = dialects.get(name).carries
         lines.append(f"| `{name}` | " + " | ".join(SIGNS[carries[kind].kind] for kind in kinds) + " |")
-        notes += [
-            f"| `{name}` | `{name_of(kind)}` | {SIGNS[carries[kind].kind]} | {_cell(carries[kind].how)} |"
-            for kind in kinds
-            if carries[kind].how
-        ]
-    return "\n".join([*lines, "", "What is carried with bounds (✓), with losses (~), or otherwise (–):", "", *notes])
+        for kind in kinds:
+            if carries[kind].how:
+                notes.setdefault((name_of(kind), SIGNS[carries[kind].kind], carries[kind].how), []).append(f"`{name}`")
+    order = [name_of(kind) for kind in kinds]
+    rows = sorted(notes.items(), key=lambda item: order.index(item[0][0]))
+    said = [f"| `{op}` | {sign} | {_cell(how)} | {', '.join(names)} |" for (op, sign, how), names in rows]
+    heads = ["| Op | | What is carried, or lost | Dialects |", "|---|---|---|---|"]
+    return "\n".join([*lines, "", "What is carried within bounds (✓), with losses (~), or otherwise (–):", "", *heads, *said])
 
 
 def _cell(text: str) -> str:

@@ -1,0 +1,154 @@
+"""The corpus, the commands that run it, and the page that says what dialects carry."""
+
+import io
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from deskhand import cli
+from deskhand.actions import conformance, dialects
+from deskhand.actions.dialects.base import View
+from deskhand.actions.ops import REL_1000, Answer, Click, Drag, Point, Scroll, Wait, Zoom
+from deskhand.actions.plain import completed, plain_op
+from deskhand.actions.sketch import COLUMNS, sketch
+from deskhand.actions.table import table
+from deskhand.errors import ConfigError
+
+CASES = [case for name in dialects.names() for case in conformance.cases(name)]
+PAGE = Path(__file__).parents[2] / "docs" / "actions.md"
+
+
+@pytest.fixture
+def called(monkeypatch, capsys):
+    """Runs `deskhand` in this process: (exit code, standard output, standard error)."""
+
+    def call(*arguments, given=""):
+        monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_every_case_is_read_as_it_is_published(name):
+    cases = conformance.cases(name)
+    assert not [text for text in map(conformance.mismatch, cases) if text]
+    assert len(cases) >= 25
+    assert sum(case.error is not None for case in cases) >= 5
+
+
+def test_the_corpus_is_large_and_mostly_not_our_own_writing():
+    assert len(CASES) >= 600
+    assert sum(case.emitted for case in CASES) <= len(CASES) / 3
+    assert not [text for text, count in Counter((case.dialect, case.text, case.view) for case in CASES).items() if count > 1]
+    assert all(case.source.strip() and not re.search(r"(^|\s)/\w", case.source) for case in CASES)
+
+
+def test_what_is_wrong_is_noticed():
+    good = next(case for case in conformance.cases("computer_13") if case.ops)
+    assert conformance.mismatch(good) is None
+    changes = ({"ops": [{"op": "done"}]}, {"text": "garbage"}, {"ops": None, "error": "no such action"})
+    for change in changes:
+        assert "computer_13.jsonl line 1: expected" in str(conformance.mismatch(conformance.Case(**{**vars(good), **change})))
+    bad = next(case for case in conformance.cases("computer_13") if case.span)
+    assert "span" in str(conformance.mismatch(conformance.Case(**{**vars(bad), "span": [0, 1]})))
+
+
+def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
+    code, out, err = called("actions", "check")
+    assert (code, err) == (0, "")
+    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *dialects.names()}
+    case = {"dialect": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
+    (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
+    code, out, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
+    assert code == 2
+    assert err == 'deskhand_json.jsonl line 1: expected [{"op": "fail"}], found [{"op": "done"}]\n'
+    for line in (json.dumps(case), "no JSON", json.dumps(case | {"ops": [], "dialect": "gemini"})):
+        (tmp_path / "deskhand_json.jsonl").write_text(line)
+        code, _, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
+        assert (code, err[:33]) == (2, "error: deskhand_json.jsonl line 1")
+
+
+def test_explain_shows_ops_and_where_they_land(called):
+    reply = '[{"op":"click","x":0,"y":0},{"op":"type","text":"hé"},{"op":"drag","path":[[500,500],[1000,1000]]}]'
+    code, out, err = called("actions", "explain", "--dialect", "deskhand_json", "--screen", "1280x720", given=reply)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:3] == [
+        '1 {"op": "click", "point": [0, 0]}',
+        '  {"op": "type", "text": "hé"}',
+        '3 {"op": "drag", "path": [[640, 360], [1279, 719]]}',
+    ]
+    assert lines[5].startswith("|1")
+    assert lines[-2].endswith("3|")
+    assert lines[-1] == f"+{'-' * COLUMNS}+ 1280x720"
+
+
+def test_explain_points_at_what_was_not_understood(called):
+    reply = 'I think.\n{"action": "left_click", "coordinate": [5, 5]} ok?'
+    code, out, err = called("actions", "explain", "--dialect", "anthropic_20250124", given=reply)
+    assert (code, out) == (2, "")
+    said, _, line, marks = err.splitlines()
+    assert said == "not understood: unexpected text after the action"
+    assert line[marks.index("^") :] == "ok?"
+    assert marks.strip() == "^^^"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["actions", "check", "nope"], "unknown dialect 'nope'"),
+        (["actions", "explain", "--dialect", "qwen"], "did you mean"),
+        (["actions", "explain", "--dialect", "gemini", "--screen", "1920"], "--screen 1920: write a size as WIDTHxHEIGHT"),
+        (["actions", "explain", "--dialect", "gemini", "--image", "0x5"], "--image 0x5"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(called, arguments, part):
+    code, _, err = called(*arguments)
+    assert code == 2
+    assert part in err
+    assert err.count("\n") == 1
+
+
+def test_the_page_holds_the_table_that_the_command_prints(called):
+    code, out, _ = called("actions", "table")
+    assert code == 0
+    between = PAGE.read_text().split("<!-- table -->")[1].split("<!-- end of table -->")[0]
+    assert between.strip() == out.strip() == table()
+    for name in dialects.names():
+        assert f"| `{name}` |" in out
+
+
+def test_plain_ops_are_pixels_of_the_screen_without_what_is_default():
+    at = Point(500, 1000, REL_1000)
+    for op, plain in (
+        (Click(at), {"op": "click", "point": [100, 99]}),
+        (Click(None, "right", 2, ("ctrl",)), {"op": "click", "button": "right", "count": 2, "modifiers": ["ctrl"]}),
+        (Drag((at, at)), {"op": "drag", "path": [[100, 99], [100, 99]]}),
+        (Scroll(dy=-3), {"op": "scroll", "dy": -3}),
+        (Wait(), {"op": "wait"}),
+        (Answer("a"), {"op": "answer", "text": "a"}),
+        (Zoom(at, at), {"op": "zoom", "top_left": [100, 99], "bottom_right": [100, 99]}),
+    ):
+        assert plain_op(op, 200, 100) == plain
+    assert completed({"op": "wait"}) == {"op": "wait", "seconds": 1.0}
+    assert sketch([Wait()], 200, 100) == '  {"op": "wait"}'
+
+
+def test_a_line_that_is_no_case_names_its_file_and_line(tmp_path):
+    (tmp_path / "gemini.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"gemini\.jsonl line 1"):
+        conformance.cases("gemini", tmp_path)
+    assert conformance.cases("qwen3_vl", tmp_path) == []
+    assert View.of_screen(3, 4).image == View.of_screen(3, 4).screen
