@@ -182,9 +182,9 @@ def test_deep_and_long_code_is_refused_soon(code):
     if code.startswith("#"):
         assert read(code) == []
         return
-    begin = time.perf_counter()
+    begin = time.process_time()
     refused(code)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 3
 
 
 def test_nothing_of_the_code_is_run(tmp_path):

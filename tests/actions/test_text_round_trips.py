@@ -8,6 +8,7 @@ import dataclasses
 import os
 import random
 import re
+import time
 
 import pytest
 from hypothesis import assume, given, settings
@@ -55,6 +56,8 @@ TRAPS = (
     "<|box_start|>(1,2)<|box_end|>", "{x}", "%s", "\r\n", "\u2028", "\x85", "\x00", "\x7f", "é", "日本", "🙂", "\u0301",
     "## Code:\n", "import os", "=SUM(A1:A3)", " ", "\t",
 )  # fmt: skip
+
+SPACES = " " * 190_000
 
 texts = st.one_of(
     st.lists(st.sampled_from(TRAPS), max_size=5).map("".join), st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -272,13 +275,19 @@ def test_what_goes_too_far_is_not_said(dialect, ops):
         "", " \n", "null", "[]", "{}", "I do not know what to do.", "```", "``````", "```python", "```python\n```", "<think>",
         "<think>hm</think>", "Action:", "Action: ", "Thought: yes", "\x00", "\ud800", "(" * 150_000, "a" * 199_999, "'" * 199_999,
         "`" * 199_999, "Action:" * 20_000, "\n" * 199_999, "<think>" * 20_000, "</think>" * 20_000, "```python\n" * 15_000,
-        "x" * 10**6, "pyautogui.click(" * 60_000,
+        "x" * 10**6, "pyautogui.click(" * 60_000, f"```{SPACES}x```", f"## code{SPACES}x", "```\r" + "\r\n" * 90_000 + "x```",
+        "Action: type(content='" + "' " * 90_000, f"Action: type(content=''{SPACES}", f"Action: click({SPACES}",
+        f"action:{SPACES}x", f"{SPACES}pyautogui", f"done{SPACES}x", "```\r#\r" + "1+" * 90_000 + "1```",
+        "Action: wait(" + "a" * 190_000, "Action: " + "wait()\n" * 20_000, "```\n" + "if 1:\n" * 2_000 + "```",
+        "#" * 190_000 + "\ncode",
     ],
     ids=lambda text: f"{text[:12]!r}-{len(text)}",
 )  # fmt: skip
 def test_what_says_no_action_is_a_parse_error(dialect, text):
+    begin = time.process_time()
     with pytest.raises(ParseError) as caught:
         dialect.parse(text, VIEWS[0])
+    assert time.process_time() - begin < 3
     assert 0 <= caught.value.span[0] <= caught.value.span[1] <= len(text)
 
 

@@ -28,12 +28,12 @@ Literal = int | float | str | bool | None | tuple["Literal", ...]
 
 _TEXT_OR_COMMENT = re.compile(
     r"(?P<prefix>(?:(?<![A-Za-z])[A-Za-z]{1,3})?)(?:'''(?:[^'\\]|\\.|'(?!''))*+(?:''')?|\"\"\"(?:[^\"\\]|\\.|\"(?!\"\"))*+(?:\"\"\")?"
-    r"|'(?:[^'\\\n]|\\.)*+'?|\"(?:[^\"\\\n]|\\.)*+\"?)|#[^\n]*+",
+    r"|'(?:[^'\\\r\n]|\\.)*+'?|\"(?:[^\"\\\r\n]|\\.)*+\"?)|#[^\r\n]*+",
     re.DOTALL,
 )
 _DOUBTFUL_ESCAPE = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_LEADING_SPACE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?(?:\r\n|\r|\n))*(?P<indent>[ \t]+)[^\s#]")
+_LEADING_SPACE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?(?:\r\n|\r|\n))*+(?P<indent>[ \t]++)[^\s#]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from deskhand.actions.dialects.calls import MAX_STATEMENTS, Call
 from deskhand.errors import ParseError
 
 _SPACE = re.compile(r"\s*")
-_HEAD = re.compile(r"([A-Za-z_]\w{0,63})[ \t]*\(\s*")
-_ARGUMENT = re.compile(r"([A-Za-z_]\w{0,63})\s*=\s*(['\"])")
-_END = re.compile(r"\)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
-_LAST = re.compile(r"\s*,?\s*\)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
-_MORE = re.compile(r"\s*,\s*(?=([A-Za-z_]\w{0,63})\s*=\s*['\"])")
+_HEAD = re.compile(r"([A-Za-z_]\w{0,63})[ \t]*+\(\s*+")
+_ARGUMENT = re.compile(r"([A-Za-z_]\w{0,63})\s*+=\s*+(['\"])")
+_END = re.compile(r"\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
+_LAST = re.compile(r"\s*+,?\s*+\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
+_MORE = re.compile(r"\s*+,\s*+(?=([A-Za-z_]\w{0,63})\s*+=\s*+['\"])")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|\r\n|.)", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\\": "\\", "'": "'", '"': '"'} | {
     "\n": "",

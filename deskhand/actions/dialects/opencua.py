@@ -40,7 +40,7 @@ WAIT_SECONDS = 20.0
 """What `computer.wait` is said to wait."""
 _STATUS = Parameter("status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status", required=True)
 _ENDS = (_STATUS, Parameter("answer", TEXT, "answer"))
-_CODE_HEADING = re.compile(r"^#+[ \t]*code[ \t]*:?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_CODE_HEADING = re.compile(r"^#++[ \t]*+code[ \t]*+:?[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 
 
 def _terminate(program: Program, call: Call, values: dict[str, Any]) -> None:

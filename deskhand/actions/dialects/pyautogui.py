@@ -170,6 +170,9 @@ NOTES: dict[type[Op], str] = {
     ir.MouseUp: "left, middle and right button",
     ir.Drag: "left, middle and right button",
     ir.Scroll: "one axis at a time",
+    ir.Key: "keys that pyautogui has a name for",
+    ir.KeyDown: "keys that pyautogui has a name for",
+    ir.KeyUp: "keys that pyautogui has a name for",
 }
 GRAMMAR = Grammar(
     modules=frozenset({"pyautogui", "time"}),
@@ -178,7 +181,7 @@ GRAMMAR = Grammar(
     contexts=frozenset({"pyautogui.hold"}),
 )
 _CODE_AT_LINE = re.compile(
-    r"^[ \t]*(?P<mark>action[ \t]*:[ \t]*)?"
+    r"^[ \t]*+(?P<mark>action[ \t]*+:[ \t]*+)?"
     r"(?=(?:with[ \t]+)?(?:pyautogui\.|computer\.[a-z_]+\()|time\.sleep\(|import[ \t]+(?:pyautogui|time)\b"
     r"|(?:wait|fail|done)[ \t]*$)",
     re.IGNORECASE | re.MULTILINE,

@@ -14,9 +14,9 @@ from deskhand.errors import ParseError
 MAX_BLOCKS = 64
 _THINK, _END_OF_THINK = "<think>", "</think>"
 _FENCE = "```"
-_INFO = re.compile(r"[ \t]*([A-Za-z_][\w+-]*)?[ \t]*(\r\n|\r|\n)|[ \t]*(python|code)\b[ \t]*", re.IGNORECASE)
-_MARK_AT_LINE = re.compile(r"^[ \t]*action[ \t]*[:：]", re.IGNORECASE | re.MULTILINE)
-_MARK_IN_LINE = re.compile(r"\baction[ \t]*[:：](?=[ \t]*[A-Za-z_]\w*[ \t]*\()", re.IGNORECASE)
+_INFO = re.compile(r"[ \t]*+([A-Za-z_][\w+-]*+)?[ \t]*+(\r\n|\r|\n)|[ \t]*+(python|code)\b[ \t]*+", re.IGNORECASE)
+_MARK_AT_LINE = re.compile(r"^[ \t]*+action[ \t]*+[:：]", re.IGNORECASE | re.MULTILINE)
+_MARK_IN_LINE = re.compile(r"\baction[ \t]*+[:：](?=[ \t]*+[A-Za-z_]\w*+[ \t]*+\()", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,9 +160,16 @@ def _find(text: str, names: Container[str]) -> list[Call]:
     return read_loose_calls(text, begin, end, names)
 
 
+_COORDINATES = {
+    "relative": "x runs from 0 to {0.width:g} over the screen's width, y from 0 to {0.height:g} over its height.",
+    "pixels": "x and y are pixels of the image, which is {0.width:g}x{0.height:g}; (0, 0) is the top left corner.",
+}
+
+
 def _introduction(view: View, space: Space) -> str:
     return (
-        "You are a GUI agent: you get a task, your action history and screenshots, and do the next action.\n\n"
+        "You are a GUI agent: you get a task, your action history and screenshots, and do the next action.\n"
+        f"{_COORDINATES[space.kind].format(space)}\n\n"
         "## Output Format\n```\nThought: ...\nAction: ...\n```\n\n## Action Space\n"
     )
 
