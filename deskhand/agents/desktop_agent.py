@@ -213,7 +213,7 @@ class DesktopAgent:
             ops = tuple(self.config.dialect.parse(text, view))
         except ParseError as error:
             return (), error.reason, "format", None
-        doing = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
+        doing: list[Op] = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
         if not doing:
             return ops, None, "", None
         try:

@@ -183,9 +183,13 @@ class ObjectDialect(ABC):
 
     # What follows from the table.
 
-    @cached_property
+    @property
     def carries(self) -> Mapping[type[Op], Carriage]:
         """For every op of the IR."""
+        return self._carries
+
+    @cached_property
+    def _carries(self) -> Mapping[type[Op], Carriage]:
         written = {form.cls for form in self.forms(View.of_screen(1000, 1000)) if form.cls is not None}
         if DragTo in written:
             written |= {kind for kind in get_args(Op) if kind.__name__ == "Drag"}
