@@ -49,7 +49,7 @@ going_on = st.one_of(
     st.builds(Key, st.lists(names, min_size=1, max_size=4).map(tuple)),
     st.builds(KeyDown, names),
     st.builds(KeyUp, names),
-    st.builds(Wait, st.floats(0, 60)),
+    st.builds(Wait, st.floats(0, 12)),
     st.just(Screenshot()),
     st.builds(Zoom, points, points),
 )

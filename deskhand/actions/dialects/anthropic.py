@@ -15,8 +15,10 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import INFEASIBLE, Form, ObjectDialect, Said
-from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Fields, Part
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
+from deskhand.actions.dialects.parts import Fields, Part
 from deskhand.actions.ops import Point, Space
 from deskhand.actions.pointer import DragTo
 from deskhand.actions.spelling import X11
@@ -92,7 +94,7 @@ def _second_forms(view: View) -> tuple[Form, ...]:
     """The actions of 2025-01-24."""
     at, centre = parts.pair("coordinate", view.image), _centre(view)
     held = parts.chord(("text", "key"), X11, "modifiers", required=False)
-    seconds = parts.numeral("duration", "seconds", rules.number(0, LONGEST_WAIT_S))
+    seconds = parts.numeral("duration", "seconds", rules.number(0, MAX_WAIT_S))
     kept = [form for form in _first_forms(view) if form.name not in _CLICKS]
     clicks = [
         Form(name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed))
@@ -160,7 +162,7 @@ class Anthropic(ObjectDialect):
         ir.MouseUp: "left",
         ir.Drag: "left, from one point to another; no keys held",
         ir.Scroll: "one direction at a time",
-        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
         ir.Done: "a message without words",
         ir.Fail: f"a message that begins with {INFEASIBLE}",
         ir.Answer: "a message of words",

@@ -14,7 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import Form, ObjectDialect
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.objects import ObjectDialect
 from deskhand.actions.dialects.parts import Values
 from deskhand.actions.dialects.replies import Found, Word, loose_values
 from deskhand.actions.ops import Point

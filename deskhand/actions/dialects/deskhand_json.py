@@ -7,12 +7,15 @@ the nearest integer of that scale. Names of keys are passed on as they are; the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import Form, ObjectDialect
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.objects import ObjectDialect
 from deskhand.actions.dialects.replies import Found, exact_values
 from deskhand.actions.ops import REL_1000, Op, Point
 from deskhand.actions.spelling import Spelling
@@ -72,7 +75,7 @@ _FORMS = (
     Form(
         "wait",
         ir.Wait,
-        (parts.numeral("seconds", "seconds", rules.number(0, 60)),),
+        (parts.numeral("seconds", "seconds", rules.number(0, MAX_WAIT_S)),),
         about="wait for the screen to change",
         example=ir.Wait(1),
     ),
@@ -99,6 +102,7 @@ class DeskhandJson(ObjectDialect):
     separators = (",", ":")
     null_is_nothing = False
     lists_options = False
+    bounds: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
 
     def forms(self, view: View) -> tuple[Form, ...]:
         return _FORMS

@@ -15,8 +15,10 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import INFEASIBLE, Form, ObjectDialect, Said
-from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Fields, Part, Values
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
+from deskhand.actions.dialects.parts import Fields, Part, Values
 from deskhand.actions.ops import REL_1000, Point
 from deskhand.actions.spelling import GEMINI
 from deskhand.errors import AgentError
@@ -61,7 +63,7 @@ def _forms() -> tuple[Form, ...]:
     drag = parts.ends(parts.xy(REL_1000, "start", required=True), end)
     wheel = parts.direction(("direction",), "magnitude", unit=MAGNITUDE_PER_NOTCH, most=MOST_MAGNITUDE, default=DEFAULT_MAGNITUDE)
     one_key, some_keys = parts.key_name("key", GEMINI), parts.key_list("keys", GEMINI)
-    seconds = parts.numeral("seconds", "seconds", rules.number(0, LONGEST_WAIT_S), default=1)
+    seconds = parts.numeral("seconds", "seconds", rules.number(0, MAX_WAIT_S), default=1)
     page = parts.choice("direction", "direction", {name: name for name in _PAGE})
     text = parts.words("text")
     return (
@@ -130,7 +132,7 @@ class Gemini(ObjectDialect):
         ir.Drag: "left, from one point to another; no keys held",
         ir.Scroll: f"at a point, one direction at a time, at most {MOST_MAGNITUDE // MAGNITUDE_PER_NOTCH} notches; no keys held",
         ir.Key: "characters without case: shift is a key of its own",
-        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
         ir.Done: "a text without words",
         ir.Fail: f"a text that begins with {INFEASIBLE}",
         ir.Answer: "a text of words",

@@ -1,4 +1,4 @@
-"""How much a text reply may ask for. Invariant: `parse` and `emit` of a dialect hold ops to the same limits, so that what is
+"""How much a reply may ask for. Invariant: `parse` and `emit` of a dialect hold ops to the same limits, so that what is
 emitted is parsed, and no reply keeps a desktop busy without end.
 """
 

@@ -1,97 +1,32 @@
 """Languages whose actions are JSON objects. Invariant: one table of forms says what an action looks like, and the prompt, the JSON
 schema, `parse` and `emit` all follow from it.
 
-A form joins a name with an op: `left_click` is a `Click` with button left. Its parts (`parts.py`) join keys with fields. How the
-objects stand in a reply (tags, tool calls, message blocks) is the dialect's: it overrides the methods under "the shape of a reply".
+A form (`forms.py`) joins a name with an op, its parts (`parts.py`) join keys with fields. How the objects stand in a reply (tags,
+tool calls, message blocks) is the dialect's: it overrides the methods under "the shape of a reply".
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 from deskhand.actions.dialects import rules
 from deskhand.actions.dialects.base import Carriage, View
-from deskhand.actions.dialects.parts import Fields, Part, Values
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import check_all, too_far
+from deskhand.actions.dialects.parts import Values
 from deskhand.actions.dialects.replies import Found, Span, loose_values
-from deskhand.actions.dialects.rules import Rule, short
-from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Fail, Op
+from deskhand.actions.dialects.rules import short
+from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
 from deskhand.actions.pointer import DragTo, apart, joined
 from deskhand.errors import AgentError, ParseError
 
 INFEASIBLE = "[INFEASIBLE]"
 """What a model writes at the start of its last words when the task cannot be done."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """One way to write an action. With `reads` it makes its ops of the parts' fields by that; without `cls` it is only read."""
-
-    name: str
-    cls: type[Any] | None
-    parts: tuple[Part, ...] = ()
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that the name itself says."""
-    about: str = ""
-    example: Op | DragTo | None = None
-    """Shown in the prompt."""
-    reads: Callable[[Fields], list[Any]] | None = None
-    sample: Values | None = None
-    """Shown in the prompt where there is no example; a form with neither is read and not offered."""
-
-    @property
-    def offered(self) -> bool:
-        return self.example is not None or self.sample is not None
-
-    @cached_property
-    def keys(self) -> dict[str, Rule]:
-        """The rules of the keys that are offered, in the order of writing."""
-        return {key: rule for part in self.parts for key, rule in part.keys.items()}
-
-    @cached_property
-    def required(self) -> tuple[str, ...]:
-        return tuple(key for part in self.parts for key in part.required)
-
-    @cached_property
-    def _known(self) -> dict[str, Rule]:
-        return self.keys | {key: rule for part in self.parts for key, rule in part.also.items()}
-
-    @cached_property
-    def _needed(self) -> tuple[str, ...]:
-        return tuple(key for part in self.parts if not part.lenient for key in part.required)
-
-    def read(self, values: Values) -> list[Any]:
-        """The ops (or `DragTo`) that are said. Raises `AgentError`."""
-        rules.check_keys(self.name, values, self._known, self._needed)
-        said: Fields = dict(self.fixed)
-        for part in self.parts:
-            try:
-                said |= part.read(values)
-            except AgentError as error:
-                raise AgentError(f"{self.name}: {error}") from None
-        if self.reads is not None:
-            return self.reads(said)
-        assert self.cls is not None
-        return [self.cls(**said)]
-
-    def write(self, op: Any) -> dict[str, Any]:
-        """The keys that say `op`. Raises `AgentError` when this form cannot."""
-        covered = {name for part in self.parts for name in part.fields}
-        values: dict[str, Any] = {item.name: getattr(op, item.name) for item in fields(op)}
-        for item in fields(op):
-            value = values[item.name]
-            if item.name in self.fixed:
-                if value != self.fixed[item.name]:
-                    raise AgentError(f"{item.name} cannot be {value!r}")
-            elif item.name not in covered and (item.default is MISSING or value != item.default):
-                raise AgentError(f"it has no {item.name}")
-        written = {key: value for part in self.parts for key, value in part.write(values).items()}
-        rules.check_keys(self.name, written, self.keys, self.required)
-        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +127,7 @@ class ObjectDialect(ABC):
     def _carries(self) -> Mapping[type[Op], Carriage]:
         written = {form.cls for form in self.forms(View.of_screen(1000, 1000)) if form.cls is not None}
         if DragTo in written:
-            written |= {kind for kind in get_args(Op) if kind.__name__ == "Drag"}
+            written.add(Drag)
         if self.ends_by_words:
             written |= {Done, Fail, Answer}
         made: dict[type[Op], Carriage] = {}
@@ -223,7 +158,7 @@ class ObjectDialect(ABC):
     def schema(self, view: View) -> dict[str, Any] | None:
         """JSON schema (draft 2020-12) of replies that are JSON and nothing else."""
         offered = [form for form in self.forms(view) if form.offered]
-        defined = {form.name: self.schema_of(form.name, _schema_of_keys(form)) for form in offered}
+        defined = {form.name: self.schema_of(form.name, form.schema()) for form in offered}
         references = [{"$ref": f"#/$defs/{name}"} for name in defined]
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": defined, **self.schema_of_reply(references)}
 
@@ -247,9 +182,16 @@ class ObjectDialect(ABC):
                 if ops and isinstance(ops[-1], TERMINAL_OPS):
                     raise AgentError(f"nothing may follow {type(ops[-1]).__name__.lower()}")
                 ops += self._read(action, by_name)
+                self._check_whole(ops)
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
         return joined(ops, self._kinds)
+
+    @staticmethod
+    def _check_whole(ops: Sequence[Any]) -> None:
+        too_long = check_all(ops)
+        if too_long is not None:
+            raise AgentError(too_far(ops, too_long))
 
     def _items(self, text: str) -> list[tuple[Any, Span]]:
         items: list[tuple[Any, Span]] = []
@@ -291,6 +233,7 @@ class ObjectDialect(ABC):
             if len(ops) > 1:
                 raise AgentError(f"{self.name} ends the work in a reply of its own")
             return self.written(self.words(_written_last_words(ops[-1])))
+        self._check_whole(ops)
         forms = self.forms(view)
         actions = [self._action(part, forms) for op in ops for part in apart(op, self.apart_kinds)]
         if not 1 <= len(actions) <= self.most:
@@ -329,19 +272,3 @@ def _written_last_words(op: Op) -> str:
             raise AgentError("an answer must not be empty and must not say that the task cannot be done")
     rules.check("the text", words, rules.text())
     return words
-
-
-def _schema_of_keys(form: Form) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "type": "object",
-        "properties": dict(form.keys),
-        "required": list(form.required),
-        "additionalProperties": False,
-    }
-    depending = {
-        key: [other for other in part.keys if other != key]
-        for part in form.parts
-        if part.together and not part.required
-        for key in part.keys
-    }
-    return made | ({"dependentRequired": depending} if depending else {})

@@ -15,8 +15,10 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import Form, ObjectDialect
-from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Part, Values
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.objects import ObjectDialect
+from deskhand.actions.dialects.parts import Part, Values
 from deskhand.actions.ops import REL_1, Point
 from deskhand.actions.spelling import PYAUTOGUI
 from deskhand.errors import AgentError
@@ -128,7 +130,7 @@ def _forms(view: View) -> tuple[Form, ...]:
         Form(
             "wait",
             ir.Wait,
-            (parts.numeral("duration_seconds", "seconds", rules.number(0, LONGEST_WAIT_S), default=DEFAULT_WAIT_S),),
+            (parts.numeral("duration_seconds", "seconds", rules.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S),),
             about="wait for the screen to change",
             example=ir.Wait(2),
         ),
@@ -156,7 +158,7 @@ class OpenAdaptJson(ObjectDialect):
         ir.Scroll: "one direction at a time; no keys held",
         ir.Type: "at least one character",
         ir.Key: "keys that pyautogui names",
-        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
     losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
 

@@ -15,7 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import INFEASIBLE, Form, ObjectDialect, Said
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
 from deskhand.actions.dialects.parts import Fields, Part, Values
 from deskhand.actions.ops import Point
 from deskhand.actions.spelling import OPENAI

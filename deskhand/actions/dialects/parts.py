@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskhand.actions.dialects import rules
+from deskhand.actions.dialects.limits import MAX_KEYS, MAX_NOTCHES, MAX_PATH
 from deskhand.actions.dialects.rules import Rule, plain
 from deskhand.actions.ops import Point, Space, in_space
 from deskhand.actions.spelling import Spelling
@@ -21,12 +22,7 @@ Values = Mapping[str, Any]
 Fields = dict[str, Any]
 """Values of an op by field."""
 
-MOST_NOTCHES = 100
-MOST_KEYS = 6
 LONGEST_CHORD = 200
-LONGEST_PATH = 64
-LONGEST_WAIT_S = 30
-"""A desktop waits no longer in one op."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ def corners(key: str, space: Space) -> Part:
 def path(key: str, space: Space, *, named: bool, whole: bool = True) -> Part:
     """A drag's path: a list of {"x", "y"} when `named`, else of [x, y]."""
     x, y = coordinate(space, whole=whole)
-    rule = rules.items(rules.object_of(x=x, y=y) if named else rules.row(x, y), 2, LONGEST_PATH)
+    rule = rules.items(rules.object_of(x=x, y=y) if named else rules.row(x, y), 2, MAX_PATH)
 
     def read(values: Values) -> Fields:
         pairs = [(value["x"], value["y"]) if named else value for value in values[key]]
@@ -233,7 +229,7 @@ def key_list(key: str, spelling: Spelling, field: str = "keys", *, required: boo
         names = [spelling.write(name) for name in fields[field]]
         return {key: names} if names or required else {}
 
-    rule = rules.items(_name_rule(spelling.pattern, "keys"), int(required), MOST_KEYS)
+    rule = rules.items(_name_rule(spelling.pattern, "keys"), int(required), MAX_KEYS)
     return Part({key: rule}, (field,), read, write, (key,) if required else ())
 
 
@@ -250,14 +246,14 @@ def chord(keys: Sequence[str], spelling: Spelling, field: str = "keys", *, requi
                 raise AgentError(f"needs the key {keys[0]}")
             return {}
         names = spelling.read_chord(values[given[0]])
-        if len(names) > MOST_KEYS:
-            raise AgentError(f"holds {len(names)} keys; the most is {MOST_KEYS}")
+        if len(names) > MAX_KEYS:
+            raise AgentError(f"holds {len(names)} keys; the most is {MAX_KEYS}")
         return {field: names}
 
     def write(fields: Values) -> dict[str, Any]:
         names = fields[field]
-        if len(names) > MOST_KEYS or (required and not names):
-            raise AgentError(f"{field} must hold 1 to {MOST_KEYS} keys, not {len(names)}")
+        if len(names) > MAX_KEYS or (required and not names):
+            raise AgentError(f"{field} must hold 1 to {MAX_KEYS} keys, not {len(names)}")
         return {keys[0]: spelling.write_chord(names)} if names else {}
 
     also = dict.fromkeys(keys[1:], rule)
@@ -267,7 +263,7 @@ def chord(keys: Sequence[str], spelling: Spelling, field: str = "keys", *, requi
 _DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
-def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MOST_NOTCHES, default: int | None = None) -> Part:
+def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MAX_NOTCHES, default: int | None = None) -> Part:
     """The wheel by a direction (under the first of `keys`; the others are read in its place) and an amount of `unit` to the notch.
 
     `most` bounds the amount; where it may be left out, `default` is what it is then.
@@ -304,7 +300,7 @@ def wheel(
     """
     keys = [(key, field, sign) for key, field, sign in ((dx, "dx", x_sign), (dy, "dy", y_sign)) if key is not None]
     make = rules.integer if whole else rules.number
-    rule = make(-MOST_NOTCHES * unit, MOST_NOTCHES * unit)
+    rule = make(-MAX_NOTCHES * unit, MAX_NOTCHES * unit)
 
     def read(values: Values) -> Fields:
         if not any(key in values for key, _, _ in keys):

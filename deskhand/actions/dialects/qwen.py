@@ -16,8 +16,10 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import Form, ObjectDialect
-from deskhand.actions.dialects.parts import LONGEST_WAIT_S, Part
+from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.objects import ObjectDialect
+from deskhand.actions.dialects.parts import Part
 from deskhand.actions.dialects.replies import Found, after_reasoning, loose_values, skip, unique, value_at
 from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.actions.ops import REL_1000, Point, Space, image_px
@@ -54,7 +56,7 @@ def _forms(space: Space) -> tuple[Form, ...]:
         parts.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False) for keys in ((None, "pixels"), ("pixels", None))
     )
     where = Part({}, ("point",), at.read, at.write, also=at.keys)
-    seconds = parts.numeral("time", "seconds", rules.number(0, LONGEST_WAIT_S))
+    seconds = parts.numeral("time", "seconds", rules.number(0, MAX_WAIT_S))
     return (
         Form("key", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
         Form("type", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
@@ -105,7 +107,7 @@ class Qwen(ObjectDialect):
         ir.Drag: "left, from one point to another: mouse_move and left_click_drag",
         ir.Scroll: "one direction at a time; no keys held; a point is a mouse_move before it",
         ir.Key: "keys that pyautogui names",
-        ir.Wait: f"at most {LONGEST_WAIT_S} s",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
     losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
 

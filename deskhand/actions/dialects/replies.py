@@ -12,6 +12,7 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from deskhand.actions.dialects.limits import MAX_REPLY
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]
@@ -43,6 +44,8 @@ def exact_values(text: str) -> Found:
 
 def loose_values(text: str, words: Container[str] = ()) -> Found:
     """The values behind a reply's reasoning; `words` are actions too, alone in the reply or in a fence. Raises `ParseError`."""
+    if len(text) > MAX_REPLY:
+        raise ParseError((MAX_REPLY, len(text)), f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
     begin = after_reasoning(text)
     stripped = text[begin:].strip()
     if stripped in words:

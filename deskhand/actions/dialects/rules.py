@@ -10,12 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deskhand.actions.dialects.limits import MAX_TEXT
 from deskhand.errors import AgentError
 
 Rule = Mapping[str, Any]
-
-LONGEST_TEXT = 20_000
-"""Characters that a desktop types in one op, at most."""
 
 
 def integer(least: int, most: int) -> Rule:
@@ -31,7 +29,7 @@ def number_below(least: float, end: float) -> Rule:
     return {"type": "number", "minimum": least, "exclusiveMaximum": end}
 
 
-def text(least: int = 0, most: int = LONGEST_TEXT) -> Rule:
+def text(least: int = 0, most: int = MAX_TEXT) -> Rule:
     return {"type": "string", "minLength": least, "maxLength": most}
 
 

@@ -5,13 +5,10 @@ can end a code fence or a block of reasoning.
 from __future__ import annotations
 
 import json
-import math
 
+from deskhand.actions import ops
 from deskhand.actions.dialects.limits import check_point, check_text
-from deskhand.actions.ops import Point, Space, to_screen_px
-
-_SHORT_DECIMALS = 4
-"""A ten-thousandth of the screen's width is less than a pixel of any screen."""
+from deskhand.actions.ops import Point, Space
 
 
 def quoted(text: str, mark: str = "'") -> str:
@@ -32,22 +29,6 @@ def number(value: float) -> str:
 
 
 def in_space(point: Point, space: Space) -> Point:
-    """`point` in `space`: itself where it is in that space already, else the nearest position that the space can name.
-
-    Raises `AgentError` when it is off the screen.
-    """
+    """`ops.in_space` of a point that is on the screen. Raises `AgentError` when it is not."""
     check_point(point)
-    if point.space == space:
-        return point
-    if space.kind == "pixels":
-        return Point(*to_screen_px(point, int(space.width), int(space.height)), space)
-    return Point(
-        _relative(point.x, point.space.width, point, space.width),
-        _relative(point.y, point.space.height, point, space.height),
-        space,
-    )
-
-
-def _relative(value: float, extent: float, point: Point, scale: float) -> float:
-    share = (math.floor(value) + 0.5) / extent if point.space.kind == "pixels" else value / extent
-    return round(share * scale) if scale > 1 else round(share, _SHORT_DECIMALS)
+    return ops.in_space(point, space)
