@@ -47,12 +47,27 @@ class Prompt:
     images: Mapping[str, PreparedImage] | None = None
 
 
+Feature = Literal["regex", "json_schema", "stop_texts", "top_logprobs"]
+"""What an engine may be able to do beyond sampling ids. A request that needs what its engine lacks is refused by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the whole text of a reply must match; the engine offers a stop id only where it does.
+
+    `kind` "regex": `text` is a regular expression as Python writes it; "json_schema": `text` is a JSON Schema as JSON.
+    """
+
+    kind: Literal["regex", "json_schema"]
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to sample. `temperature` 0 is greedy.
 
     Log-probs are those of the softmax over logits divided by `temperature` (by 1 when greedy), after `banned_ids` are removed
-    and before `top_p` cuts the tail.
+    and before `top_p` cuts the tail and `grammar` forbids tokens.
     """
 
     max_tokens: int = 64
@@ -62,6 +77,12 @@ class Sampling:
     banned_ids: tuple[int, ...] = ()
     """Never sampled (image placeholders always belong here); their logits are -inf before the softmax."""
     seed: int | None = None
+    grammar: Grammar | None = None
+    """Needs the feature of its kind."""
+    stop_texts: tuple[str, ...] = ()
+    """Sampling ends with the first token after which the reply's text holds one of these. Needs the feature "stop_texts"."""
+    top_logprobs: int = 0
+    """So many of the most likely ids are returned for each sampled token. Needs the feature "top_logprobs"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +96,8 @@ class Completion:
     finish_reason: FinishReason
     served_ids: tuple[int, ...]
     """The prompt ids that the model really saw, placeholders expanded."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """For each sampled token the most likely (id, log-prob), best first; empty when none were asked for."""
 
 
 class Engine(Protocol):
@@ -95,6 +118,11 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights in use."""
+        ...
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What it can do beyond sampling ids."""
         ...
 
     async def close(self) -> None: ...

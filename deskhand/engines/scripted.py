@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.base import Completion, Feature, Prompt, Sampling
 from deskhand.errors import InfrastructureError
 
 
@@ -61,6 +61,11 @@ class ScriptedEngine:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """None: a script says what it says."""
+        return frozenset()
 
     async def close(self) -> None:
         """Nothing is held."""

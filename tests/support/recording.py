@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.base import Completion, Feature, Prompt, Sampling
 
 
 def picture(seed: int, width: int = 32, height: int = 24) -> Image.Image:
@@ -52,6 +52,7 @@ class ScriptedEngine:
     samplings: list[Sampling] = field(default_factory=list)
     version: int = 3
     vocabulary: int = 256
+    features: frozenset[Feature] = frozenset()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         self.prompts.append(prompt)

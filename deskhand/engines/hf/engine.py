@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.base import Completion, Feature, Prompt, Sampling
 from deskhand.engines.hf.batch import Batch, EngineStats, Request
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
@@ -79,6 +79,11 @@ class HfEngine:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What it can do beyond sampling ids."""
+        return frozenset()
 
     @property
     def stats(self) -> EngineStats:
