@@ -1,0 +1,89 @@
+"""`scripts/environment` installs exactly what a file pins, once, and says what is wrong with a file that pins too little."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def wheel(folder: Path, name: str, needs: str = "") -> None:
+    """A package of one module that says its name."""
+    about = f"{name}-1.0.dist-info"
+    requirement = f"Requires-Dist: {needs}\n" if needs else ""
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", f"NAME = {name!r}\n")
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{requirement}")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for folder in ("scripts", "requirements", "wheels"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(ROOT / "scripts" / "environment", tmp_path / "scripts")
+    wheel(tmp_path / "wheels", "deskhand_peer", needs="deskhand_unwanted")
+    wheel(tmp_path / "wheels", "deskhand_unwanted")
+    return tmp_path
+
+
+def environment(checkout: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    settings = {"DESKHAND_ENVIRONMENTS": str(checkout / "made"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(checkout / "wheels")}
+    return subprocess.run(
+        ["bash", str(checkout / "scripts" / "environment"), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **settings},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_what_is_pinned_is_installed_once_and_nothing_else_comes(checkout: Path) -> None:
+    (checkout / "requirements" / "peer.txt").write_text("# a peer\ndeskhand_peer==1.0\n")
+    first = environment(checkout, "peer")
+    assert first.returncode == 0, first.stderr
+    folder = Path(first.stdout.strip())
+    assert folder.parent == checkout / "made"
+    say = "import deskhand_peer, importlib.util as u; print(deskhand_peer.NAME, u.find_spec('deskhand_unwanted'))"
+    said = subprocess.run([folder / "bin" / "python", "-c", say], capture_output=True, text=True, check=True).stdout
+    assert said == "deskhand_peer None\n"
+    (folder / "mark").touch()
+    (checkout / "requirements" / "peer.txt").write_text("# a peer, in other words\ndeskhand_peer==1.0\n")
+    again = environment(checkout, "peer")
+    assert (again.stdout, again.stderr) == (first.stdout, "")
+    (folder / "complete").unlink()
+    assert environment(checkout, "peer").stdout == first.stdout
+    assert not (folder / "mark").exists(), "one that was never finished is made anew"
+
+
+@pytest.mark.parametrize("line", ["deskhand_peer", "deskhand_peer>=1", "-e .", "git+file:///x"])
+def test_a_line_that_pins_nothing_is_refused(checkout: Path, line: str) -> None:
+    (checkout / "requirements" / "loose.txt").write_text(f"# loose\n{line}\n")
+    done = environment(checkout, "loose")
+    assert done.returncode == 2
+    assert f"2:{line}" in done.stderr
+    assert "write name==version" in done.stderr
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(checkout: Path) -> None:
+    (checkout / "requirements" / "peer.txt").write_text("deskhand_peer==1.0\n")
+    for names in ((), ("nobody",), ("peer", "peer")):
+        done = environment(checkout, *names)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: usage: scripts/environment NAME, where NAME is one of: peer")
+
+
+def test_a_package_that_cannot_be_had_leaves_nothing_that_looks_complete(checkout: Path) -> None:
+    (checkout / "requirements" / "peer.txt").write_text("deskhand_absent==1.0\n")
+    done = environment(checkout, "peer")
+    assert done.returncode == 2
+    assert "could not be installed" in done.stderr
+    assert not list(checkout.glob("made/*/complete"))
