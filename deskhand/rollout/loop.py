@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class Progress:
     success: float
     first_click: float | None
     """Share of those whose first click hit the target."""
+    faults: dict[str, float]
+    """Share of the replies since the last step that were not performed, by kind: "format", "action" and "truncated"."""
     unscored_share: float
     """Of all episodes that ended so far."""
     zero_variance_groups: int
@@ -80,6 +83,8 @@ class _Since:
     rewards: list[float] = field(default_factory=list)
     successes: list[bool] = field(default_factory=list)
     first_clicks: list[bool] = field(default_factory=list)
+    replies: Counter[str] = field(default_factory=Counter)
+    """Of scored episodes, by what was wrong with them; "" for nothing."""
     zero_variance_groups: int = 0
 
 
@@ -111,6 +116,7 @@ class TrainingSource:
         if isinstance(result.outcome, Scored):
             self.since.rewards.append(result.reward or 0.0)
             self.since.successes.append(result.success)
+            self.since.replies.update(step.fault for step in result.transcript.steps)
             if result.first_click_on_target is not None:
                 self.since.first_clicks.append(result.first_click_on_target)
         self.since.zero_variance_groups += closed is not None and closed.state == "closed"
@@ -275,6 +281,7 @@ class TrainingLoop:
             reward=float(np.mean(since.rewards)) if since.rewards else 0.0,
             success=float(np.mean(since.successes)) if since.successes else 0.0,
             first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
+            faults={kind: since.replies[kind] / max(1, since.replies.total()) for kind in ("format", "action", "truncated")},
             unscored_share=ledger.unscored_share,
             zero_variance_groups=since.zero_variance_groups,
             staleness=staleness,

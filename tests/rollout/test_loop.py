@@ -50,6 +50,15 @@ async def test_the_books_close_and_every_desktop_came_back(trained):
     assert all(report.trainer["episodes"] for report in said)
 
 
+async def test_replies_that_were_not_performed_are_counted_by_kind(trained):
+    run, said, _, _ = trained
+    steps = [step for row in run.episodes(TRAIN, "trained") for step in load_result(run, row.id).transcript.steps]
+    assert {step.fault for step in steps} - {""} <= {kind for report in said for kind, share in report.faults.items() if share}
+    assert all(set(report.faults) == {"format", "action", "truncated"} for report in said)
+    assert all(0 <= sum(report.faults.values()) <= 1 for report in said)
+    assert [line["faults"] for line in run.metrics()] == [report.faults for report in said]
+
+
 async def test_what_was_trained_is_recorded_whole(trained):
     run, _, _, _ = trained
     for row in run.episodes(TRAIN, "trained"):
