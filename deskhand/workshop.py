@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from deskhand.actions import dialects
+from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.agents.context import Full, GrowDrop, Sliding, Window
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config import Config
@@ -98,6 +101,12 @@ def window_of(config: Config) -> Window:
     return Sliding(agent.keep) if agent.window == "sliding" else GrowDrop(agent.grow_to, agent.drop_to)
 
 
+def size_seen(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
+    """How a Qwen-VL image processor resizes: (width, height) of what the model sees of an image of (width, height)."""
+    factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
+    return partial(smart_resize, factor=factor, least_pixels=size["shortest_edge"], most_pixels=size["longest_edge"])
+
+
 @asynccontextmanager
 async def player(
     config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
@@ -111,6 +120,7 @@ async def player(
     agent = AgentConfig(
         style=config.agent.style,
         dialect=dialects.get(config.agent.dialect),
+        seen=size_seen(model.image_processor),
         tell_errors=config.agent.tell_errors,
         window=window_of(config),
         max_errors=config.agent.max_errors,

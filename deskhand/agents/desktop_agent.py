@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,9 +20,10 @@ import openai
 
 from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.dialects.base import Dialect, View
-from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op
+from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
 from deskhand.agents.context import GrowDrop, Window
 from deskhand.agents.prompts import Style, Turn, build_messages, image_url
+from deskhand.agents.zoom import zoomed
 from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError
 
@@ -85,6 +86,8 @@ class AgentConfig:
 
     style: Style = "compact"
     dialect: Dialect = deskhand_json.DIALECT
+    seen: Callable[[int, int], tuple[int, int]] | None = None
+    """The size that the model's own preprocessing makes of an image of (width, height); None: what its family publishes."""
     tell_errors: bool = True
     """Whether the model is told why a reply was not performed."""
     window: Window = field(default_factory=GrowDrop)
@@ -125,13 +128,13 @@ class DesktopAgent:
         """
         config, name = self.config, uuid.uuid4().hex
         frame = frame or await desktop.observe()
-        sha256, url = await self._show(frame, f"{instruction}-0", keep_frame)
+        sha256, (url,) = await self._show(frame, f"{instruction}-0", keep_frame)
         turns, steps, mistakes, waited_s = [Turn(url)], [], 0, 0.0
         stopped: Stopped = "max_steps"
         answer: str | None = None
         for index in range(max_steps or config.max_steps):
             before = time.monotonic()
-            view = View.of_screen(*frame.size)
+            view = replace(View.of_screen(*frame.size), seen=config.seen(*frame.size) if config.seen else None)
             reply = await self._ask(client, instruction, turns, view)
             waited_s += time.monotonic() - before
             if reply is None:
@@ -142,13 +145,15 @@ class DesktopAgent:
             settled_ms, changed = (after.settled_ms, after.changed_bbox) if after else (0.0, None)
             step = Step(index, text, ops, error, sha256, call_id, settled_ms, changed, fault)
             steps.append(step)
+            zoom_urls: list[str] = []
             if after is not None:
                 frame = after
-                sha256, url = await self._show(frame, f"{instruction}-{index + 1}", keep_frame)
+                zooms = [op for op in ops if isinstance(op, Zoom)]
+                sha256, (url, *zoom_urls) = await self._show(frame, f"{instruction}-{index + 1}", keep_frame, zooms)
             if error is None and after_step is not None:
                 await after_step(step, frame)
-            turns[-1] = Turn(turns[-1].image_url, text, turns[-1].error)
-            turns.append(Turn(url, error=error if config.tell_errors else None))
+            turns[-1] = replace(turns[-1], reply=text)
+            turns.append(Turn(url, error=error if config.tell_errors else None, zoom_urls=tuple(zoom_urls)))
             if error is None and ops and isinstance(ops[-1], TERMINAL_OPS):
                 last = ops[-1]
                 stopped = "done" if isinstance(last, Done) else "answer" if isinstance(last, Answer) else "fail"
@@ -160,11 +165,15 @@ class DesktopAgent:
                 break
         return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
 
-    async def _show(self, frame: Frame, seed: str, keep_frame: KeepFrame | None) -> tuple[str, str]:
-        """The name and the data URI of what the model is shown."""
+    async def _show(
+        self, frame: Frame, seed: str, keep_frame: KeepFrame | None, zooms: Sequence[Zoom] = ()
+    ) -> tuple[str, list[str]]:
+        """The name of the screen that the model is shown, and the data URIs of it and of what it zoomed in on."""
         if self.config.blind:
             frame = await asyncio.to_thread(noise, frame, seed)
-        return await _encode(frame, keep_frame)
+        closer = [await asyncio.to_thread(zoomed, frame, zoom) for zoom in zooms]
+        shown = [await _encode(image, keep_frame) for image in (frame, *closer)]
+        return shown[0][0], [url for _, url in shown]
 
     async def _ask(
         self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View
@@ -201,7 +210,7 @@ class DesktopAgent:
         if not response.choices:
             raise InfrastructureError(f"the model's endpoint {client.base_url} returned no choice")
         choice = response.choices[0]
-        return choice.message.content or "", response.id, choice.finish_reason == "length"
+        return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
 
     async def _act(
         self, desktop: Desktop, view: View, text: str, truncated: bool, action_id: str
@@ -240,6 +249,11 @@ async def _encode(frame: Frame, keep_frame: KeepFrame | None) -> tuple[str, str]
     if keep_frame is not None:
         await keep_frame(sha256, png)
     return sha256, url
+
+
+def _unicode(text: str) -> str:
+    """Half of a surrogate pair, which JSON lets through and nothing else does, is U+FFFD, as bytes are that are no text."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _line(error: Exception) -> str:

@@ -3,7 +3,8 @@ give the same messages in training, in evaluation and in the warm start, and a l
 
 Style "compact": no system message; every user turn is the screenshot and the instruction; assistant turns are the action text.
 Style "full": a system message with the dialect's prompt; the instruction (and the texts of turns no longer shown) is in the first
-user turn; every user turn has its screenshot. In both, a reply that was not performed is answered by `error: <reason>`.
+user turn; every user turn has its screenshot. In both, a reply that was not performed is answered by `error: <reason>`, and what a
+reply zoomed in on stands behind the next screenshot.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Turn:
     reply: str | None = None
     error: str | None = None
     """Why the reply before this turn was not performed."""
+    zoom_urls: tuple[str, ...] = ()
+    """The rectangles that the reply before this turn asked to look at, as data URIs."""
 
 
 def image_url(png: bytes) -> str:
@@ -44,14 +47,12 @@ def build_messages(
         messages.append({"role": "system", "content": prompt})
     for index, turn in enumerate(turns):
         text = instruction if style == "compact" else _first(instruction, earlier) if index == 0 else "The screen now."
+        if turn.zoom_urls:
+            text += "\nBehind the screen: what you zoomed in on."
         if turn.error is not None:
             text += f"\nerror: {turn.error}"
-        messages.append(
-            {
-                "role": "user",
-                "content": [{"type": "image_url", "image_url": {"url": turn.image_url}}, {"type": "text", "text": text}],
-            }
-        )
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in (turn.image_url, *turn.zoom_urls)]
+        messages.append({"role": "user", "content": [*images, {"type": "text", "text": text}]})
         if turn.reply is not None:
             messages.append({"role": "assistant", "content": turn.reply})
     return messages

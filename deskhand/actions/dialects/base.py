@@ -16,12 +16,14 @@ from deskhand.actions.ops import Op, Space, image_px, screen_px
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the model is shown: the screen, and the image of the whole screen that it sees, in pixels."""
+    """What the model is shown: the screen, and the image of the whole screen that it is given, in pixels."""
 
     screen_width: int
     screen_height: int
     image_width: int
     image_height: int
+    seen: tuple[int, int] | None = None
+    """(width, height) that the model's own preprocessing makes of the image; None: what its family publishes."""
 
     @classmethod
     def of_screen(cls, width: int, height: int) -> View:

@@ -31,10 +31,10 @@ from deskhand.actions.dialects.pyautogui import (
     find_code,
     typing_rows,
 )
-from deskhand.actions.dialects.resizing import smart_resize
+from deskhand.actions.dialects.resizing import seen
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments
 from deskhand.actions.dialects.text import TextDialect
-from deskhand.actions.ops import REL_1, Op, Point, Space, image_px
+from deskhand.actions.ops import REL_1, Op, Point, Space
 
 WAIT_SECONDS = 20.0
 """What `computer.wait` is said to wait."""
@@ -124,10 +124,6 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
     return f"## Code:\n{block_of(lines)}"
 
 
-def _qwen25(view: View) -> Space:
-    return image_px(*smart_resize(view.image_width, view.image_height))
-
-
 def _introduction(coordinates: str) -> Callable[[View, Space], str]:
     def introduction(view: View, space: Space) -> str:
         return (
@@ -153,7 +149,7 @@ RELATIVE = TextDialect(
 QWEN25 = replace(
     RELATIVE,
     name="opencua_qwen25",
-    space=_qwen25,
+    space=seen,
     introduction=_introduction(
         "x and y are pixels of the image that you see, {width:g}x{height:g}; (0, 0) is the top left corner."
     ),

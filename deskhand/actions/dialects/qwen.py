@@ -8,7 +8,6 @@ pointer is, positive up and to the right; a drag begins where the pointer is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -17,12 +16,12 @@ from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.limits import MAX_WAIT_S, short
 from deskhand.actions.dialects.objects import ObjectDialect
 from deskhand.actions.dialects.parts import Part
-from deskhand.actions.dialects.replies import Found, after_reasoning, loose_values, skip, unique, value_at
-from deskhand.actions.dialects.resizing import smart_resize
-from deskhand.actions.ops import REL_1000, Point, Space, image_px
+from deskhand.actions.dialects.replies import Found, after_reasoning, loose_values, skip, value_at
+from deskhand.actions.dialects.resizing import seen
+from deskhand.actions.ops import REL_1000, Point, Space
 from deskhand.actions.pointer import DragTo
 from deskhand.actions.spelling import PYAUTOGUI
 from deskhand.errors import AgentError, ParseError
@@ -84,17 +83,13 @@ def _forms(space: Space) -> tuple[Form, ...]:
             sample={"status": "success"},
         ),
         Form("terminate", ir.Done, (_status("success"),)),
-        Form("terminate", ir.Fail, (_status("failure"), _unsaid())),
+        Form("terminate", ir.Fail, (_status("failure"), parts.unsaid("reason"))),
         Form("answer", ir.Answer, (parts.words("text"),), about="the final answer in words", example=ir.Answer("42")),
     )
 
 
 def _status(value: str) -> Part:
     return Part({"status": rules.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",))
-
-
-def _unsaid() -> Part:
-    return Part({}, ("reason",), lambda values: {}, lambda fields: {})
 
 
 class Qwen(ObjectDialect):
@@ -117,7 +112,7 @@ class Qwen(ObjectDialect):
 
     def space(self, view: View) -> Space:
         """The space of the coordinates."""
-        return image_px(*smart_resize(view.image_width, view.image_height)) if self.absolute else REL_1000
+        return seen(view) if self.absolute else REL_1000
 
     def forms(self, view: View) -> tuple[Form, ...]:
         return _forms(self.space(view))
@@ -169,10 +164,10 @@ class Qwen(ObjectDialect):
 
     def unwrapped(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
-            raise AgentError(f"expected an object, not {rules.short(value)}")
+            raise AgentError(f"expected an object, not {short(value)}")
         rules.check_keys("a call", value, {"name": rules.ANYTHING, "arguments": rules.ANYTHING}, ("name", "arguments"))
         if value["name"] != FUNCTION:
-            raise AgentError(f"unknown function {rules.short(value['name'])}; the only one is {FUNCTION}")
+            raise AgentError(f"unknown function {short(value['name'])}; the only one is {FUNCTION}")
         arguments = value["arguments"]
         return [_from_text(arguments) if isinstance(arguments, str) else arguments]
 
@@ -193,9 +188,12 @@ def _briefly(rule: rules.Rule) -> dict[str, Any]:
 def _from_text(arguments: str) -> Any:
     """Arguments that were written as a text, as the chat completions API has them."""
     try:
-        return json.loads(arguments, object_pairs_hook=unique)
-    except (ValueError, RecursionError):
-        raise AgentError(f"the arguments are not JSON: {rules.short(arguments)}") from None
+        value, end = value_at(arguments, skip(arguments, 0))
+    except ParseError as error:
+        raise AgentError(f"the arguments, {short(arguments)}: {error.reason}") from None
+    if skip(arguments, end) < len(arguments):
+        raise AgentError(f"the arguments, {short(arguments)}: more than one JSON value")
+    return value
 
 
 QWEN25 = Qwen("qwen25_vl", absolute=True)

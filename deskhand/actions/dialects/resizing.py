@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 
+from deskhand.actions.dialects.base import View
+from deskhand.actions.ops import Space, image_px
+
 LEAST_PIXELS, MOST_PIXELS = 56 * 56, 16384 * 28 * 28
 """The bounds of Qwen2.5-VL as it is published."""
 
@@ -25,3 +28,8 @@ def smart_resize(
         scale = math.sqrt(least_pixels / (width * height))
         wide, high = (math.ceil(side * scale / factor) * factor for side in (width, height))
     return wide, high
+
+
+def seen(view: View, least_pixels: int = LEAST_PIXELS) -> Space:
+    """Pixels of the image as the model sees it: in the size that is known, or else as it is published."""
+    return image_px(*(view.seen or smart_resize(view.image_width, view.image_height, least_pixels=least_pixels)))

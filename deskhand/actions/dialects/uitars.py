@@ -23,12 +23,12 @@ from deskhand.actions.dialects.calls import Call
 from deskhand.actions.dialects.kinds import TEXT, Kind, choice, keys_joined
 from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
 from deskhand.actions.dialects.loose import read_loose_calls
-from deskhand.actions.dialects.resizing import smart_resize
+from deskhand.actions.dialects.resizing import seen
 from deskhand.actions.dialects.scrolling import scroll_row
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table
 from deskhand.actions.dialects.text import TextDialect
 from deskhand.actions.dialects.writing import number, quoted
-from deskhand.actions.ops import REL_1000, Op, Space, image_px
+from deskhand.actions.ops import REL_1000, Op, Space
 from deskhand.errors import AgentError, ParseError
 
 NOTCHES = 5
@@ -195,11 +195,7 @@ def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDia
     )
 
 
-def _resized(view: View) -> Space:
-    return image_px(*smart_resize(view.image_width, view.image_height, least_pixels=100 * 28 * 28))
-
-
 _BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
 V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
-V1_5 = _dialect("uitars_1_5", _BOXES, _resized)
+V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: seen(view, least_pixels=100 * 28 * 28))
 POINT = _dialect("uitars_point", _table("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

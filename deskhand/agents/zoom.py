@@ -1,0 +1,44 @@
+"""A closer look at a rectangle of the screen. Invariant: what is shown are pixels of the frame, and coordinates that the model
+writes afterwards are still those of the whole screen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from deskhand.actions.ops import Zoom, to_screen_px
+from deskhand.desktop.base import Frame
+
+
+def zoomed(frame: Frame, zoom: Zoom) -> Frame:
+    """The rectangle of `frame`, enlarged, in the top left of a black frame of the same size.
+
+    A model that can look at the screen can look at this, however narrow the rectangle. Its corners may be given in any order; it
+    holds one pixel at least. Raises `AgentError` for a corner off the screen. Takes milliseconds: call it from a worker thread.
+    """
+    width, height = frame.size
+    pixels = [to_screen_px(corner, width, height) for corner in (zoom.top_left, zoom.bottom_right)]
+    corners = (zoom.top_left, zoom.bottom_right)
+    left, right = _along([corner.x for corner in corners], [x for x, _ in pixels], zoom.top_left.space.width, zoom, width)
+    top, bottom = _along([corner.y for corner in corners], [y for _, y in pixels], zoom.top_left.space.height, zoom, height)
+    cut = Image.fromarray(frame.rgb()[top:bottom, left:right])
+    scale = min(width / cut.width, height / cut.height)
+    size = (max(1, round(cut.width * scale)), max(1, round(cut.height * scale)))
+    rgb = np.asarray(cut.resize(size, Image.Resampling.LANCZOS))
+    bgrx = np.zeros((height, width, 4), dtype=np.uint8)
+    bgrx[: size[1], : size[0], 2::-1] = rgb
+    bgrx.flags.writeable = False
+    return replace(frame, bgrx=bgrx, content_hash=hashlib.sha256(bgrx.tobytes()).hexdigest())
+
+
+def _along(values: Sequence[float], pixels: Sequence[int], extent: float, zoom: Zoom, side: int) -> tuple[int, int]:
+    """First pixel and end: of pixels both are part of it; of a scale the values are edges."""
+    if zoom.top_left.space.kind == "pixels":
+        return min(pixels), max(pixels) + 1
+    start, end = (round(value * side / extent) for value in sorted(values))
+    start = min(start, side - 1)
+    return start, max(end, start + 1)
