@@ -115,6 +115,16 @@ def one_op(dialect: Dialect, view: View) -> st.SearchStrategy[Any]:
     return st.one_of(*(ops_of(kind, view) for kind in carried(dialect)))
 
 
+def batch_of_ops(dialect: Dialect, view: View, count: int) -> st.SearchStrategy[list[Any]]:
+    """`count` ops, each as `one_op` draws it."""
+    return st.lists(one_op(dialect, view), min_size=count, max_size=count)
+
+
+def going_on(ops: Sequence[Any]) -> list[Any]:
+    """Those of `ops` that end nothing."""
+    return [op for op in ops if not isinstance(op, TERMINAL_OPS)]
+
+
 def some_ops(dialect: Dialect, view: View) -> st.SearchStrategy[list[Any]]:
     """Up to four ops, the last perhaps an end."""
     lossless = [kind for kind in carried(dialect) if dialect.carries[kind].kind == "lossless"]
@@ -189,6 +199,7 @@ def _alike(said: Any, heard: Any, view: View) -> bool:
 _PIECES = (
     *FRAGMENTS, "1001", "-1", "1e999", "NaN", "null", "true", '"x"', '"keys"', '"text"', '"action"', "left_click", "click", "\x00",
     "\ud800", "0.5", "99999999999999999999", "//", "=", ",,", "~", "import os", "__import__('os')", "while True: pass", "\u2028",
+    "[" * 990, '{"a":' * 400, "]" * 990, "(" * 200, "for i in range(20):\n    ", "1" + "0" * 5000,
 )  # fmt: skip
 
 
