@@ -87,7 +87,6 @@ _PUNCTUATION = {
     "|": "bar", "{": "braceleft", "}": "braceright",
 }  # fmt: skip
 
-CANONICAL = Spelling({})
 X11 = Spelling(
     {
         **_PUNCTUATION,

@@ -1,5 +1,6 @@
 """Python-like text is read as a tree of literal calls: anything else is a `ParseError` with its characters, and nothing is run."""
 
+import sys
 import time
 import warnings
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects.calls import MAX_CODE, MAX_STATEMENTS, Call, Grammar, read_calls
+from deskhand.actions.dialects.calls import MAX_CODE, MAX_STATEMENTS, MAX_TURNS, Call, Grammar, read_calls
 from deskhand.errors import ParseError
 
 GRAMMAR = Grammar(
@@ -15,6 +16,7 @@ GRAMMAR = Grammar(
     words=frozenset({"DONE"}),
     settings=frozenset({"gui.PAUSE"}),
     contexts=frozenset({"gui.hold"}),
+    loops=True,
 )
 
 
@@ -208,6 +210,67 @@ def test_a_doubtful_escape_is_read_without_a_warning():
         warnings.simplefilter("error")
         (call,) = read(r"gui.write('C:\dir \400')")
     assert call.positional == ("C:\\dir Ā",)
+
+
+@pytest.mark.parametrize("code", ["gui.a(0or 1)", "gui.a(1if 1else 2)", "gui.a(0x1for x in y)", "gui.a(1.and 2)", "gui.a(1jin x)"])
+def test_a_keyword_behind_a_number_is_refused_without_a_warning(code):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        refused(code)
+    assert not warned
+
+
+def test_a_loop_stands_for_its_calls_as_often_as_it_turns():
+    calls = read("for _ in range(2):\n    gui.press('tab')\n    for i in range(3): gui.click(1, 2)\nDONE")
+    assert [call.name for call in calls] == ["gui.press", *["gui.click"] * 3] * 2 + ["DONE"]
+    assert len(read(f"for i in range({MAX_TURNS}): gui.a()")) == MAX_TURNS
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (f"for i in range({MAX_TURNS + 1})", "1 to 20 times"),
+        ("for i in range(0)", "1 to 20 times"),
+        ("for i in range(10**9)", "a loop"),
+        ("for i in range(1, 3)", "a loop"),
+        ("for i in range(True)", "a loop"),
+        ("for i in range(2.0)", "a loop"),
+        ("for i in [1, 2]", "a loop"),
+        ("for gui.x in range(2)", "a loop"),
+        ("for i, j in range(2)", "a loop"),
+        ("for i in x.range(2)", "a loop"),
+        ("for i in range(20):\n for j in range(20)", f"more than {MAX_STATEMENTS} statements"),
+    ],
+)
+def test_other_loops_are_refused(head, part):
+    assert part in refused(f"{head}: gui.a()").reason
+
+
+def test_what_turns_in_a_loop_is_no_argument():
+    assert "not a name" in refused("for i in range(3): gui.a(i)").reason
+
+
+_opened: list[object] | None = None
+
+
+def _note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    if _opened is not None and event == "open":
+        _opened.append(arguments[0])
+
+
+sys.addaudithook(_note_opened)
+
+
+def test_no_file_is_looked_for_when_code_is_wrong():
+    """Python's own parser looks for the file of the code, to show a line of it: here a file without a name."""
+    global _opened
+    _opened = []
+    try:
+        for code in ("gui.a(1", "gui.a(1,, 2)", "  gui.a()\ngui.b()", "gui.a(0or 1)", "gui.a('\\d', b", "for i in range(2):"):
+            refused(code)
+        assert set(_opened) <= {""}
+    finally:
+        _opened = None
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,5 +1,7 @@
 """From text to JSON values: reasoning before, fences, several values, and nothing dropped behind them."""
 
+from json import loads
+
 import pytest
 
 from deskhand.actions.dialects.replies import after_reasoning, exact_values, loose_values
@@ -46,6 +48,7 @@ def test_the_actions_are_found_behind_the_reasoning(text, values):
         ('{"a": 1, "a": 2}', '{"a": 1, "a": 2}', "twice"),
         ('{"a": NaN}', '{"a": NaN}', "NaN"),
         ('{"a": 1', "", "not JSON"),
+        ('{"a":' + "[" * 32 + "]" * 32 + "}", '{"a":' + "[" * 32 + "]" * 32 + "}", "nested too deeply"),
         ("[" + A, "", "expected ,"),
     ],
 )
@@ -80,3 +83,15 @@ def test_an_endless_reply_is_read_in_time():
     for text in ("{ " * 50_000, "[ " * 50_000, "``` " * 50_000, '{"' * 50_000, "[{" * 30_000, '{"a":' * 30_000, "<think>" * 9_999):
         with pytest.raises(ParseError):
             loose_values(text)
+
+
+def test_what_is_nested_within_the_limit_is_read_and_nothing_beyond_it_makes_anything_recurse():
+    """A list that is nested just less deeply than Python can read could not be shown in an error."""
+    deep = "[" * 31 + "]" * 31
+    ((value, _),) = loose_values('{"a":' + deep + "}")
+    assert value == {"a": loads(deep)}
+    wide = '{"a": [' + ", ".join(["[1, 2]"] * 64) + "]}"
+    assert len(loose_values(wide)) == 1
+    for depth in range(900, 1000):
+        with pytest.raises(ParseError, match="nested too deeply"):
+            loose_values('{"a":' + "[" * depth + "]" * depth + "}")

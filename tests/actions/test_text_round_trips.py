@@ -198,25 +198,6 @@ def test_every_kind_of_op_is_carried_absent_or_lossy(dialect):
 
 
 @everyone
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_every_call_that_the_prompt_offers_is_parsed(dialect, view):
-    """Each offered call, with numbers where the prompt has x1 or y2, and one of the names where it says or."""
-    prompt = dialect.prompt(view)
-    known = "|".join(re.escape(name) for name in dialect.table.rows_by_call)
-    offered = re.findall(rf"^((?:with )?(?:{known})\b.*(?:\n    .*)?)$", prompt, re.MULTILINE)
-    assert len(offered) >= len({row.call for row in dialect.table.rows if row.example is not None or row.offer})
-    for call in offered:
-        code = re.sub(r"\b[xy]([12])\b", r"\1", call).replace("down or up or right or left", "left")
-        assert dialect.parse(wrapped(dialect, code), view), call
-
-
-def wrapped(dialect, code):
-    if dialect.name.startswith(("uitars", "openadapt")):
-        return f"Thought: so\nAction: {code}"
-    return f"```python\n{code}\n```"
-
-
-@everyone
 def test_the_last_pixel_is_reached_and_what_is_beyond_is_refused(dialect):
     for view in VIEWS:
         space = dialect.space(view)

@@ -16,7 +16,7 @@ from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.limits import MAX_WAIT_S, short
 from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
 from deskhand.actions.dialects.parts import Fields, Part
 from deskhand.actions.ops import Point, Space
@@ -63,6 +63,10 @@ def _held_down(fields: Fields) -> list[Any]:
     return [*map(ir.KeyDown, keys), ir.Wait(fields["seconds"]), *map(ir.KeyUp, reversed(keys))]
 
 
+def _untold(fields: Fields) -> list[Any]:
+    raise AgentError("cursor_position: where the cursor is cannot be asked; look for it on the screenshot")
+
+
 @lru_cache(maxsize=64)
 def _first_forms(view: View) -> tuple[Form, ...]:
     """The actions of 2024-10-22, in which a click has no place."""
@@ -86,6 +90,7 @@ def _first_forms(view: View) -> tuple[Form, ...]:
             reads=_dragged,
         ),
         Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        Form("cursor_position", None, reads=_untold),
     )
 
 
@@ -218,7 +223,7 @@ class Anthropic(ObjectDialect):
         if "input" in value:
             rules.check_keys("tool_use", value, dict.fromkeys(_OF_A_BLOCK, rules.ANYTHING), ())
             if value.get("name") != "computer" or value.get("type", "tool_use") != "tool_use":
-                raise AgentError(f"unknown tool {rules.short(value.get('name'))}; the only one is computer")
+                raise AgentError(f"unknown tool {short(value.get('name'))}; the only one is computer")
             return [value["input"]]
         return [value]
 

@@ -2,7 +2,8 @@
 dotted names with literal arguments get through; all else is a `ParseError` that names its characters.
 
 The tree is made by `ast` from a bounded amount of code. What is let through besides calls: imports of the modules that the calls
-belong to, `with` around calls, a few settings that change nothing, and bare words such as DONE (a call without arguments).
+belong to, `with` around calls, `for` over a short `range` around calls, which stands for the calls that often, a few settings that
+change nothing, and bare words such as DONE (a call without arguments).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ MAX_CODE = 16_384
 MAX_STATEMENTS = 256
 MAX_ITEMS = 256
 """Items of a list, and arguments of a call."""
+MAX_TURNS = 20
+"""Turns of a loop."""
 _MAX_DEPTH = 3
 
 Span = tuple[int, int]
@@ -31,7 +34,10 @@ _TEXT_OR_COMMENT = re.compile(
     r"|'(?:[^'\\\r\n]|\\.)*+'?|\"(?:[^\"\\\r\n]|\\.)*+\"?)|#[^\r\n]*+",
     re.DOTALL,
 )
-_DOUBTFUL_ESCAPE = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]")
+_WARNED_OF = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]|[0-9a-fA-F._jJ](?:and|else|for|i[fns]|not|or)")
+"""What Python may warn of: escapes that it does not know, and a keyword right behind a number."""
+_NO_FILE = ""
+"""The name of the code's file. Python looks for that file when it finds an error, to show a line of it; no file has this name."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEADING_SPACE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?(?:\r\n|\r|\n))*+(?P<indent>[ \t]++)[^\s#]")
 
@@ -59,6 +65,8 @@ class Grammar:
     """Dotted names that may be set to a number or a truth value, which changes nothing."""
     contexts: frozenset[str] = field(default_factory=frozenset)
     """Dotted names of calls that may stand behind `with`."""
+    loops: bool = False
+    """`for ... in range(3):` is read; the calls in it say the same in every turn, as they have literal arguments."""
 
 
 def read_calls(text: str, start: int, end: int, grammar: Grammar) -> list[Call]:
@@ -104,11 +112,11 @@ class _Source:
 
     def _tree(self) -> ast.Module:
         try:
-            if _DOUBTFUL_ESCAPE.search(self._code):
+            if _WARNED_OF.search(self._code):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    return ast.parse(self._code)
-            return ast.parse(self._code)
+                    return ast.parse(self._code, _NO_FILE)
+            return ast.parse(self._code, _NO_FILE)
         except SyntaxError as error:
             raise ParseError(self._span_of_error(error), f"not Python: {ascii(error.msg)[1:-1]}") from None
         except (RecursionError, MemoryError):
@@ -140,6 +148,15 @@ class _Source:
             case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
                 if _dotted(call.func) in grammar.contexts:
                     return [self._call(call, tuple(self._statements(body)))]
+            case ast.For(
+                target=ast.Name(),
+                iter=ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int() as turns)], keywords=[]),
+                body=body,
+                orelse=[],
+            ) if grammar.loops and not isinstance(turns, bool):
+                if not 1 <= turns <= MAX_TURNS:
+                    raise ParseError(self._span(statement), f"a loop turns 1 to {MAX_TURNS} times")
+                return [call for _ in range(turns) for call in self._statements(body)]
             case _:
                 pass
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)

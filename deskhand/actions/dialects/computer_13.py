@@ -70,8 +70,8 @@ def _forms(view: View) -> tuple[Form, ...]:
         Form(
             "HOTKEY", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press the keys together", example=ir.Key(("ctrl", "s"))
         ),
-        Form("WAIT", ir.Wait, (_waited(),), about="wait until the next action", example=ir.Wait(WAIT_S)),
-        Form("FAIL", ir.Fail, (_unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
+        Form("WAIT", ir.Wait, (parts.unsaid("seconds", WAIT_S),), about="wait until the next action", example=ir.Wait(WAIT_S)),
+        Form("FAIL", ir.Fail, (parts.unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
         Form("DONE", ir.Done, about="the task is done", example=ir.Done()),
     )
 
@@ -86,16 +86,6 @@ def _one_key() -> parts.Part:
         return name.write({"key": fields["keys"][0]})
 
     return parts.Part(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
-
-
-def _waited() -> parts.Part:
-    """A time that is not said."""
-    return parts.Part({}, ("seconds",), lambda values: {"seconds": WAIT_S}, lambda fields: {})
-
-
-def _unsaid(field: str) -> parts.Part:
-    """A text that is not said."""
-    return parts.Part({}, (field,), lambda values: {}, lambda fields: {})
 
 
 class Computer13(ObjectDialect):

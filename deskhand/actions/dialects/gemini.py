@@ -16,7 +16,7 @@ from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S
+from deskhand.actions.dialects.limits import MAX_WAIT_S, short
 from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
 from deskhand.actions.dialects.parts import Fields, Part, Values
 from deskhand.actions.ops import REL_1000, Point
@@ -157,6 +157,11 @@ class Gemini(ObjectDialect):
     def unwrapped(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
             return [value]
+        if "candidates" in value:
+            rules.check("candidates", value["candidates"], rules.items(rules.ANYTHING, 1, 1))
+            return self.unwrapped(value["candidates"][0])
+        if isinstance(value.get("content"), dict):
+            return self.unwrapped(value["content"])
         if "parts" in value:
             if not isinstance(value["parts"], list):
                 raise AgentError("the parts of a content must be a list")
@@ -172,10 +177,12 @@ class Gemini(ObjectDialect):
 
     def named(self, action: Any) -> tuple[str, Values]:
         name, outer = super().named(action)
-        rules.check_keys(rules.short(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), rules.ANYTHING), ())
+        if not name:
+            return name, outer
+        rules.check_keys(short(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), rules.ANYTHING), ())
         inner = outer.get("args", outer.get("arguments", {}))
         if not isinstance(inner, dict):
-            raise AgentError(f"the arguments of {rules.short(name)} must be an object")
+            raise AgentError(f"the arguments of {short(name)} must be an object")
         return name, self.given(inner, *_MEANINGLESS)
 
     def action(self, name: str, values: Values) -> dict[str, Any]:

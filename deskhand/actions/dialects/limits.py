@@ -27,10 +27,12 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
-from deskhand.errors import AgentError
+from deskhand.errors import AgentError, ParseError
 
 MAX_REPLY = 200_000
 """Characters of a reply, reasoning included."""
+MAX_NESTING = 32
+"""Lists and objects within one another."""
 MAX_OPS = 64
 MAX_TEXT = 20_000
 """Characters of one text."""
@@ -41,8 +43,16 @@ MAX_NOTCHES = 100
 MAX_CLICKS = 5
 MAX_PATH = 64
 MAX_KEYS = 6
+MAX_ZOOMS = 4
+"""Rectangles of one reply; each is an image more for the model to look at."""
 MAX_NUMBER = 1_000_000
 """No number of a reply is larger; this keeps arithmetic on what a model wrote exact and cheap."""
+
+
+def check_length(text: str) -> None:
+    """Raise `ParseError` when a reply is too long to be looked at."""
+    if len(text) > MAX_REPLY:
+        raise ParseError((MAX_REPLY, len(text)), f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
 
 
 def check_number(name: str, value: object) -> int | float:
@@ -89,8 +99,9 @@ def check_op(op: Op) -> None:
         case Drag():
             _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
         case Scroll():
-            _check_range("notches", op.dx, -MAX_NOTCHES, MAX_NOTCHES)
-            _check_range("notches", op.dy, -MAX_NOTCHES, MAX_NOTCHES)
+            most = max(abs(op.dx), abs(op.dy))
+            if most > MAX_NOTCHES:
+                raise AgentError(f"the wheel turned by {short(most)} notches at once; the most is {MAX_NOTCHES}")
         case Type() | Answer():
             check_text("text", op.text)
         case Fail():
@@ -113,10 +124,12 @@ def check_op(op: Op) -> None:
 
 def check_all(ops: Sequence[Op]) -> int | None:
     """The index of the first op that goes too far in a reply whose ops are fine one by one; None when all is well."""
-    waited = 0.0
+    waited, zooms = 0.0, 0
     for index, op in enumerate(ops):
         waited += op.seconds if isinstance(op, Wait) else 0.0
-        if index >= MAX_OPS or waited > MAX_ALL_WAITS_S or (index and isinstance(ops[index - 1], TERMINAL_OPS)):
+        zooms += isinstance(op, Zoom)
+        after_the_end = index > 0 and isinstance(ops[index - 1], TERMINAL_OPS)
+        if index >= MAX_OPS or waited > MAX_ALL_WAITS_S or zooms > MAX_ZOOMS or after_the_end:
             return index
     return None
 
@@ -127,6 +140,8 @@ def too_far(ops: Sequence[Op], index: int) -> str:
         return f"more than {MAX_OPS} actions in one reply"
     if index and isinstance(ops[index - 1], TERMINAL_OPS):
         return "nothing may follow the action that ends the task"
+    if isinstance(ops[index], Zoom):
+        return f"more than {MAX_ZOOMS} zooms in one reply"
     return f"more than {MAX_ALL_WAITS_S:g} seconds of waiting in one reply"
 
 

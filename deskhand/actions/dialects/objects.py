@@ -17,10 +17,9 @@ from typing import Any, get_args
 from deskhand.actions.dialects import rules
 from deskhand.actions.dialects.base import Carriage, View
 from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import check_all, too_far
+from deskhand.actions.dialects.limits import check_all, check_length, check_text, short, too_far
 from deskhand.actions.dialects.parts import Values
 from deskhand.actions.dialects.replies import Found, Span, loose_values
-from deskhand.actions.dialects.rules import short
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
 from deskhand.actions.pointer import DragTo, apart, joined
 from deskhand.errors import AgentError, ParseError
@@ -164,6 +163,7 @@ class ObjectDialect(ABC):
 
     def parse(self, text: str, view: View) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
+        check_length(text)
         items = self._items(text)
         acting: list[tuple[Any, Span]] = []
         for item, span in items:
@@ -208,7 +208,8 @@ class ObjectDialect(ABC):
         name, values = self.named(action)
         if name not in by_name:
             said = action.get(self.tag) if isinstance(action, dict) and not name else name
-            raise AgentError(f"unknown {self.tag} {short(said)}; known: {', '.join(self._offered(by_name))}")
+            what = f"unknown {self.tag} {short(said)}" if said else f"an action needs the key {self.tag}"
+            raise AgentError(f"{what}; known: {', '.join(self._offered(by_name))}")
         return by_name[name].read(values)
 
     def _offered(self, by_name: Mapping[str, Form]) -> list[str]:
@@ -256,6 +257,10 @@ class ObjectDialect(ABC):
     def _last_words(self, text: str, words: str) -> Op:
         if not self.ends_by_words:
             raise ParseError((0, len(text)), "no action found")
+        try:
+            check_text("the text", words)
+        except AgentError as error:
+            raise ParseError((0, len(text)), str(error)) from None
         if not words.strip():
             return Done()
         if words.startswith(INFEASIBLE):

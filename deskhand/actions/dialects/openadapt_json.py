@@ -137,13 +137,9 @@ def _forms(view: View) -> tuple[Form, ...]:
         Form("noop", None, reads=lambda fields: [ir.Wait(0)]),
         Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
         Form("done", ir.Done, about="the task is finished", example=ir.Done()),
-        Form("fail", ir.Fail, (_unsaid(),), about="the task cannot be done", example=ir.Fail()),
+        Form("fail", ir.Fail, (parts.unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
         Form("answer", ir.Answer, (parts.words("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
     )
-
-
-def _unsaid() -> Part:
-    return Part({}, ("reason",), lambda values: {}, lambda fields: {})
 
 
 class OpenAdaptJson(ObjectDialect):

@@ -80,6 +80,9 @@ def _find(text: str) -> list[Call]:
     if mark is None:
         raise ParseError((start, len(text)), f"no action found; known: {_TABLE.known}")
     blocks = regions.code_blocks(text, mark)
+    if blocks and text[mark : blocks[0].opening].strip():
+        raise ParseError((mark, blocks[0].opening), "an action outside the code block; write it in the block")
+    regions.check_outside(text, blocks, _ACTION_AT_LINE)
     spans = [(block.start, block.end) for block in blocks] or [(mark, len(text))]
     return [call for begin, end in spans for call in read_calls(text, *regions.trimmed(text, begin, end), Grammar())]
 

@@ -48,7 +48,7 @@ def _forms(view: View) -> tuple[Form, ...]:
     centre = Point(view.image_width // 2, view.image_height // 3, view.image)
     corner = Point(view.image_width // 4, view.image_height // 5, view.image)
     held = parts.key_list("keys", OPENAI, "modifiers", required=False)
-    waited = Part({}, ("seconds",), lambda values: {"seconds": WAIT_S}, lambda fields: {})
+    waited = parts.unsaid("seconds", WAIT_S)
     return (
         Form(
             "click",

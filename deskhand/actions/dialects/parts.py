@@ -202,6 +202,11 @@ def words(key: str, field: str = "text", *, least: int = 0) -> Part:
     return Part({key: rules.text(least)}, (field,), read, write, (key,))
 
 
+def unsaid(field: str, value: Any = None) -> Part:
+    """A field that is not written; what is read is `value`, or nothing when that is None."""
+    return Part({}, (field,), lambda values: {} if value is None else {field: value}, lambda fields: {})
+
+
 def key_name(key: str, spelling: Spelling) -> Part:
     """One key, of an op with the field `key`."""
 

@@ -179,6 +179,7 @@ GRAMMAR = Grammar(
     words=frozenset(spelled for word in _WORDS for spelled in (word, word.capitalize())),
     settings=frozenset({"pyautogui.PAUSE", "pyautogui.FAILSAFE"}),
     contexts=frozenset({"pyautogui.hold"}),
+    loops=True,
 )
 _CODE_AT_LINE = re.compile(
     r"^[ \t]*+(?P<mark>action[ \t]*+:[ \t]*+)?"
@@ -196,6 +197,7 @@ def find_code(text: str, start: int, grammar: Grammar) -> list[Call]:
         if begin is None:
             raise ParseError((start, len(text)), "no code found; write it in one ```python block")
         return read_calls(text, begin, len(text), grammar)
+    regions.check_outside(text, blocks, _CODE_AT_LINE)
     calls: list[Call] = []
     for block in blocks:
         if block.info in {word.lower() for word in grammar.words} and not text[block.start : block.end].strip():

@@ -57,6 +57,20 @@ def code_blocks(text: str, start: int) -> list[Block]:
     return blocks
 
 
+def check_outside(text: str, blocks: list[Block], action: re.Pattern[str]) -> None:
+    """Raise `ParseError` for an `action` (anchored at line starts) between code blocks or behind the last: it would be lost.
+
+    Words there are no more than words, and those before the first block are reasoning.
+    """
+    for index, block in enumerate(blocks, 1):
+        start, end = block.end + len(_FENCE), blocks[index].opening if index < len(blocks) else len(text)
+        found = action.search(text[start:end])
+        if found is not None:
+            at = start + found.start()
+            line = text.find("\n", start + found.end())
+            raise ParseError((at, end if line < 0 else min(line, end)), "an action outside the code block; write it in the block")
+
+
 def after_mark(text: str, start: int) -> int | None:
     """Behind the "Action:" of a reply; None when it has none. One that begins a line counts before one within a line."""
     rest = text[start:]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Container
 from typing import Any
 
-from deskhand.actions.dialects.limits import MAX_REPLY
+from deskhand.actions.dialects.limits import MAX_NESTING
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]
@@ -44,8 +44,6 @@ def exact_values(text: str) -> Found:
 
 def loose_values(text: str, words: Container[str] = ()) -> Found:
     """The values behind a reply's reasoning; `words` are actions too, alone in the reply or in a fence. Raises `ParseError`."""
-    if len(text) > MAX_REPLY:
-        raise ParseError((MAX_REPLY, len(text)), f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
     begin = after_reasoning(text)
     stripped = text[begin:].strip()
     if stripped in words:
@@ -104,12 +102,24 @@ def after_reasoning(text: str) -> int:
 def value_at(text: str, position: int) -> tuple[Any, int]:
     """The JSON value that begins at `position`, and where it ends. Raises `ParseError`."""
     try:
-        return _DECODER.raw_decode(text, position)
+        value, end = _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
         raise ParseError((min(error.pos, len(text)), len(text)), f"not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ParseError((position, len(text)), f"not JSON: {reason}") from None
+    if text.count("[", position, end) + text.count("{", position, end) > MAX_NESTING < _depth(value):
+        raise ParseError((position, end), f"nested too deeply; the most is {MAX_NESTING}")
+    return value, end
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects of `value` stand within one another, counted without recursion."""
+    layer, depth = [value], 0
+    while layer := [item for item in layer if isinstance(item, (dict, list))]:
+        layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
+        depth += 1
+    return depth
 
 
 def _values_at(text: str, position: int) -> tuple[Found, int]:

@@ -6,11 +6,10 @@ Two things are checked by whoever reads the value, not here: `pattern` (names of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deskhand.actions.dialects.limits import MAX_TEXT
+from deskhand.actions.dialects.limits import MAX_TEXT, short
 from deskhand.errors import AgentError
 
 Rule = Mapping[str, Any]
@@ -135,12 +134,6 @@ def described(rule: Rule) -> str:
             return f"[{', '.join(map(described, rule['prefixItems']))}]"
         return f"a list of {described(rule['items'])}"
     return {"boolean": "true|false", "object": "an object"}.get(str(kind)) or rule.get("title") or "text"
-
-
-def short(value: Any) -> str:
-    """A value in ASCII, cut to a length that fits an error's line."""
-    written = value if isinstance(value, str) else f"{value}" if isinstance(value, float) else json.dumps(value, default=str)
-    return ascii(written[:40])[1:-1] + ("…" if len(written) > 40 else "")
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from deskhand.actions.dialects.base import Carriage, View
 from deskhand.actions.dialects.calls import Call
-from deskhand.actions.dialects.limits import MAX_REPLY, check_all, check_op, too_far
+from deskhand.actions.dialects.limits import MAX_REPLY, check_all, check_length, check_op, too_far
 from deskhand.actions.dialects.table import Program, Table
 from deskhand.actions.ops import Op, Space
 from deskhand.errors import AgentError, ParseError
@@ -61,8 +61,7 @@ class TextDialect:
 
     def parse(self, text: str, view: View) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
-        if len(text) > MAX_REPLY:
-            raise ParseError((MAX_REPLY, len(text)), f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
+        check_length(text)
         program = Program(self.table, self.space(view))
         program.run(self.find(text))
         if not program.ops:

@@ -92,6 +92,7 @@ _GRAMMAR = Grammar(modules=frozenset({"time"}))
 _ENDS = ("DONE", "FAIL")
 _DECISIONS = (*_ENDS, "WAIT", "COMMAND")
 _CODE_AT_LINE = re.compile(r"^[ \t]*(?:computer\.|time\.sleep\(|import[ \t]+time\b)", re.MULTILINE)
+_ACTION_AT_LINE = re.compile(rf"{_CODE_AT_LINE.pattern}|^[ \t]*(?:{'|'.join(_DECISIONS)})[ \t]*$", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\n]*")
 
 
@@ -107,6 +108,7 @@ def _find(text: str) -> list[Call]:
         if line is None:
             raise ParseError((start, len(text)), "no code found; write a decision block and a ```python block")
         return read_calls(text, line, len(text), _GRAMMAR)
+    regions.check_outside(text, blocks, _ACTION_AT_LINE)
     decisions: list[Call] = []
     calls: list[Call] = []
     for block in blocks:
