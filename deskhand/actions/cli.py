@@ -31,16 +31,19 @@ def check(names: list[str] | None = None, /, *, folder: Path | None = None) -> N
     from deskhand.actions import conformance, dialects
 
     wrong: list[str] = []
-    total = 0
+    total = emitted = 0
     print(f"{'dialect':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
     for name in names or dialects.names():
         dialects.get(name)
         cases = conformance.cases(name, folder)
         found = [text for text in map(conformance.mismatch, cases) if text is not None]
-        print(f"{name:20} {len(cases):6} {sum(case.emitted for case in cases):8} {len(found):6}")
+        ours = sum(case.emitted for case in cases)
+        print(f"{name:20} {len(cases):6} {ours:8} {len(found):6}")
         wrong += found
-        total += len(cases)
-    print(f"{'all':20} {total:6} {'':8} {len(wrong):6}")
+        total, emitted = total + len(cases), emitted + ours
+    print(f"{'all':20} {total:6} {emitted:8} {len(wrong):6}")
+    if not total:
+        raise ConfigError(f"{folder or 'the corpus'}: there are no cases; a file <dialect>.jsonl holds one a line")
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
         raise SystemExit(WRONG)

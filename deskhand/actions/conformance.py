@@ -20,7 +20,7 @@ from typing import Any
 
 from deskhand.actions import dialects
 from deskhand.actions.dialects.base import View
-from deskhand.actions.plain import completed, plain_op
+from deskhand.actions.plain import OPS, completed, plain_op
 from deskhand.errors import ConfigError, ParseError
 
 _KEYS = {"dialect", "text", "view", "source", "emitted"}
@@ -48,22 +48,34 @@ def cases(name: str, folder: Path | None = None) -> list[Case]:
 
     Raises `ConfigError` for a line that is no case.
     """
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; name one that holds a file <dialect>.jsonl for each dialect")
     file = (folder or files("deskhand.actions") / "corpus") / f"{name}.jsonl"
     if not file.is_file():
         return []
-    return list(_read(name, file.read_text(encoding="utf-8")))
+    return list(_read(name, file.read_bytes()))
 
 
-def _read(name: str, text: str) -> Iterator[Case]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _read(name: str, content: bytes) -> Iterator[Case]:
+    for number, line in enumerate(content.splitlines(), 1):
         where = f"{name}.jsonl line {number}"
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where}: not JSON: {error}") from None
-        if values.get("dialect") != name or not set(values) >= _KEYS or set(values) - _KEYS not in _MEANINGS:
-            raise ConfigError(f"{where}: a case has the file's dialect, the keys {', '.join(sorted(_KEYS))}, and ops or error")
-        yield Case(**values | {"view": tuple(values["view"])}, where=where)
+        if not isinstance(values, dict) or values.get("dialect") != name:
+            raise ConfigError(f"{where}: a case is an object with the dialect {name}")
+        if not set(values) >= _KEYS or set(values) - _KEYS not in _MEANINGS:
+            raise ConfigError(f"{where}: a case has the keys {', '.join(sorted(_KEYS))}, and ops or error")
+        view, ops = values["view"], values.get("ops", [])
+        if not isinstance(view, list) or len(view) != 4 or not all(type(side) is int and side > 0 for side in view):
+            raise ConfigError(f"{where}: view is four sizes in pixels: screen width and height, image width and height")
+        if not isinstance(ops, list) or not all(isinstance(op, dict) and op.get("op") in OPS for op in ops):
+            raise ConfigError(f"{where}: ops is a list of objects whose op is one of {', '.join(OPS)}")
+        if not isinstance(values["text"], str):
+            raise ConfigError(f"{where}: text is the reply, a text")
+        case: dict[str, Any] = {**values, "view": tuple(view), "where": where}
+        yield Case(**case)
 
 
 def mismatch(case: Case) -> str | None:

@@ -44,3 +44,5 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     }
     for kind in get_args(Op)
 }
+OPS = tuple(_DEFAULTS)
+"""The names of ops."""

@@ -22,7 +22,7 @@ def sketch(ops: Sequence[Op], width: int, height: int) -> str:
     lines = [f"{mark if places else ' '} {json.dumps(op, ensure_ascii=False)}" for mark, op, places in marked]
     if not any(places for _, _, places in marked):
         return "\n".join(lines)
-    rows = max(4, round(COLUMNS * height / width / 2))
+    rows = min(COLUMNS, max(4, round(COLUMNS * height / width / 2)))
     cells = [[" "] * COLUMNS for _ in range(rows)]
     for mark, op, places in marked:
         if op["op"] == "drag":

@@ -74,10 +74,23 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     code, out, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
     assert code == 2
     assert err == 'deskhand_json.jsonl line 1: expected [{"op": "fail"}], found [{"op": "done"}]\n'
-    for line in (json.dumps(case), "no JSON", json.dumps(case | {"ops": [], "dialect": "gemini"})):
-        (tmp_path / "deskhand_json.jsonl").write_text(line)
+    bad = [
+        {"dialect": "gemini", "ops": []}, {"ops": [], "view": [9, 9]}, {"ops": [], "view": [9, 9, 0, 9]},
+        {"ops": [], "view": "9999"}, {"ops": [], "text": 5}, {"ops": [{"op": "nod"}]}, {"ops": [5]}, {"ops": {}}, {},
+    ]  # fmt: skip
+    for line in ("no JSON", "[1]", "null", b"\xff", *(json.dumps(case | change) for change in bad)):
+        (tmp_path / "deskhand_json.jsonl").write_bytes(line if isinstance(line, bytes) else line.encode())
         code, _, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
-        assert (code, err[:33]) == (2, "error: deskhand_json.jsonl line 1")
+        assert (code, err[:33], err.count("\n")) == (2, "error: deskhand_json.jsonl line 1", 1)
+
+
+def test_a_corpus_without_cases_is_not_a_corpus_that_is_read_well(called, tmp_path):
+    code, _, err = called("actions", "check", "--folder", str(tmp_path / "typo"))
+    assert code == 2
+    assert "is no folder" in err
+    code, _, err = called("actions", "check", "--folder", str(tmp_path))
+    assert code == 2
+    assert "there are no cases" in err
 
 
 def test_explain_shows_ops_and_where_they_land(called):

@@ -4,7 +4,8 @@ from json import loads
 
 import pytest
 
-from deskhand.actions.dialects.replies import after_reasoning, exact_values, loose_values
+from deskhand.actions.dialects.reasoning import after_reasoning
+from deskhand.actions.dialects.replies import NO_REASONING, exact_values, loose_values
 from deskhand.errors import ParseError
 
 A, B = '{"a": 1}', '{"b": [2]}'
@@ -75,8 +76,19 @@ def test_a_word_is_no_action_in_a_sentence_or_where_there_are_none(text):
 def test_reasoning_ends_where_it_says():
     assert after_reasoning("<think>a</think>b") == len("<think>a</think>")
     assert after_reasoning("a</think>b") == len("a</think>")
-    assert after_reasoning(" {") == 1
-    assert after_reasoning('{"a": "</think>"}') == 0
+    assert after_reasoning(" {", NO_REASONING) == 0
+    assert after_reasoning('{"a": "</think>"}', NO_REASONING) == 0
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["write('</think>')", 'write("a </think> b")', "type(content='it\\\'s </think>')", '{"text": "</think>"}', '["</think>"]',
+     "write('C:\\\\</think>')", "press(keys=['</think>'])"],
+)  # fmt: skip
+def test_an_action_that_types_the_end_of_reasoning_is_no_reasoning(action):
+    assert after_reasoning(f"So: {action}\nclick(1, 2)") == 0
+    thought = "I'd write it, \"so\", don't I?</think>"
+    assert after_reasoning(f"{thought}\n{action}\nclick(1, 2)") == len(thought)
 
 
 def test_an_endless_reply_is_read_in_time():

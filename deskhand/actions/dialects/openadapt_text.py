@@ -17,6 +17,7 @@ from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.calls import Call, Grammar, read_calls
 from deskhand.actions.dialects.gestures import KEYS
 from deskhand.actions.dialects.kinds import DOUBLE_QUOTED, NUMBER, choice, keys_joined
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.scrolling import scroll_row
 from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
 from deskhand.actions.dialects.text import TextDialect
@@ -73,7 +74,7 @@ _ACTION_AT_LINE = re.compile(r"^[ \t]*(?:" + "|".join(_TABLE.rows_by_call) + r")
 
 def _find(text: str) -> list[Call]:
     """The calls behind "Action:", or from the first line on that begins with one."""
-    start = regions.after_reasoning(text)
+    start = after_reasoning(text)
     mark = regions.after_mark(text, start)
     if mark is None:
         mark = regions.first_line(text, start, _ACTION_AT_LINE)
@@ -82,7 +83,8 @@ def _find(text: str) -> list[Call]:
     blocks = regions.code_blocks(text, mark)
     if blocks and text[mark : blocks[0].opening].strip():
         raise ParseError((mark, blocks[0].opening), "an action outside the code block; write it in the block")
-    regions.check_outside(text, blocks, _ACTION_AT_LINE)
+    if blocks:
+        regions.check_outside(text, blocks[0].opening, blocks, _ACTION_AT_LINE)
     spans = [(block.start, block.end) for block in blocks] or [(mark, len(text))]
     return [call for begin, end in spans for call in read_calls(text, *regions.trimmed(text, begin, end), Grammar())]
 

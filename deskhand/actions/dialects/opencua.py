@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.dialects import regions
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.calls import Call
 from deskhand.actions.dialects.gestures import LIST_OF_KEYS
@@ -31,6 +30,7 @@ from deskhand.actions.dialects.pyautogui import (
     find_code,
     typing_rows,
 )
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.resizing import seen
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments
 from deskhand.actions.dialects.text import TextDialect
@@ -114,7 +114,7 @@ _TABLE = Table(
 
 
 def _find(text: str) -> list[Call]:
-    start = regions.after_reasoning(text)
+    start = after_reasoning(text)
     for heading in _CODE_HEADING.finditer(text, start):
         start = heading.end()
     return find_code(text, start, replace(GRAMMAR, words=frozenset()))

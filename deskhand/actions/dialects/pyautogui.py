@@ -37,6 +37,7 @@ from deskhand.actions.dialects.gestures import (
     write_word,
 )
 from deskhand.actions.dialects.kinds import NUMBER, PACE, WHOLE, WHOLE_UP
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
 from deskhand.actions.dialects.text import TextDialect
 from deskhand.actions.ops import REL_1, Op, Point, Space
@@ -197,7 +198,7 @@ def find_code(text: str, start: int, grammar: Grammar) -> list[Call]:
         if begin is None:
             raise ParseError((start, len(text)), "no code found; write it in one ```python block")
         return read_calls(text, begin, len(text), grammar)
-    regions.check_outside(text, blocks, _CODE_AT_LINE)
+    regions.check_outside(text, start, blocks, _CODE_AT_LINE)
     calls: list[Call] = []
     for block in blocks:
         if block.info in {word.lower() for word in grammar.words} and not text[block.start : block.end].strip():
@@ -262,7 +263,7 @@ DIALECT = TextDialect(
         )
     ),
     space=lambda view: view.screen,
-    find=lambda text: find_code(text, regions.after_reasoning(text), GRAMMAR),
+    find=lambda text: find_code(text, after_reasoning(text), GRAMMAR),
     lay_out=_lay_out,
     introduction=_introduction,
     closing="When the task is finished reply ```DONE```.",

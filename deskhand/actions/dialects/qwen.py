@@ -8,6 +8,7 @@ pointer is, positive up and to the right; a drag begins where the pointer is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,8 @@ from deskhand.actions.dialects.forms import Form
 from deskhand.actions.dialects.limits import MAX_WAIT_S, short
 from deskhand.actions.dialects.objects import ObjectDialect
 from deskhand.actions.dialects.parts import Part
-from deskhand.actions.dialects.replies import Found, after_reasoning, loose_values, skip, value_at
+from deskhand.actions.dialects.reasoning import after_reasoning
+from deskhand.actions.dialects.replies import NO_REASONING, Found, loose_values, skip, value_at
 from deskhand.actions.dialects.resizing import seen
 from deskhand.actions.ops import REL_1000, Point, Space
 from deskhand.actions.pointer import DragTo
@@ -29,6 +31,7 @@ from deskhand.errors import AgentError, ParseError
 PIXELS_PER_NOTCH = 120
 FUNCTION = "computer_use"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_UNTAGGED = re.compile(rf'\{{\s*+"name"\s*+:\s*+"{FUNCTION}"')
 _CLICKS = {
     "left_click": ({"button": "left", "count": 1}, "click the left button"),
     "right_click": ({"button": "right", "count": 1}, "click the right button"),
@@ -146,9 +149,12 @@ class Qwen(ObjectDialect):
         )
 
     def values(self, text: str) -> Found:
-        start = text.find(_OPEN, after_reasoning(text))
+        start = text.find(_OPEN, after_reasoning(text, NO_REASONING))
         if start < 0:
             return loose_values(text)
+        untagged = _UNTAGGED.search(text, after_reasoning(text, NO_REASONING), start)
+        if untagged is not None:
+            raise ParseError((untagged.start(), start), f"a call without {_OPEN} in front of one with it")
         found: Found = []
         while start < len(text):
             if not text.startswith(_OPEN, start):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from deskhand.errors import ParseError
 
 MAX_BLOCKS = 64
-_THINK, _END_OF_THINK = "<think>", "</think>"
 _FENCE = "```"
 _INFO = re.compile(r"[ \t]*+([A-Za-z_][\w+-]*+)?[ \t]*+(\r\n|\r|\n)|[ \t]*+(python|code)\b[ \t]*+", re.IGNORECASE)
 _MARK_AT_LINE = re.compile(r"^[ \t]*+action[ \t]*+[:：]", re.IGNORECASE | re.MULTILINE)
@@ -27,16 +26,6 @@ class Block:
     start: int
     end: int
     opening: int
-
-
-def after_reasoning(text: str) -> int:
-    """Behind `<think>...</think>`; `</think>` alone ends reasoning that the prompt has opened."""
-    end = text.find(_END_OF_THINK)
-    if end >= 0:
-        return end + len(_END_OF_THINK)
-    if text.lstrip().startswith(_THINK):
-        raise ParseError((0, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
-    return 0
 
 
 def code_blocks(text: str, start: int) -> list[Block]:
@@ -57,13 +46,13 @@ def code_blocks(text: str, start: int) -> list[Block]:
     return blocks
 
 
-def check_outside(text: str, blocks: list[Block], action: re.Pattern[str]) -> None:
-    """Raise `ParseError` for an `action` (anchored at line starts) between code blocks or behind the last: it would be lost.
+def check_outside(text: str, start: int, blocks: list[Block], action: re.Pattern[str]) -> None:
+    """Raise `ParseError` for an `action` (a pattern anchored at line starts) that stands from `start` on outside of `blocks`.
 
-    Words there are no more than words, and those before the first block are reasoning.
+    It would be lost; words there are no more than words.
     """
-    for index, block in enumerate(blocks, 1):
-        start, end = block.end + len(_FENCE), blocks[index].opening if index < len(blocks) else len(text)
+    starts = [start, *(block.end + len(_FENCE) for block in blocks)]
+    for start, end in zip(starts, [*(block.opening for block in blocks), len(text)], strict=True):
         found = action.search(text[start:end])
         if found is not None:
             at = start + found.start()

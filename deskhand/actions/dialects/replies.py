@@ -13,6 +13,7 @@ from collections.abc import Container
 from typing import Any
 
 from deskhand.actions.dialects.limits import MAX_NESTING
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]
@@ -22,7 +23,8 @@ Found = list[tuple[Any, Span]]
 _START = re.compile(r'```|\{\s*"|\[\s*\{')
 _OPENING = re.compile(r"```[ \t]*(?:[A-Za-z_]\w*)?[ \t]*(?=[\r\n{\[]|$)|```[ \t]*")
 _WORD = re.compile(r"[A-Z_]+")
-_THINK, _END_OF_THINK = "<think>", "</think>"
+NO_REASONING = "{[`<"
+"""With which a reply begins that has no reasoning."""
 _SPACE = " \t\n\r"
 
 
@@ -44,7 +46,7 @@ def exact_values(text: str) -> Found:
 
 def loose_values(text: str, words: Container[str] = ()) -> Found:
     """The values behind a reply's reasoning; `words` are actions too, alone in the reply or in a fence. Raises `ParseError`."""
-    begin = after_reasoning(text)
+    begin = after_reasoning(text, NO_REASONING)
     stripped = text[begin:].strip()
     if stripped in words:
         at = text.index(stripped, begin)
@@ -80,23 +82,6 @@ def _opened(text: str, position: int, words: Container[str]) -> int:
     opening = _OPENING.match(text, position)
     assert opening is not None
     return opening.end()
-
-
-def after_reasoning(text: str) -> int:
-    """Where the reply goes on behind `<think>...</think>`. Raises `ParseError` when the reasoning never ends.
-
-    A chat template may have opened it already, so `</think>` alone ends it too, unless the reply begins with an action.
-    """
-    begin = skip(text, 0)
-    if text.startswith(_THINK, begin):
-        end = text.find(_END_OF_THINK, begin)
-        if end < 0:
-            raise ParseError((begin, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
-        return end + len(_END_OF_THINK)
-    if text[begin : begin + 1] in ("{", "[", "`", "<"):
-        return begin
-    end = text.find(_END_OF_THINK, begin)
-    return begin if end < 0 else end + len(_END_OF_THINK)
 
 
 def value_at(text: str, position: int) -> tuple[Any, int]:

@@ -23,6 +23,7 @@ from deskhand.actions.dialects.calls import Call
 from deskhand.actions.dialects.kinds import TEXT, Kind, choice, keys_joined
 from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
 from deskhand.actions.dialects.loose import read_loose_calls
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.resizing import seen
 from deskhand.actions.dialects.scrolling import scroll_row
 from deskhand.actions.dialects.table import Parameter, Program, Row, Table
@@ -150,7 +151,7 @@ def _table(start: str, end: str, shape: str) -> Table:
 
 def _find(text: str, names: Container[str]) -> list[Call]:
     """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
-    start = regions.after_reasoning(text)
+    start = after_reasoning(text)
     mark = regions.after_mark(text, start)
     begin, end = regions.trimmed(text, start if mark is None else mark, len(text))
     if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:

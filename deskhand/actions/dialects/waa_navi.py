@@ -16,6 +16,7 @@ from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.calls import Call, Grammar, read_calls
 from deskhand.actions.dialects.gestures import drag_to, write_drag, write_word
 from deskhand.actions.dialects.kinds import DOUBLE_QUOTED, NUMBER, choice, keys_joined
+from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.scrolling import scroll_row
 from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
 from deskhand.actions.dialects.text import TextDialect
@@ -98,7 +99,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 def _find(text: str) -> list[Call]:
     """The decision when it is not COMMAND, or the calls of the Python blocks. Raises `ParseError`."""
-    start = regions.after_reasoning(text)
+    start = after_reasoning(text)
     begin, end = regions.trimmed(text, start, len(text))
     if text[begin:end] in _DECISIONS[:-1]:
         return [Call(text[begin:end], (), (), (begin, end))]
@@ -108,7 +109,7 @@ def _find(text: str) -> list[Call]:
         if line is None:
             raise ParseError((start, len(text)), "no code found; write a decision block and a ```python block")
         return read_calls(text, line, len(text), _GRAMMAR)
-    regions.check_outside(text, blocks, _ACTION_AT_LINE)
+    regions.check_outside(text, start, blocks, _ACTION_AT_LINE)
     decisions: list[Call] = []
     calls: list[Call] = []
     for block in blocks:
