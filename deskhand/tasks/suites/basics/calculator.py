@@ -1,4 +1,7 @@
-"""Numbers on a desktop calculator. Invariant: the calculator's own display value is judged, as it copies it (guest-trusted)."""
+"""Numbers on a desktop calculator. Invariant: the calculator's own display value is judged, as it copies it (guest-trusted).
+
+Reading it takes a key stroke, so the digits in place are worth something at the end and are no milestones on the way.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def enter_number(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> Check:
         shown = await display_value(desktop)
-        return Check(float(shown == number), f"the display holds {shown!r}", guest_trusted=True)
+        return Check(worth(shown, number), f"the display holds {shown!r}", guest_trusted=True)
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         keys = await boxes(desktop)
@@ -101,6 +104,13 @@ def enter_number(seed: int) -> Task:
         rearrange=place_calculator,
         metadata={"number": number},
     )
+
+
+def worth(shown: str, number: str) -> float:
+    """1 for the number itself; for another one of as many digits the share of digits in place; 0 for anything else."""
+    if len(shown) != len(number) or not shown.isdecimal():
+        return 0.0
+    return sum(ours == asked for ours, asked in zip(shown, number, strict=True)) / len(number)
 
 
 def instruction(first: int, second: int) -> str:

@@ -39,9 +39,10 @@ def _overlap(a: Rect, b: Rect) -> bool:
 
 
 def close_button(window: WindowLike) -> Rect:
-    """The close button at the right end of the window manager's title bar (our own theme: a square as high as the bar)."""
+    """The close button at the right end of the window manager's title bar of our own theme: the pixels that close, a little
+    fewer than are drawn."""
     right = window.x + window.width
-    return Rect(right - window.frame_top + 1, window.y - window.frame_top + 1, right, window.y - 2)
+    return Rect(right - window.frame_top + 2, window.y - window.frame_top + 3, right - 4, window.y - 3)
 
 
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
