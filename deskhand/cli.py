@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from deskhand.actions.cli import actions_app
+from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated 
 tiny_app = App(name="tiny", help="The policy in the box.")
 app.command(tasks_app)
 app.command(actions_app)
+app.command(desktop_app)
 app.command(tiny_app)
 
 Overrides = Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deskhand.desktop.applications import table
 from deskhand.errors import ConfigError
 
 DOUBLE_CLICK_MS = 400
@@ -52,7 +53,9 @@ def home_files(look: Theme) -> dict[str, str]:
     return {
         ".config/gtk-3.0/settings.ini": _GTK3.format(font=font, dark=int(look.dark), double_click=clicks),
         ".gtkrc-2.0": _GTK2.format(font=font, double_click=clicks),
-        ".config/openbox/rc.xml": _OPENBOX.format(font=look.font, points=look.font_points, double_click=clicks),
+        ".config/openbox/rc.xml": _OPENBOX.format(
+            font=look.font, points=look.font_points, double_click=clicks, rules=table.window_rules()
+        ),
         ".themes/Deskhand/openbox-3/themerc": _OPENBOX_THEME.format(**vars(look)),
         ".config/glib-2.0/settings/keyfile": _GSETTINGS,
         ".config/xfce4/terminal/terminalrc": _XFCE_TERMINAL,
@@ -125,7 +128,10 @@ gtk-double-click-time={double_click}
 gtk-icon-theme-name="Adwaita"
 """
 
-_GSETTINGS = """[org/xfce/mousepad/preferences/window]
+_GSETTINGS = """[org/gnome/desktop/interface]
+toolkit-accessibility=true
+
+[org/xfce/mousepad/preferences/window]
 recent-menu-items=0
 remember-size=false
 remember-position=false
@@ -227,7 +233,9 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
       <mousebind button="Left" action="Click"><action name="Close"/></mousebind>
     </context>
   </mouse>
-  <applications/>
+  <applications>
+    {rules}
+  </applications>
 </openbox_config>
 """
 

@@ -1,0 +1,1 @@
+"""Applications that a desktop can offer: one profile each, in `table.PROFILES`."""

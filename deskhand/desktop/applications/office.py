@@ -1,0 +1,107 @@
+"""LibreOffice. Invariant: documents open and save in the Microsoft formats without a question, and nothing is ever recovered.
+
+The keys are those of LibreOffice's configuration registry; a user's choices are kept in `registrymodifications.xcu`.
+"""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape, quoteattr
+
+from deskhand.desktop.applications.profile import Profile
+
+_LATER_THAN_ANY = "99.0"
+"""As the version that the user has seen the news of."""
+_NEVER_AGAIN = str(2**31)
+"""As the day (since 1970) on which the bar that asks for help was last shown."""
+_SETTINGS: tuple[tuple[str, str, str], ...] = (
+    ("org.openoffice.Office.Common/Misc", "FirstRun", "false"),
+    ("org.openoffice.Office.Common/Misc", "ShowTipOfTheDay", "false"),
+    ("org.openoffice.Office.Common/Misc", "ShowDonation", "false"),
+    ("org.openoffice.Office.Common/Misc", "CollectUsageInformation", "false"),
+    ("org.openoffice.Office.Common/Misc", "PerformFileExtCheck", "false"),
+    ("org.openoffice.Office.Common/Save/Document", "WarnAlienFormat", "false"),
+    ("org.openoffice.Office.Common/Save/Document", "AutoSave", "false"),
+    ("org.openoffice.Office.Recovery/AutoSave", "Enabled", "false"),
+    ("org.openoffice.Office.Recovery/RecoveryInfo", "Enabled", "false"),
+    ("org.openoffice.Office.Impress/Misc/NewDoc", "AutoPilot", "false"),
+    ("org.openoffice.Office.Jobs/Jobs/org.openoffice.Office.Jobs:Job['UpdateCheck']/Arguments", "AutoCheckEnabled", "false"),
+    ("org.openoffice.Setup/Office", "ooSetupInstCompleted", "true"),
+    ("org.openoffice.Setup/Product", "ooSetupLastVersion", _LATER_THAN_ANY),
+    ("org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", _NEVER_AGAIN),
+    ("org.openoffice.Setup/Product", "LastTimeDonateShown", _NEVER_AGAIN),
+)
+_FACTORY = "org.openoffice.Setup/Office/Factories/org.openoffice.Setup:Factory['{}']"
+_SAVED_AS = (
+    ("com.sun.star.sheet.SpreadsheetDocument", "Calc MS Excel 2007 XML"),
+    ("com.sun.star.text.TextDocument", "MS Word 2007 XML"),
+    ("com.sun.star.presentation.PresentationDocument", "Impress MS PowerPoint 2007 XML"),
+)
+
+
+def registry() -> str:
+    """The text of `registrymodifications.xcu`."""
+    settings = [*_SETTINGS, *((_FACTORY.format(kind), "ooSetupFactoryDefaultFilter", name) for kind, name in _SAVED_AS)]
+    items = "\n".join(
+        f"<item oor:path={quoteattr('/' + path)}>"
+        f'<prop oor:name={quoteattr(name)} oor:op="fuse"><value>{escape(value)}</value></prop></item>'
+        for path, name, value in settings
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" '
+        f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">\n{items}\n</oor:items>\n'
+    )
+
+
+_FILES = {".config/libreoffice/4/user/registrymodifications.xcu": registry()}
+_SHARED = ("libreoffice-gtk3", "fonts-liberation")
+_OPEN_XML = "application/vnd.openxmlformats-officedocument"
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
+
+
+def _office(name: str, summary: str, option: str, window: str, kind: str, *mime_types: str) -> Profile:
+    return Profile(
+        name=name,
+        summary=summary,
+        packages=(f"libreoffice-{name}", *_SHARED),
+        argv=("soffice", "--norestore", "--nologo", option),
+        window=window,
+        files=_FILES,
+        environment={"SAL_USE_VCLPLUGIN": "gtk3"},
+        mime_types=(f"{_OPEN_XML}.{kind}", *mime_types),
+        desktop_entry=f"libreoffice-{name}.desktop",
+        maximised="libreoffice*",
+        groups=("office", "libreoffice"),
+    )
+
+
+PROFILES = (
+    _office(
+        "calc",
+        "spreadsheet (LibreOffice Calc)",
+        "--calc",
+        "libreoffice-calc",
+        "spreadsheetml.sheet",
+        f"{_OPEN_DOCUMENT}.spreadsheet",
+        "application/vnd.ms-excel",
+        "text/csv",
+    ),
+    _office(
+        "writer",
+        "word processor (LibreOffice Writer)",
+        "--writer",
+        "libreoffice-writer",
+        "wordprocessingml.document",
+        f"{_OPEN_DOCUMENT}.text",
+        "application/msword",
+    ),
+    _office(
+        "impress",
+        "presentations (LibreOffice Impress)",
+        "--impress",
+        "libreoffice-impress",
+        "presentationml.presentation",
+        f"{_OPEN_DOCUMENT}.presentation",
+        "application/vnd.ms-powerpoint",
+    ),
+)

@@ -1,0 +1,127 @@
+"""Profiles of applications: what installs them, and that each shows its main window and nothing else on a fresh home."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from deskhand.cli import app
+from deskhand.desktop.applications import install, table
+from deskhand.desktop.applications.table import PROFILES
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import ConfigError
+
+SCREEN = Template("plain", 1280, 720)
+STILL_S = 1.0
+
+
+@pytest.fixture
+async def desktop():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(SCREEN)
+    yield desktop
+    await desktop.close()
+
+
+def needs(name: str):
+    profile = PROFILES[name]
+    return pytest.mark.skipif(not profile.installed, reason=f"not installed; as root: deskhand desktop install {name}")
+
+
+async def still(desktop, timeout_s: float = 30.0) -> None:
+    """Until the screen has not changed for a while."""
+    last, quiet, waited = "", 0.0, 0.0
+    while quiet < STILL_S:
+        frame = await desktop.observe()
+        quiet = quiet + 0.1 if frame.content_hash == last else 0.0
+        last = frame.content_hash
+        await asyncio.sleep(0.1)
+        waited += 0.1
+        assert waited < timeout_s
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PROFILES])
+async def test_an_application_shows_its_main_window_and_nothing_else(desktop, name):
+    profile = PROFILES[name]
+    empty = await desktop.observe()
+    await desktop.launch(list(profile.argv))
+    (window,) = await desktop.wait_window(profile.window, timeout_s=60.0)
+    await still(desktop)
+    windows = await desktop.windows()
+    assert [each.id for each in windows] == [window.id], [each.title for each in windows]
+    frame = await desktop.observe()
+    assert frame.changed_bbox is None
+    assert (frame.bgrx[:, :, :3] != empty.bgrx[:, :, :3]).any(axis=2).mean() > 0.01
+    if profile.maximised:
+        assert windows[0].width > 1200
+
+
+@needs("calc")
+async def test_an_office_that_was_killed_offers_no_recovery(desktop):
+    await desktop.push("sheet.csv", b"a,b\n1,2\n")
+    starts = "setsid soffice --norestore --nologo --calc sheet.csv & sleep 6; kill -KILL $(pgrep soffice)"
+    await desktop.run(["sh", "-c", starts], timeout_s=30.0)
+    assert (await desktop.run(["pgrep", "soffice"])).returncode == 1
+    await desktop.launch(["soffice", "--calc"])
+    await desktop.wait_window("libreoffice-calc", timeout_s=60.0)
+    await still(desktop)
+    assert [window.title for window in await desktop.windows()] == ["Untitled 1 - LibreOffice Calc"]
+
+
+@needs("chromium")
+async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
+    await desktop.run(["sh", "-c", "setsid chromium & sleep 4; kill -KILL $(pgrep chromium)"], timeout_s=30.0)
+    await desktop.launch(["chromium"])
+    await desktop.wait_window("chromium", timeout_s=60.0)
+    await still(desktop)
+    first = await desktop.observe()
+    fresh = EmbeddedDesktop()
+    try:
+        await fresh.reset(SCREEN)
+        await fresh.launch(["chromium"])
+        await fresh.wait_window("chromium", timeout_s=60.0)
+        await still(fresh)
+        assert (await fresh.observe()).content_hash == first.content_hash
+    finally:
+        await fresh.close()
+
+
+def test_every_setting_of_the_office_is_well_formed():
+    root = ElementTree.fromstring(PROFILES["calc"].files[".config/libreoffice/4/user/registrymodifications.xcu"])
+    assert len(root) > 10
+    paths = [item.get("{http://openoffice.org/2001/registry}path") or "" for item in root]
+    assert all(path.startswith("/org.openoffice.") for path in paths)
+
+
+def test_applications_are_chosen_by_name_and_by_group_each_once():
+    assert [entry.name for entry in table.chosen(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
+    assert len(table.chosen(["all"])) == len(PROFILES)
+    with pytest.raises(ConfigError, match=r"'word' is not known; there are .*writer"):
+        table.chosen(["calc", "word"])
+
+
+def test_installing_names_every_package_and_without_root_says_what_root_would_do(monkeypatch, capsys):
+    monkeypatch.setattr(install, "missing", lambda packages: packages)
+    app(["desktop", "install", "office", "--dry-run"], result_action="return_value")
+    said = capsys.readouterr().out
+    for package in ("libreoffice-calc", "libreoffice-writer", "libreoffice-impress", "libreoffice-gtk3"):
+        assert package in said
+    assert "as root: apt-get install -y --no-install-recommends libreoffice-calc" in said
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"only root can install them: sudo apt-get install .*chromium"):
+        app(["desktop", "install", "browser"], result_action="return_value")
+
+
+def test_what_is_there_is_not_installed_again(monkeypatch, capsys):
+    monkeypatch.setattr(install, "missing", lambda packages: [])
+    monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: pytest.fail("something was run"))
+    app(["desktop", "install", "basic"], result_action="return_value")
+    assert "missing: none" in capsys.readouterr().out
+
+
+def test_what_dpkg_does_not_know_is_missing():
+    assert install.missing(["dpkg", "no-such-package-of-any-kind"]) == ["no-such-package-of-any-kind"]

@@ -1,0 +1,101 @@
+"""A desktop in a web page: its frames, its input, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import httpx2
+import pytest
+from PIL import Image
+
+from deskhand.actions.ops import Click, Drag, Key, Scroll, Type
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.live import create_app, ops_of
+
+SMALL = Template("plain", 320, 240)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+async def client():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(SMALL)
+    transport = httpx2.ASGITransport(create_app(desktop, SMALL, "the-token"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        client.desktop = desktop  # type: ignore[attr-defined]
+        yield client
+    await desktop.close()
+
+
+KEY = {"Authorization": "Bearer the-token"}
+
+
+async def test_the_page_is_for_everybody_and_the_desktop_for_who_holds_the_token(client):
+    assert "<img" in (await client.get("/")).text
+    for headers in ({}, {"Authorization": "Bearer another"}, {"Authorization": "the-token"}):
+        assert (await client.get("/frame", headers=headers)).status_code == 401
+        assert (await client.post("/act", headers=headers, json={"kind": "type", "text": "x"})).status_code == 401
+    assert (await client.get("/frame?token=the-token")).status_code == 401
+
+
+async def test_a_frame_comes_when_the_screen_differs_from_the_one_that_the_page_has(client):
+    first = await client.get("/frame", headers=KEY)
+    assert Image.open(BytesIO(first.content)).size == (320, 240)
+    waiting = asyncio.create_task(client.get(f"/frame?after={first.headers['X-Frame']}", headers=KEY))
+    await asyncio.sleep(0.4)
+    assert not waiting.done()
+    await client.desktop.launch(["xterm"])
+    second = await waiting
+    assert second.headers["X-Frame"] != first.headers["X-Frame"]
+
+
+async def test_what_the_page_says_is_performed(client):
+    await client.desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "read line; echo $line > said; sleep 20"])
+    await client.desktop.wait_window("xterm")
+    await client.desktop.observe()
+    for what in ({"kind": "click", "at": [50, 50], "button": 0, "count": 1}, {"kind": "type", "text": "hällo"}):
+        assert (await client.post("/act", headers=KEY, json=what)).status_code == 204
+    assert (await client.post("/act", headers=KEY, json={"kind": "key", "keys": ["enter"]})).status_code == 204
+    assert (await client.desktop.pull("said")).decode().strip() == "hällo"
+
+
+@pytest.mark.parametrize("what", [{}, {"kind": "run", "text": "x"}, {"kind": "click", "at": [1]}, [], {"kind": "key", "keys": 1}])
+async def test_what_no_page_says_is_refused(client, what):
+    assert (await client.post("/act", headers=KEY, json=what)).status_code == 400
+    off_screen = {"kind": "click", "at": [5000, 1], "button": 0, "count": 1}
+    assert (await client.post("/act", headers=KEY, json=off_screen)).status_code == 400
+
+
+def test_every_kind_of_input_becomes_one_op():
+    def only(**said):
+        (op,) = ops_of(said, SMALL)
+        return op
+
+    assert isinstance(only(kind="click", at=[1, 2], button=2, count=1), Click)
+    assert isinstance(only(kind="drag", at=[1, 2], **{"from": [3, 4]}), Drag)
+    assert isinstance(only(kind="scroll", at=[1, 2], dx=0, dy=3), Scroll)
+    assert only(kind="type", text="x") == Type("x")
+    assert only(kind="key", keys=["ctrl", "a"]) == Key(("ctrl", "a"))
+
+
+def test_trying_a_desktop_prints_an_address_of_the_loopback_and_ends_with_ctrl_c():
+    command = [sys.executable, "-m", "deskhand", "desktop", "try", "calculator", "--size", "320x240"]
+    trial = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ)
+    assert trial.stdout is not None
+    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())
+    assert found
+    address, token = found.groups()
+    frame = httpx2.get(f"{address}/frame", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+    assert Image.open(BytesIO(frame.content)).size == (320, 240)
+    trial.send_signal(signal.SIGINT)
+    _, complaints = trial.communicate(timeout=20)
+    assert trial.returncode in (0, 130)
+    assert token not in complaints
