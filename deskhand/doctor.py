@@ -89,6 +89,8 @@ def _installed(name: str) -> bool:
 
 
 def _debian() -> Iterator[Finding]:
+    from deskhand.desktop.applications import install, table
+
     wanted = debian_packages()
     if shutil.which("dpkg-query") is None:
         programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
@@ -96,18 +98,20 @@ def _debian() -> Iterator[Finding]:
         found = "not a Debian system" + (f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there")
         yield Finding("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
         return
-    command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    there = {line.split()[0] for line in answer.splitlines() if line.endswith(" installed")}
-    missing = [name for name in wanted if name not in there]
+    missing = install.missing(wanted)
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
     yield Finding("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
+    absent = [profile.name for profile in table.PROFILES.values() if not profile.installed]
+    found = f"not installed: {', '.join(absent)}" if absent else f"all {len(table.PROFILES)}"
+    yield Finding("applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False)
 
 
 def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
     yield Finding("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
-    memory_gib = _available_memory_gib()
+    from deskhand.desktop import sizing
+
+    memory_gib = sizing.available_memory_mib() / 1024
     yield Finding(
         "memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", f"free memory: {MEMORY_GIB} GiB are wanted"
     )
@@ -117,27 +121,30 @@ def _machine() -> Iterator[Finding]:
         free_mib = 0.0
     mend = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
     yield Finding("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
+    count, why = sizing.room()
+    yield Finding(
+        "desktops", count >= 4, f"room for {count} small ones at a time ({why})", "4 make the demo finish in time", needed=False
+    )
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
     yield Finding("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
-
-
-def _available_memory_gib() -> float:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) / 2**20
-    return 0.0
 
 
 def _isolation() -> Iterator[Finding]:
     if importlib.util.find_spec("xcffib") is None:
         return
-    from deskhand.desktop.embedded.box import available_isolation
+    from deskhand.desktop.embedded.walls import available_isolation, own_uids, weaknesses
 
     level, reason = available_isolation()
-    found = "namespaces: desktops cannot see the host or the network" if level == "namespaces" else f"plain processes: {reason}"
-    yield Finding(
-        "isolation", level == "namespaces", found, "allow user namespaces; until then run only tasks you trust", needed=False
+    users = "users of their own" if own_uids() else "this user"
+    if level == "namespaces":
+        yield Finding("isolation", True, f"namespaces: guests see neither the host nor a network, and run as {users}", needed=False)
+        return
+    missing = weaknesses(level)
+    found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(f"; {lack}" for lack in missing)
+    mend = "allow user namespaces" + (
+        "; until then run only tasks you trust" if missing else " for a network and places of their own"
     )
+    yield Finding("isolation", False, found, mend, needed=False)
 
 
 def _training() -> Iterator[Finding]:

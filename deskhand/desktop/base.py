@@ -95,6 +95,10 @@ class Template:
     name: str = "plain"
     width: int = 1280
     height: int = 720
+    accessibility: bool = False
+    """Whether programs tell of themselves, so that there is an accessibility tree; it makes them slower."""
+    network: tuple[str, ...] = ()
+    """Destinations that the guests may reach, as `host`, `*.host` or `host:port`; none unless they are named."""
 
 
 @runtime_checkable

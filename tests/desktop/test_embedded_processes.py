@@ -14,9 +14,9 @@ import pytest
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.box import available_isolation
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.embedded.walls import available_isolation
 
 SMALL = Template("plain", 256, 192)
 ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]

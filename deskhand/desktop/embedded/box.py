@@ -1,43 +1,32 @@
 """Where a desktop's guests run. Invariant: when the box is closed, or its owner dies, none of its processes is left.
 
-`namespaces`: bubblewrap with user, pid, ipc, net and host-name namespaces of its own, a private /home/user, and of the host's
-files only programs and fonts, read-only. `plain`: no namespaces; the guests are ordinary processes of the same user, found
-again as descendants of the box's first process and by their label. In both, a shell inside starts the programs that it is
-told to on its standard input.
+What keeps them apart from the host is in `walls.py`. Inside, a shell starts the programs that it is told to on its standard
+input, and reports how those that were launched ended: a desktop whose application crashed has failed, and says so.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
-import shutil
+import signal
 import stat
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from deskhand.desktop.base import Completed
-from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded import processes, walls
+from deskhand.desktop.embedded.walls import GUEST_HOME, Isolation, Limits
 from deskhand.errors import ConfigError, InfrastructureError
 
-Isolation = Literal["namespaces", "plain"]
-
-GUEST_HOME = "/home/user"
 START_TIMEOUT_S = 20.0
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-FILE_LIMIT_BYTES = 256 * 1024 * 1024
-_LOOP = f"NL='\n'; ulimit -c 0; ulimit -f {FILE_LIMIT_BYTES // 512}; echo ready; while IFS= read -r line; do eval \"$line\"; done"
-_SUBREAPER = "import ctypes,os,sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
+_LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
-_ETC = (
-    "alternatives", "fonts", "gtk-2.0", "gtk-3.0", "xdg", "X11", "mime.types", "mailcap", "ld.so.cache", "ld.so.conf",
-    "ld.so.conf.d", "localtime", "nsswitch.conf", "dbus-1", "dillo", "profile", "bash.bashrc", "magic", "papersize",
-)  # fmt: skip
-_VAR = ("cache/fontconfig", "lib/mime", "lib/dbus")
+_CRASHES = {
+    128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+}
 
 
 def _quoted(word: str) -> str:
@@ -45,25 +34,14 @@ def _quoted(word: str) -> str:
     return shlex.quote(word).replace("\n", "'\"$NL\"'")
 
 
-@functools.cache
-def available_isolation() -> tuple[Isolation, str]:
-    """What this machine allows, and in one sentence why not more."""
-    if shutil.which("bwrap") is None:
-        return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
-    command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
-    command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(command, capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-        return "plain", f"bubblewrap cannot make namespaces here ({message})"
-    return "namespaces", "bubblewrap"
-
-
 @dataclass
 class _Job:
     inner_pid: int | None = None
     returncode: int | None = None
     missing: bool = False
+    program: str = ""
+    needed: bool = False
+    """The desktop cannot do without it."""
 
 
 class Box:
@@ -78,22 +56,36 @@ class Box:
         environment: dict[str, str],
         binds: list[Path],
         isolation: Isolation,
+        uid: int | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.isolation = isolation
         self.home = home
+        self.launched: list[int] = []
+        """Host process ids of the programs that were started, in this order; some may have ended."""
+        self.failure: str | None = None
+        """Why the desktop is no longer what it was; set once."""
         self._label = label
+        self._uid = uid
         self._control = folder / "control"
-        self._control.mkdir()
         labels = {processes.LEASE_LABEL: label, processes.OWNER_LABEL: owner}
-        self.guest_home = GUEST_HOME if isolation == "namespaces" else str(home)
-        self._guest_control = "/run/box" if isolation == "namespaces" else str(self._control)
-        self._environment = environment | {"HOME": self.guest_home} | labels
-        plain = [sys.executable, "-I", "-S", "-c", _SUBREAPER, _PLAIN_LOOP]
-        command = self._bwrap_command(folder, binds) if isolation == "namespaces" else plain
+        boxed = isolation == "namespaces"
+        self.guest_home = GUEST_HOME if boxed else str(home)
+        self._guest_control = "/run/box" if boxed else str(self._control)
+        runtime = walls.runtime_folder(folder, isolation)
+        places = {"HOME": self.guest_home, "XDG_RUNTIME_DIR": runtime, "TMPDIR": "/tmp" if boxed else runtime}
+        self._environment = environment | places | labels
+        for own in (self._control, folder / "tmp"):
+            own.mkdir(mode=0o700)
+        for own in (self._control, folder / "tmp", home):
+            walls.give(own, uid)
+        build = walls.namespaces_command if boxed else walls.plain_command
+        shell = ["/bin/sh", "-c", _LOOP if boxed else _PLAIN_LOOP]
+        command = build(folder, home, self._control, binds, uid, limits or Limits(), shell)
         complaints = folder / "box.log"
         with complaints.open("wb") as log:
             self._process = processes.start(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment, cwd=str(home)
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment, cwd="/"
             )
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
@@ -108,31 +100,6 @@ class Box:
             lines = complaints.read_text(errors="replace").strip().splitlines() or ["no message"]
             raise InfrastructureError(f"the {isolation} box did not start: {lines[-1]}")
 
-    def _bwrap_command(self, folder: Path, binds: list[Path]) -> list[str]:
-        passwd, group = folder / "passwd", folder / "group"
-        passwd.write_text(f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:User:{GUEST_HOME}:/bin/bash\n")
-        group.write_text("root:x:0:\nuser:x:1000:\n")
-        command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
-        command += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent", "--new-session"]
-        command += ["--ro-bind", "/usr", "/usr"]
-        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-            path = Path("/", name)
-            if path.is_symlink():
-                command += ["--symlink", os.readlink(path), str(path)]
-            elif path.is_dir():
-                command += ["--ro-bind", str(path), str(path)]
-        for name in _ETC:
-            command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        for name in _VAR:
-            command += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
-        command += ["--ro-bind", str(passwd), "/etc/passwd", "--ro-bind", str(group), "/etc/group"]
-        command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]
-        command += ["--perms", "0700", "--dir", "/run/user"]
-        for path in binds:
-            command += ["--ro-bind", str(path), str(path)]
-        command += ["--bind", str(self._control), "/run/box", "--bind", str(self.home), GUEST_HOME, "--chdir", GUEST_HOME]
-        return [*command, "/bin/sh", "-c", _LOOP]
-
     def _read_replies(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -146,12 +113,30 @@ class Box:
                         job.inner_pid = number
                     elif words[0] == b"ended":
                         job.returncode = number
+                        self._judge_end(job)
                     elif words[0] == b"missing":
                         job.missing = True
                 self._changed.notify_all()
         with self._changed:
             self._ended = True
+            self._fail("the desktop's box has ended")
             self._changed.notify_all()
+
+    def _judge_end(self, job: _Job) -> None:
+        """A program that is needed may not end, and one that set-up launched may not crash."""
+        if job.needed:
+            self._fail(f"{job.program} has ended")
+        elif job.program and job.returncode in _CRASHES:
+            self._fail(f"{job.program} was ended by {signal.Signals(job.returncode - 128).name}")
+
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+
+    def end_because(self, reason: str) -> None:
+        """End every process of the box; the desktop has failed for this reason."""
+        self._fail(reason)
+        self._end_processes()
 
     def _wait(self, condition, timeout_s: float) -> bool:
         with self._changed:
@@ -164,7 +149,7 @@ class Box:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except (OSError, ValueError) as error:
-            raise InfrastructureError("the desktop's box has ended") from error
+            raise InfrastructureError(self.failure or "the desktop's box has ended") from error
 
     def _new_job(self) -> tuple[int, _Job]:
         with self._changed:
@@ -183,21 +168,34 @@ class Box:
         words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}")
         return " && ".join(words)
 
-    def launch(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None, timeout_s: float = 10.0) -> int:
-        """Start a program; returns its host process id. Raises `ConfigError` when there is no such program."""
+    def launch(
+        self,
+        argv: list[str],
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float = 10.0,
+        *,
+        needed: bool = False,
+    ) -> int:
+        """Start a program; returns its host process id. Raises `ConfigError` when there is no such program.
+
+        When it crashes (or, if it is `needed`, ends at all), `failure` says so.
+        """
         number, job = self._new_job()
+        job.program, job.needed = argv[0], needed
         program = self._program(argv, env, cwd)
         self._tell(
-            f"if command -v {_quoted(argv[0])} >/dev/null; then ({program}) </dev/null >/dev/null 2>&1 & "
-            f'echo "started {number} $!"; else echo "missing {number}"; fi'
+            f"if command -v {_quoted(argv[0])} >/dev/null; then (({program}) </dev/null >/dev/null 2>&1 & inner=$!; "
+            f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
         )
         if not self._wait(lambda: job.inner_pid is not None or job.missing, timeout_s):
             raise InfrastructureError(f"the desktop's box did not start {argv[0]} within {timeout_s:g} s")
-        self._jobs.pop(number, None)
         if job.missing:
+            self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]} is not installed; apt-get install the package that holds it")
         assert job.inner_pid is not None
-        return self._host_pid(job.inner_pid)
+        self.launched.append(self._host_pid(job.inner_pid))
+        return self.launched[-1]
 
     def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> Completed:
         """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124, as timeout(1) has it.
@@ -216,7 +214,7 @@ class Box:
             self._tell(f"kill -9 -{job.inner_pid}")
             self._wait(lambda: job.returncode is not None, 2.0)
         if self._ended and not finished:
-            raise InfrastructureError(f"the desktop's box ended while {argv[0]} ran")
+            raise InfrastructureError(f"the desktop's box ended while {argv[0]} ran: {self.failure}")
         self._jobs.pop(number, None)
         outputs = [self._take_output(f"{number}.{kind}") for kind in ("out", "err")]
         return Completed(job.returncode if finished and job.returncode is not None else 124, *outputs)
@@ -244,6 +242,15 @@ class Box:
                 continue
         raise InfrastructureError("a program ended as soon as it was started")
 
+    def first_pid(self) -> int:
+        """Host process id of the first process behind the walls."""
+        if self.isolation == "plain":
+            return self._process.pid
+        found = processes.children(self._process.pid)
+        if not found:
+            raise InfrastructureError("the desktop's box has ended")
+        return found[0]
+
     def pids(self) -> list[int]:
         """Host process ids of everything in the box."""
         return processes.descendants(self._process.pid)
@@ -255,19 +262,24 @@ class Box:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def _end_processes(self) -> None:
+        if self._process.poll() is not None:
+            return
+        if self.isolation == "plain":
+            walls.end_user(self._uid)
+            processes.end_tree(self._process.pid, processes.LEASE_LABEL, self._label)
+        else:
+            for child in processes.children(self._process.pid):
+                processes.kill(child)  # the namespace's first process: the kernel ends the rest, bwrap reaps it and ends
+            try:
+                self._process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
     def close(self) -> None:
         """End every process of the box. Idempotent."""
-        if self._process.poll() is None:
-            if self.isolation == "plain":
-                processes.end_tree(self._process.pid, processes.LEASE_LABEL, self._label)
-            else:
-                for child in processes.children(self._process.pid):
-                    processes.kill(child)  # the namespace's first process: the kernel ends the rest, bwrap reaps it and ends
-                try:
-                    self._process.wait(timeout=2.0)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-            self._process.wait()
+        self._end_processes()
+        self._process.wait()
         self._reader.join(timeout=1.0)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

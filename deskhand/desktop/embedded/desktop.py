@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import Completed, Frame, Template, Window
-from deskhand.desktop.embedded import windows
-from deskhand.desktop.embedded.box import Isolation, available_isolation
+from deskhand.desktop.embedded import accessibility, windows
 from deskhand.desktop.embedded.connection import x_errors
 from deskhand.desktop.embedded.performer import Performer
 from deskhand.desktop.embedded.selection import read as read_selection
 from deskhand.desktop.embedded.session import Session
+from deskhand.desktop.embedded.walls import Isolation, Limits, available_isolation
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 Result = TypeVar("Result")
@@ -35,9 +35,16 @@ class EmbeddedDesktop:
     """
 
     def __init__(
-        self, *, label: str | None = None, isolation: Isolation | None = None, quiet_ms: float = 60.0, cap_s: float = 2.0
+        self,
+        *,
+        label: str | None = None,
+        isolation: Isolation | None = None,
+        limits: Limits | None = None,
+        quiet_ms: float = 60.0,
+        cap_s: float = 2.0,
     ) -> None:
         self._wanted_isolation: Isolation | None = isolation
+        self._limits = limits or Limits()
         self.label = label or secrets.token_hex(6)
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
@@ -64,6 +71,10 @@ class EmbeddedDesktop:
         try:
             async with asyncio.timeout(budget_s + ANSWER_MARGIN_S):
                 return await asyncio.shield(waiting)
+        except InfrastructureError as error:
+            if type(error) is InfrastructureError and self._session is not None and (failure := self._session.failure()):
+                raise InfrastructureError(f"desktop {self.label} has failed: {failure}") from error  # that is what it comes from
+            raise
         except TimeoutError:
             if future.done():
                 raise
@@ -77,12 +88,18 @@ class EmbeddedDesktop:
             raise InfrastructureError(f"desktop {self.label} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
 
-    def _parts(self) -> tuple[Session, Performer]:
+    def _parts(self, alive: bool = True) -> tuple[Session, Performer]:
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
         if self._session is None or self._performer is None:
             raise InfrastructureError(f"desktop {self.label} has no session; reset it first")
+        if alive:
+            self._check_alive(self._session)
         return self._session, self._performer
+
+    def _check_alive(self, session: Session) -> None:
+        if failure := session.failure():
+            raise InfrastructureError(f"desktop {self.label} has failed: {failure}")
 
     async def reset(self, template: Template) -> Frame:
         """A new X server, window manager and home; a desktop in the state `template` that nobody has touched stays as it is."""
@@ -94,7 +111,7 @@ class EmbeddedDesktop:
             available, reason = available_isolation()
             if self.isolation == "namespaces" != available:
                 raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
-            self._session = Session(self.label, template, self.isolation)
+            self._session = Session(self.label, template, self.isolation, self._limits)
             self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
             with x_errors("starting"):
                 return self._performer.first_frame()
@@ -107,7 +124,7 @@ class EmbeddedDesktop:
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Ops that only speak to the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
-        _, performer = self._parts()
+        session, performer = self._parts(alive=False)
         plan = performer.plan(ops)
 
         def perform() -> Frame:
@@ -116,18 +133,23 @@ class EmbeddedDesktop:
                 if earlier is None:
                     raise DeliveryUnknown(f"action {action_id} failed before; it is not known whether it was performed")
                 return earlier
+            self._check_alive(session)
             self._done[action_id] = None
             while len(self._done) > REMEMBERED_ACTIONS:
                 self._done.popitem(last=False)
-            frame = self._done[action_id] = performer.perform(plan)
+            frame = performer.perform(plan)
+            self._check_alive(session)
+            self._done[action_id] = frame
             return frame
 
         self._untouched = None
         return await self._call(perform, plan.longest_s)
 
     async def observe(self) -> Frame:
-        _, performer = self._parts()
-        return await self._on_x(performer.observe, "observing", self.cap_s)
+        session, performer = self._parts()
+        frame = await self._on_x(performer.observe, "observing", self.cap_s)
+        self._check_alive(session)
+        return frame
 
     async def _on_x(self, function: Callable[[], Result], doing: str, budget_s: float) -> Result:
         def guarded() -> Result:
@@ -180,13 +202,24 @@ class EmbeddedDesktop:
         session, _ = self._parts()
         return await self._aside(session.home.names, path)
 
-    async def accessibility_tree(self) -> str | None:
-        """None: no accessibility bus runs in this desktop."""
-        return None
+    async def accessibility_tree(self, *, timeout_s: float = 10.0) -> str | None:
+        """See `accessibility.py`; None unless the template asked for it. It takes `timeout_s` at most, and some for the start."""
+        session, _ = self._parts()
+        if not session.template.accessibility:
+            return None
+        return await self._aside(accessibility.read, session.box, timeout_s)
 
     def processes(self) -> list[int]:
         """Host process ids of this desktop now (X server, box, guests)."""
         return self._session.processes() if self._session else []
+
+    def parts(self) -> dict[str, list[int]]:
+        """Host process ids by what they are: "x server", "window manager", "applications" (those that were launched)."""
+        session = self._session
+        if session is None:
+            return {}
+        launched = session.box.launched[session.box.launched.index(session.manager) + 1 :]
+        return {"x server": [session.x_server.process.pid], "window manager": [session.manager], "applications": launched}
 
     def _end_session(self) -> None:
         session, self._session, self._performer = self._session, None, None

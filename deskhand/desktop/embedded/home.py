@@ -1,11 +1,12 @@
 """A guest's home folder seen from the host. Invariant: no path that a guest made leads the host out of the home.
 
 Every step of a path is opened without following links, relative to the folder before it, so that nothing can be swapped
-in between.
+in between. Where guests have a user id of their own, the host's hand has no more rights on the files than they have.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -18,17 +19,19 @@ from deskhand.errors import InfrastructureError
 LIMIT_BYTES = 64 * 1024 * 1024
 _USUAL_HOME = PurePosixPath("/home/user")
 _GUEST_MADE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_LIBC = ctypes.CDLL(None)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Home:
-    """`root` on the host is `guest_root` for the guest (and `/home/user` always means it).
+    """`root` on the host is `guest_root` for the guest (and `/home/user` always means it); `uid` owns it, or this process does.
 
     Reading follows a symbolic link that stays in the home; writing follows none.
     """
 
-    def __init__(self, root: Path, guest_root: str) -> None:
+    def __init__(self, root: Path, guest_root: str, uid: int | None = None) -> None:
         self.root = root
+        self._uid = uid
         self._guest_root = PurePosixPath(guest_root)
 
     def _parts(self, path: str) -> list[str]:
@@ -49,6 +52,20 @@ class Home:
         if any("\0" in part for part in parts):
             raise FileNotFoundError(errno.ENOENT, "not a path", path)
         return parts
+
+    @contextmanager
+    def _rights(self) -> Iterator[None]:
+        """This thread opens and makes files as the guest's user."""
+        if self._uid is None:
+            yield
+            return
+        _LIBC.setfsgid(self._uid)
+        _LIBC.setfsuid(self._uid)
+        try:
+            yield
+        finally:
+            _LIBC.setfsuid(os.getuid())
+            _LIBC.setfsgid(os.getgid())
 
     @contextmanager
     def _folder(self, parts: list[str], create: bool) -> Iterator[int]:
@@ -90,11 +107,12 @@ class Home:
         regular file, and more than `limit` bytes.
         """
         try:
-            parts = self._resolved(path)
-            if not parts:
-                raise IsADirectoryError(errno.EISDIR, "is a folder", path)
-            with self._folder(parts[:-1], create=False) as folder:
-                descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with self._rights():
+                parts = self._resolved(path)
+                if not parts:
+                    raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+                with self._folder(parts[:-1], create=False) as folder:
+                    descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ENOENT):
                 raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
@@ -114,7 +132,7 @@ class Home:
         if not parts:
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         try:
-            with self._folder(parts[:-1], create=True) as folder:
+            with self._rights(), self._folder(parts[:-1], create=True) as folder:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(parts[-1], flags, 0o644, dir_fd=folder)
         except OSError as error:
@@ -129,7 +147,7 @@ class Home:
     def names(self, path: str) -> list[str]:
         """Sorted names in a folder. Raises `FileNotFoundError` when there is no such folder."""
         try:
-            with self._folder(self._resolved(path), create=False) as folder:
+            with self._rights(), self._folder(self._resolved(path), create=False) as folder:
                 return sorted(os.listdir(folder))
         except (NotADirectoryError, FileNotFoundError):
             raise FileNotFoundError(errno.ENOENT, "no such folder in the guest's home", path) from None

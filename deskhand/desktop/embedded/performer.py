@@ -149,7 +149,7 @@ class Performer:
         """The settled screen. Raises `FrameError` for a black one, `InfrastructureError` when the desktop has died."""
         settled = self._settle(self._quiet_s, self._cap_s)
         if not self._session.box.alive():
-            raise InfrastructureError("the desktop's box has ended")
+            raise InfrastructureError(self._session.failure() or "the desktop's box has ended")
         return self._frame(settled)
 
     def _frame(self, settled: Settled) -> Frame:

@@ -125,6 +125,7 @@ def end_tree(root: int, label: str, value: str, timeout_s: float = 2.0) -> list[
         if not victims or time.monotonic() > deadline:
             kill(root)
             return sorted(victims)
-        for pid in victims:
-            kill(pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped cannot multiply
+            for pid in victims:
+                kill(pid, number)
         time.sleep(0.002)

@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from deskhand.desktop.embedded import processes, xserver
+from deskhand.desktop.embedded import processes, walls, xserver
 from deskhand.errors import ConfigError
 
 _PREFIX = "deskhand-"
@@ -32,7 +32,7 @@ class Runtime:
         self.owner_pid = os.getpid()
         self.token = f"{self.owner_pid}-{secrets.token_hex(4)}"
         self.folder = base / f"{_PREFIX}{os.getuid()}-{self.token}"
-        self.folder.mkdir(mode=0o700)
+        self.folder.mkdir(mode=0o711 if os.getuid() == 0 else 0o700)  # guests with a user of their own pass through
         self._warden = processes.start(
             [sys.executable, "-I", "-S", "-c", _warden_program(), self.token, str(self.folder)],
             stdin=subprocess.PIPE,
@@ -97,4 +97,5 @@ def clean(token: str, folder: Path) -> None:
             processes.kill(pid)
     for note in folder.glob("*/display"):
         xserver.remove_dead_socket(int(note.read_text()))
+    walls.unbound_folders(folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,34 +9,43 @@ import time
 
 import xcffib.xproto
 
+from deskhand.desktop.applications import table
+from deskhand.desktop.applications.profile import GUEST_PATH
 from deskhand.desktop.base import Template
-from deskhand.desktop.embedded import processes, theme, windows
-from deskhand.desktop.embedded.box import Box, Isolation
+from deskhand.desktop.embedded import accessibility, gate, guard, netns, processes, theme, walls, windows
+from deskhand.desktop.embedded.box import Box
 from deskhand.desktop.embedded.connection import Connection, x_errors
 from deskhand.desktop.embedded.framebuffer import Framebuffer
 from deskhand.desktop.embedded.home import Home
 from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.embedded.walls import Isolation, Limits
 from deskhand.desktop.embedded.xserver import XServer
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, InfrastructureError
+
+BUS_START_S = 10.0
+OWN_DISK_MIB = 48
+"""For the screen, the logs and the output of commands, beside what the guests may have."""
 
 
 class Session:
     """Builds an X server, a box and a window manager for `template`. Raises `ConfigError` or `InfrastructureError`."""
 
-    def __init__(self, label: str, template: Template, isolation: Isolation) -> None:
+    def __init__(self, label: str, template: Template, isolation: Isolation, limits: Limits | None = None) -> None:
         self.template = template
         self.look = theme.theme(template.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
-        self.folder.mkdir(mode=0o700)
-        self._parts: list[XServer | Box | Connection | Framebuffer] = []
+        self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
+        limits = limits or Limits()
+        walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
+        self._parts: list[XServer | Box | Connection | Framebuffer | gate.Gate] = []
         try:
-            self._start(label, owner.token, isolation)
+            self._start(label, owner.token, isolation, limits)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, label: str, token: str, isolation: Isolation) -> None:
+    def _start(self, label: str, token: str, isolation: Isolation, limits: Limits) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = XServer(self.folder, self.template.width, self.template.height, {"PATH": "/usr/bin:/bin"} | labels)
         self._parts.append(self.x_server)
@@ -45,7 +54,7 @@ class Session:
         home_folder.mkdir(mode=0o700)
         for name in theme.home_folders():
             (home_folder / name).mkdir()
-        for name, text in theme.home_files(self.look).items():
+        for name, text in (table.home_files() | theme.home_files(self.look)).items():
             path = home_folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -54,14 +63,26 @@ class Session:
         with x_errors("preparing the screen"):
             self._paint_root()
         binds = [self.x_server.socket_path, self.x_server.authority]
-        self.box = Box(self.folder, home_folder, label, token, self._environment(), binds, isolation)
+        uid = walls.guest_uid(self.x_server.number)
+        walls.give(self.x_server.authority, uid)
+        if self.template.network and isolation != "namespaces":
+            raise ConfigError("destinations in the network need isolation 'namespaces'; leave the template's network empty")
+        allowed = [gate.destination(text) for text in self.template.network]
+        self.box = Box(self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits)
         self._parts.append(self.box)
-        self.home = Home(home_folder, self.box.guest_home)
+        guard.watch(self.box, limits)
+        if allowed:
+            self._parts.append(gate.Gate(netns.listener(self.box.first_pid(), gate.PORT, uid), allowed))
+        self.home = Home(home_folder, self.box.guest_home, uid)
+        if self.template.accessibility:
+            self._start_bus(isolation)
         try:
-            manager = self.box.launch(["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"])
+            self.manager = self.box.launch(
+                ["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"], needed=True
+            )
         except ConfigError as error:
             raise ConfigError("openbox is not installed; apt-get install openbox") from error
-        for pid in (self.x_server.process.pid, manager):
+        for pid in (self.x_server.process.pid, self.manager):
             processes.prefer(pid)
         self.framebuffer = Framebuffer(self.x_server.framebuffer_path, self.template.width, self.template.height)
         self._parts.append(self.framebuffer)
@@ -76,34 +97,53 @@ class Session:
         self.connection.set_string(root, xcffib.xproto.Atom.RESOURCE_MANAGER, xcffib.xproto.Atom.STRING, resources)
         self.connection.sync()
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            "DISPLAY": self.x_server.name,
-            "XAUTHORITY": str(self.x_server.authority),
-            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",
-            "LANG": "C.UTF-8",
-            "USER": "user",
-            "LOGNAME": "user",
-            "SHELL": "/bin/bash",
-            "TZ": "UTC",
-            "XCOMPOSEFILE": "/dev/null",
-            "XDG_RUNTIME_DIR": "/run/user",
-            "XDG_CURRENT_DESKTOP": "openbox",
-            "XDG_SESSION_TYPE": "x11",
-            "GDK_BACKEND": "x11",
-            "NO_AT_BRIDGE": "1",
-            "GTK_A11Y": "none",
-            "GIO_USE_VFS": "local",
-            "GIO_USE_VOLUME_MONITOR": "unix",
-            "GSETTINGS_BACKEND": "keyfile",
-            "DBUS_SESSION_BUS_ADDRESS": "disabled:",
-            "GTK_OVERLAY_SCROLLING": "0",
-            "GTK_IM_MODULE": "gtk-im-context-simple",
-        }
+    def _start_bus(self, isolation: Isolation) -> None:
+        """Programs look for it when they start, so it has to be there before them."""
+        place = f"{walls.runtime_folder(self.folder, isolation)}/bus"
+        try:
+            self.box.launch(["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True)
+        except ConfigError as error:
+            raise ConfigError("dbus-daemon is not installed; apt-get install dbus") from error
+        there = self.box.run(["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', place], BUS_START_S)
+        if there.returncode != 0:
+            raise InfrastructureError(f"the desktop's session bus did not start within {BUS_START_S:g} s")
+
+    def _environment(self, isolation: Isolation) -> dict[str, str]:
+        telling = self.template.accessibility
+        bus = f"unix:path={walls.runtime_folder(self.folder, isolation)}/bus"
+        told = accessibility.environment(bus) if telling else accessibility.SILENT
+        return (
+            table.environment(isolation == "namespaces", telling)
+            | told
+            | {
+                "DISPLAY": self.x_server.name,
+                "XAUTHORITY": str(self.x_server.authority),
+                "PATH": GUEST_PATH,
+                "LANG": "C.UTF-8",
+                "USER": "user",
+                "LOGNAME": "user",
+                "SHELL": "/bin/bash",
+                "TZ": "UTC",
+                "XCOMPOSEFILE": "/dev/null",
+                "XDG_CURRENT_DESKTOP": "openbox",
+                "XDG_SESSION_TYPE": "x11",
+                "GDK_BACKEND": "x11",
+                "GIO_USE_VFS": "local",
+                "GIO_USE_VOLUME_MONITOR": "unix",
+                "GSETTINGS_BACKEND": "keyfile",
+                "GTK_OVERLAY_SCROLLING": "0",
+                "GTK_IM_MODULE": "gtk-im-context-simple",
+                **(gate.environment() if self.template.network else {}),
+            }
+        )
 
     def processes(self) -> list[int]:
         """Host process ids of the X server and everything in the box."""
         return [self.x_server.process.pid, *self.box.pids()]
+
+    def failure(self) -> str | None:
+        """Why this desktop is no longer what it was, or None."""
+        return self.box.failure or (None if self.x_server.alive() else "its X server has ended")
 
     def busy(self) -> bool:
         """Whether the X server or a guest runs or waits for a processor."""
@@ -114,4 +154,5 @@ class Session:
         for part in reversed(self._parts):
             part.stop() if isinstance(part, XServer) else part.close()
         self._parts.clear()
+        walls.unbound_folders(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,16 +10,21 @@ import struct
 import subprocess
 from pathlib import Path
 
-from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded import processes, walls
 from deskhand.errors import ConfigError, InfrastructureError
 
 MINIMUM_SIZE = (256, 192)
 MAXIMUM_SIZE = (1920, 1200)
 START_TIMEOUT_S = 20.0
+MEMORY_BYTES = 2 * 1024**3
+"""Guests can make it keep pictures for them; a server that needs more has met a hostile one, and ends."""
 
 
 class XServer:
-    """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size."""
+    """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size.
+
+    As root it runs under a user id that no guest has: what a guest might make of a flaw in it owns nothing.
+    """
 
     def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str]) -> None:
         if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
@@ -29,12 +34,17 @@ class XServer:
         self.folder = folder
         self.cookie = os.urandom(16)
         self.log = folder / "xvfb.log"
-        self.framebuffer_path = folder / "Xvfb_screen0"
-        server_authority = folder / "server-authority"
+        screen = folder / "screen"
+        screen.mkdir(mode=0o700)
+        self.framebuffer_path = screen / "Xvfb_screen0"
+        server_authority = screen / "authority"
         server_authority.write_bytes(authority_record(self.cookie))
+        uid = walls.server_uid()
+        walls.give(screen, uid)
         reader, writer = os.pipe()
-        command = ["setpriv", "--pdeathsig", "KILL", "Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
-        command += ["-fbdir", str(folder), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        command = walls.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
+        command += ["setpriv", "--pdeathsig", "KILL", "Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
+        command += ["-fbdir", str(screen), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
         command += ["-extension", "GLX", "-extension", "MIT-SHM"]
         try:
             with self.log.open("wb") as log:

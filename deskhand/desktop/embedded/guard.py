@@ -1,0 +1,92 @@
+"""Bounds on all guests of a desktop together.
+
+Invariant: a desktop beyond its memory, processes or disk is ended within some periods, and says why; those beside it go on.
+
+Limits of the kernel for single processes (`walls.py`) stop most guests before this does. One thread looks after all desktops of
+this process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from deskhand.desktop.embedded.box import Box
+from deskhand.desktop.embedded.walls import Limits
+
+PERIOD_S = 0.25
+DISK_EVERY = 4
+"""Looking at the disk costs more, so it is done every fourth time."""
+LARGEST_HOME = 200_000
+"""Files and folders; a home with more is beyond its bounds, whatever their size."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MIB = 1024 * 1024
+
+_watched: weakref.WeakKeyDictionary[Box, Limits] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def watch(box: Box, limits: Limits) -> None:
+    """Look after a box until it ends."""
+    global _thread
+    with _lock:
+        _watched[box] = limits
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_look, name="deskhand-guard", daemon=True)
+            _thread.start()
+
+
+def _look() -> None:
+    rounds, pause = 0, threading.Event()
+    while not pause.wait(PERIOD_S):
+        rounds += 1
+        with _lock:
+            boxes = list(_watched.items())
+        for box, limits in boxes:
+            if not box.alive():
+                with _lock:
+                    _watched.pop(box, None)
+            elif reason := excess(box.pids(), box.home if rounds % DISK_EVERY == 0 else None, limits):
+                box.end_because(reason)
+
+
+def excess(pids: list[int], home: Path | None, limits: Limits) -> str | None:
+    """What these processes and this home have beyond their limits, in words."""
+    threads, memory = 0, 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                _, resident, shared, *_ = (int(word) for word in file.read().split())
+            threads += len(os.listdir(f"/proc/{pid}/task"))
+        except (OSError, ValueError):
+            continue
+        memory += max(0, resident - shared) * _PAGE
+    if memory > limits.memory_mib * _MIB:
+        return f"its guests use {memory // _MIB} MiB of memory; {limits.memory_mib} are allowed"
+    if threads > limits.processes:
+        return f"its guests run {threads} processes and threads; {limits.processes} are allowed"
+    if home is not None and (used := disk_bytes(home, limits.disk_mib * _MIB)) > limits.disk_mib * _MIB:
+        return f"its home holds more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "its home holds too many files"
+    return None
+
+
+def disk_bytes(home: Path, enough: int) -> int:
+    """What the files of a home take, in bytes; stops counting beyond `enough`, and no link is followed."""
+    total, entries, pending = 0, 0, [str(home)]
+    while pending and total <= enough:
+        try:
+            with os.scandir(pending.pop()) as folder:
+                for entry in folder:
+                    entries += 1
+                    found = entry.stat(follow_symlinks=False)
+                    total += max(found.st_blocks * 512, 1024)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    if entries > LARGEST_HOME:
+                        return LARGEST_HOME * _MIB
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,78 @@
+"""A listening socket inside a box's network, held by the host.
+
+Invariant: what listens there runs outside, where no guest reaches it.
+
+A process of its own enters the namespaces, as that cannot be undone and only one thread may do it; it sends the socket back and
+ends.
+The numbers are those of linux/sched.h and linux/nsfs.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from deskhand.errors import InfrastructureError
+
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_OWNER_OF_NAMESPACE = 0xB701
+TIMEOUT_S = 10.0
+
+
+def listener(pid: int, port: int, uid: int | None) -> socket.socket:
+    """A listener on 127.0.0.1:`port` of the network that process `pid` is in; `uid` (None: this user) owns that network.
+
+    Raises `InfrastructureError` when it cannot be made.
+    """
+    ours, theirs = socket.socketpair()
+    package_root = Path(__file__).resolve().parents[3]
+    program = f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.embedded.netns import main; main()"
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        program,
+        str(pid),
+        str(port),
+        str(theirs.fileno()),
+        str(os.getuid() if uid is None else uid),
+    ]
+    with ours, theirs:
+        done = subprocess.run(
+            command, pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={}
+        )
+        if done.returncode == 0:
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+            if descriptors:
+                return socket.socket(fileno=descriptors[0])
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    raise InfrastructureError(f"no listener in the desktop's network: {lines[-1]}")
+
+
+def main() -> None:
+    """`argv`: a process of the box, a port, the descriptor of the socket to send the listener to, the user that owns the box."""
+    pid, port, reply, uid = (int(word) for word in sys.argv[1:5])
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter(descriptor: int, kind: int) -> None:
+        if libc.setns(descriptor, kind) != 0:
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    try:
+        enter(network, _NEW_NETWORK)
+    except PermissionError:  # not allowed from here: as the user that made the namespaces it is
+        os.setresuid(uid, uid, uid)
+        enter(fcntl.ioctl(network, _OWNER_OF_NAMESPACE), _NEW_USER)
+        enter(network, _NEW_NETWORK)
+    with socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+        made.listen(64)
+        socket.send_fds(socket.socket(fileno=reply), [b"."], [made.fileno()])

@@ -1,0 +1,99 @@
+"""What programs tell of themselves, in OSWorld's form."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from xml.etree import ElementTree
+
+import pytest
+
+from deskhand.actions.ops import Type
+from deskhand.desktop.applications.table import PROFILES
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.walls import available_isolation
+from deskhand.errors import InfrastructureError
+
+TELLING = Template("plain", 640, 480, accessibility=True)
+SPACES = {
+    name: f"https://accessibility.ubuntu.example.org/ns/{name}" for name in ("state", "component", "attributes", "action", "value")
+}
+ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+
+
+@pytest.fixture(params=ISOLATIONS)
+async def desktop(request):
+    desktop = EmbeddedDesktop(isolation=request.param)
+    await desktop.reset(TELLING)
+    yield desktop
+    await desktop.close()
+
+
+async def tree_of(desktop, **options) -> ElementTree.Element:
+    text = await desktop.accessibility_tree(**options)
+    assert text is not None
+    return ElementTree.fromstring(text)
+
+
+async def test_an_editor_tells_its_text_its_menus_and_where_they_are(desktop):
+    await desktop.launch(["mousepad"])
+    (window,) = await desktop.wait_window("mousepad")
+    window = await desktop.place_window(window, 40, 60, 400, 300)
+    await desktop.perform([Type("some words")], action_id="type")
+    root = await tree_of(desktop)
+    assert root.tag == "desktop-frame"
+    assert "truncated" not in root.attrib
+    (application,) = (each for each in root if each.get("name") == "mousepad")
+    assert application.tag == "application"
+    (text,) = (each for each in application.iter("text") if each.text)
+    assert text.text == "some words"
+    assert text.get(f"{{{SPACES['state']}}}editable") == "true"
+    menus = {each.get("name"): each for each in application.iter("menu")}
+    assert {"File", "Edit", "Search"} <= set(menus)
+    place, size = (menus["File"].get(f"{{{SPACES['component']}}}{name}") or "" for name in ("screencoord", "size"))
+    x, y = (int(part) for part in place.strip("()").split(","))
+    width, height = (int(part) for part in size.strip("()").split(","))
+    assert window.x <= x < window.x + 100
+    assert window.y <= y < window.y + 60
+    assert width > 10
+    assert height > 10
+
+
+async def test_a_program_that_does_not_answer_costs_no_more_than_the_time_that_there_is(desktop):
+    await desktop.launch(["mousepad"])
+    await desktop.wait_window("mousepad")
+    await tree_of(desktop)
+    await desktop.run(["pkill", "-STOP", "mousepad"])
+    start = time.monotonic()
+    with suppress(InfrastructureError):
+        root = await tree_of(desktop, timeout_s=1.0)
+        assert not list(root.iter("menu"))
+    assert time.monotonic() - start < 6
+
+
+async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(Template("plain", 320, 240))
+    assert await desktop.accessibility_tree() is None
+    assert b"DBUS_SESSION_BUS_ADDRESS=disabled:" in (await desktop.run(["env"])).stdout
+    await desktop.close()
+
+
+@pytest.mark.skipif(not PROFILES["calc"].installed, reason="not installed; as root: deskhand desktop install calc")
+async def test_of_a_spreadsheet_the_cells_on_the_screen_are_told():
+    desktop = EmbeddedDesktop()
+    try:
+        await desktop.reset(Template("plain", 1280, 720, accessibility=True))
+        profile = PROFILES["calc"]
+        await desktop.launch(list(profile.argv))
+        await desktop.wait_window(profile.window, timeout_s=60)
+        await desktop.observe()
+        await desktop.perform([Type("Ada\t12\n")], action_id="type")
+        root = await tree_of(desktop, timeout_s=30.0)
+        cells = [each for each in root.iter("table-cell") if each.get("name")]
+        assert {"A1", "B1", "C5"} <= {each.get("name") for each in cells}
+        assert "Ada" in {each.text for each in cells}
+        assert len(cells) < 3000
+    finally:
+        await desktop.close()
