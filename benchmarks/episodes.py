@@ -76,8 +76,8 @@ class SlowDesktop:
 class SlowablePool(DesktopPool):
     """Lends a slow desktop to the place that is marked as slow."""
 
-    async def lease(self, template: Template | None = None) -> Lease:
-        lease = await super().lease(template)
+    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+        lease = await super().lease(template, holder=holder, ttl_s=ttl_s)
         return Lease(cast(StagedDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
 
 
@@ -153,8 +153,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(folder: Path, families: Sequence[str], desktops: int) -> AsyncIterator[Stage]:
-    """The oracle behind a recorder, with `desktops` embedded desktops at a time."""
+async def staged(
+    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool] | None = None
+) -> AsyncIterator[Stage]:
+    """The oracle behind a recorder, with `desktops` embedded desktops at a time from a pool that `make_pool(desktops)` makes."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tokenizer = build_tokenizer(corpus(BuildPlan().families))
@@ -163,7 +165,7 @@ async def staged(folder: Path, families: Sequence[str], desktops: int) -> AsyncI
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
-        async with SlowablePool(desktops, spares=1) as pool:
+        async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
             agent = DesktopAgent(AgentConfig(max_tokens=512))
             runner = Runner(pool, recorder, agent, run.frames, script=oracle_replies, playing=engine.playing)
             try:

@@ -1,7 +1,7 @@
 """Leases on embedded desktops. Invariant: a desktop is used by one lease only, and what is released is torn down, never reused.
 
-Spares are started in the background, so a lease is usually handed a desktop that is already up. An epoch rises with every lease:
-it tells a late caller that its lease is over.
+Spares are started in the background, so a lease is usually handed a desktop that is already up. What a lease may do ends with it:
+`desktop_of` knows its epoch (`leases.py`) or refuses. A lease with a time to live ends when its holder falls silent.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from deskhand.desktop import sizing
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.leases import LeaseBook
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_ATTEMPTS = 3
 REMEMBERED_LEASES = 16
+SHORTEST_TTL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to use `desktop` until it is released; `epoch` is unique in its pool."""
+    """The right to use `desktop` until it is released; `epoch` is unique in its pool's book of leases."""
 
     desktop: StagedDesktop
     epoch: int
@@ -32,15 +35,25 @@ class Lease:
 class DesktopPool:
     """At most `size` leases at a time and `spares` desktops kept ready, in the states that were asked for lately.
 
-    `template` is the state when nothing is asked for; `make` builds a desktop that is not started. Raises `ConfigError` for
-    wrong numbers.
+    `template` is the state when nothing is asked for; `make` builds a desktop that is not started; `book` (closed with the pool)
+    outlives the pool when it is a file. Raises `ConfigError` for wrong numbers, and for more desktops than the machine has room
+    for when each uses `expected_mib`.
     """
 
     def __init__(
-        self, size: int, template: Template | None = None, *, spares: int = 1, make: Callable[[], StagedDesktop] = EmbeddedDesktop
+        self,
+        size: int,
+        template: Template | None = None,
+        *,
+        spares: int = 1,
+        make: Callable[[], StagedDesktop] = EmbeddedDesktop,
+        book: LeaseBook | None = None,
+        expected_mib: float = sizing.EXPECTED_MIB,
     ) -> None:
         if size < 1 or spares < 0:
             raise ConfigError(f"pool of {size} desktops with {spares} spares: size must be >= 1 and spares >= 0")
+        sizing.check(size + spares, expected_mib)
+        self.book = book or LeaseBook()
         self.size = size
         self.template = template or Template()
         self._spares = spares
@@ -52,7 +65,7 @@ class DesktopPool:
         self._leased: dict[int, StagedDesktop] = {}
         self._taken = 0
         self._place = asyncio.Condition()
-        self._epoch = 0
+        self._reclaimer: asyncio.Task[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> DesktopPool:
@@ -91,8 +104,13 @@ class DesktopPool:
             f"({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
         ) from failure
 
-    async def lease(self, template: Template | None = None) -> Lease:
-        """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out."""
+    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+        """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out.
+
+        With `ttl_s` the lease ends by itself when neither `heartbeat` nor `desktop_of` has named it for so long.
+        """
+        if ttl_s is not None and ttl_s < SHORTEST_TTL_S:
+            raise ConfigError(f"a lease of {ttl_s:g} s: give {SHORTEST_TTL_S:g} or more")
         wanted = template or self.template
         async with self._place:
             await self._place.wait_for(lambda: self._closed or self._taken < self.size)
@@ -108,10 +126,29 @@ class DesktopPool:
         except BaseException:
             await self._free_place()
             raise
-        self._epoch += 1
-        self._leased[self._epoch] = desktop
+        epoch = self.book.grant(holder, getattr(desktop, "label", ""), ttl_s)
+        self._leased[epoch] = desktop
+        if ttl_s is not None and self._reclaimer is None:
+            self._reclaimer = asyncio.ensure_future(self._reclaim())
         self._refill()
-        return Lease(desktop, self._epoch)
+        return Lease(desktop, epoch)
+
+    def heartbeat(self, epoch: int) -> None:
+        """The holder lives. Raises `LeaseEnded` when the lease is over."""
+        self.book.check(epoch)
+
+    def desktop_of(self, epoch: int) -> StagedDesktop:
+        """The desktop of a lease that goes on. Raises `LeaseEnded` for any other: a late caller reaches nothing."""
+        self.book.check(epoch)
+        return self._leased[epoch]
+
+    async def _reclaim(self) -> None:
+        """Take back what silent holders had."""
+        while not self._closed:
+            for epoch in self.book.silent():
+                await self._end(epoch, "its holder fell silent")
+            waits = [row.ttl_s for row in self.book.held() if row.ttl_s is not None]
+            await asyncio.sleep(min([1.0, *waits]) / 4)
 
     async def _free_place(self) -> None:
         async with self._place:
@@ -156,8 +193,11 @@ class DesktopPool:
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; its desktop is torn down in the background. A second release of the same lease does nothing."""
-        desktop = self._leased.pop(lease.epoch, None)
-        if desktop is None:
+        await self._end(lease.epoch, "released")
+
+    async def _end(self, epoch: int, reason: str) -> None:
+        desktop = self._leased.pop(epoch, None)
+        if desktop is None or not self.book.end(epoch, reason):
             return
         self._spawn(desktop.close())
         await self._free_place()
@@ -168,8 +208,13 @@ class DesktopPool:
         async with self._place:
             self._closed = True
             self._place.notify_all()
+        if self._reclaimer is not None:
+            self._reclaimer.cancel()
+        for epoch in self._leased:
+            self.book.end(epoch, "the pool was closed")
         desktops = [desktop for _, desktop in self._ready] + list(self._leased.values())
         self._ready.clear()
         self._leased.clear()
         await asyncio.gather(*(desktop.close() for desktop in desktops), return_exceptions=True)
         await self.prepared()
+        self.book.close()

@@ -1,0 +1,277 @@
+"""SIGKILL at random moments: `python -m benchmarks.kills [--full] [--seed N]`.
+
+Two oracle episodes at a time play on embedded desktops (`episodes.py` says how). In each round one part of one desktop is killed:
+its X server, its window manager, an application that the task's set-up launched, or the whole process that owns the pool. Then:
+
+- the killed desktop's processes, and all that carry its owner's label, are gone within 60 s (`orphans`);
+- every episode that used its desktop after the kill is `Unscored("infrastructure")`, and no other is;
+- a lease that the killed pool had given out is found ended by the next pool on the same book, its epoch is refused, and the next
+  epoch is higher; its episodes are unscored in the run that goes on.
+
+An episode whose end state had been judged before the kill keeps its score and is counted as late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.bars import ROOT, Bars, print_head
+from benchmarks.episodes import Stage, staged
+from benchmarks.recording import EASY
+from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.leases import LeaseBook, LeaseEnded
+from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.errors import InfrastructureError
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.journal import Journal
+from deskhand.rollout.record import EpisodeResult
+from deskhand.store.run import TRAIN, Run
+from deskhand.tasks.outcome import Unscored
+
+PARTS = ("x server", "window manager", "applications")
+VICTIMS = (*PARTS, "pool")
+"""What is killed, in turn."""
+AT_A_TIME = 2
+GONE_WITHIN_S = 60.0
+NOTICED_WITHIN_S = 0.1
+LONGEST_DELAY_S = 2.0
+
+
+class Observed:
+    """A desktop that notes when it was last called."""
+
+    def __init__(self, desktop: EmbeddedDesktop) -> None:
+        self._desktop = desktop
+        self.called_at = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._desktop, name)
+        if not asyncio.iscoroutinefunction(found) or name == "close":
+            return found
+
+        async def noted(*arguments: Any, **options: Any) -> Any:
+            self.called_at = time.monotonic()
+            return await found(*arguments, **options)
+
+        return noted
+
+
+class ObservedPool(DesktopPool):
+    """Knows which desktops are out, and with which episode: the holder is the task that leases."""
+
+    def __init__(self, size: int, book: LeaseBook | None = None) -> None:
+        super().__init__(size, spares=1, book=book)
+        self.out: dict[int, tuple[Observed, str]] = {}
+
+    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+        task = asyncio.current_task()
+        name = task.get_name() if task else ""
+        lease = await super().lease(template, holder=name, ttl_s=ttl_s)
+        observed = Observed(cast(EmbeddedDesktop, lease.desktop))
+        self.out[lease.epoch] = (observed, name)
+        return Lease(cast(StagedDesktop, observed), lease.epoch)
+
+    async def release(self, lease: Lease) -> None:
+        self.out.pop(lease.epoch, None)
+        await super().release(lease)
+
+
+@dataclass
+class Tally:
+    """What all rounds came to."""
+
+    rounds: Counter[str] = field(default_factory=Counter)
+    affected: int = 0
+    late: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Episodes that did not end as they must, in words."""
+    orphans: int = 0
+    slowest_s: float = 0.0
+    """Until nothing of a killed desktop was left."""
+    leases: int = 0
+    unfenced: int = 0
+
+
+async def part_round(stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally) -> None:
+    """Play, kill one part of one desktop that has it, and look at how the episodes ended."""
+    tickets = [Ticket(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)]
+    playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
+    delay_s, began = chance.uniform(0.0, LONGEST_DELAY_S), time.monotonic()
+    killed: tuple[Observed, str] | None = None
+    marked: list[int] = []
+    while killed is None and not all(task.done() for task in playing):
+        await asyncio.sleep(0.005)
+        for observed, episode in pool.out.values():
+            found = [pid for pid in observed.parts().get(victim, []) if processes.state(pid) not in ("", "Z")]
+            if found and time.monotonic() - began >= delay_s:
+                marked = observed.processes()
+                processes.kill(chance.choice(found))
+                killed = observed, episode
+                break
+    at = time.monotonic()
+    results = await asyncio.gather(*playing)
+    if killed is not None:
+        tally.rounds[victim] += 1
+        judge(results, killed, at, victim, tally)
+        await asyncio.to_thread(gone, marked, at, tally)
+
+
+def judge(results: list[EpisodeResult], killed: tuple[Observed, str], at: float, victim: str, tally: Tally) -> None:
+    """Whether each episode ended as it must."""
+    observed, episode = killed
+    for result in results:
+        hit = result.episode_id == episode
+        noticed = hit and observed.called_at > at + NOTICED_WITHIN_S
+        outage = isinstance(result.outcome, Unscored) and result.outcome.cause == "infrastructure"
+        tally.affected += hit and outage
+        tally.late += hit and not outage and not noticed
+        if (noticed or not hit) and outage != hit:
+            tally.wrong.append(f"{result.episode_id} ({victim}): {result.outcome}")
+
+
+def gone(pids: list[int], since: float, tally: Tally) -> None:
+    """Wait until these processes have ended."""
+    left = pids
+    while left and time.monotonic() - since < GONE_WITHIN_S:
+        time.sleep(0.01)
+        left = [pid for pid in left if processes.state(pid) not in ("", "Z")]
+    tally.orphans += len(left)
+    tally.slowest_s = max(tally.slowest_s, time.monotonic() - since)
+
+
+async def own(folder: Path) -> None:
+    """Play episodes until killed: what a pool's owner does in the rounds that kill it."""
+    folder.mkdir(parents=True)  # noqa: ASYNC240 nothing runs yet
+    print(runtime().token, runtime().folder, flush=True)
+
+    def make_pool(size: int) -> DesktopPool:
+        return ObservedPool(size, LeaseBook(folder / "leases.sqlite"))
+
+    async with staged(folder / "run", EASY, AT_A_TIME, make_pool) as stage:
+        await stage.play(10_000)
+
+
+def held_in(book: Path) -> list[int]:
+    """Epochs that the book has as going on, read beside its owner."""
+    try:
+        with sqlite3.connect(f"file:{book}?mode=ro", uri=True) as rows:
+            return [epoch for (epoch,) in rows.execute("SELECT epoch FROM leases WHERE ended_at IS NULL")]
+    except sqlite3.Error:
+        return []
+
+
+def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
+    """Kill the owner of a pool at work, then open its book and its run as the next one does."""
+    book_file = folder / "leases.sqlite"
+    owner = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.kills", "--own", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    token, desktops = owner.stdout.readline().split()
+    while not held_in(book_file):
+        if owner.poll() is not None:
+            raise InfrastructureError(f"the pool's owner ended with {owner.returncode} before it was killed")
+        time.sleep(0.01)
+    time.sleep(chance.uniform(0.0, LONGEST_DELAY_S))
+    marked = processes.labelled(processes.OWNER_LABEL, token)
+    at = time.monotonic()
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    tally.rounds["pool"] += 1
+    gone(marked, at, tally)
+    while Path(desktops).exists() and time.monotonic() - at < GONE_WITHIN_S:
+        time.sleep(0.01)
+    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
+    book = LeaseBook(book_file)
+    for row in book.found:
+        tally.leases += 1
+        try:
+            book.check(row.epoch)
+            tally.unfenced += 1
+        except LeaseEnded:
+            pass
+    if book.found and book.grant("next", "next") <= max(row.epoch for row in book.found):
+        tally.unfenced += 1
+    book.close()
+    with Run.open(folder / "run") as run:
+        unfinished = {row.id for row in run.episodes(TRAIN) if row.state == "in_flight"}
+        Journal(run).recover()
+        after = {row.id: row for row in run.episodes(TRAIN)}
+        tally.affected += len(unfinished)
+        tally.wrong += [f"{name} (pool): {after[name].state}" for name in unfinished if after[name].state != "unscored"]
+
+
+async def rounds(folder: Path, count: int, seed: int) -> Tally:
+    """`count` rounds, the victims in turn."""
+    chance, tally = random.Random(seed), Tally()
+    pools: list[ObservedPool] = []
+
+    def make_pool(size: int) -> DesktopPool:
+        pools.append(ObservedPool(size))
+        return pools[-1]
+
+    async with staged(folder / "parts", EASY, AT_A_TIME, make_pool) as stage:
+        for number in range(2 * count):
+            done = tally.rounds.total()
+            if done == count:
+                break
+            victim = VICTIMS[done % len(VICTIMS)]
+            if victim == "pool":
+                await asyncio.to_thread(pool_round, folder / f"pool-{number}", chance, tally)
+            else:
+                await part_round(stage, pools[0], victim, number, chance, tally)
+    token, own_pid = runtime().token, os.getpid()
+    tally.orphans += len([pid for pid in processes.labelled(processes.OWNER_LABEL, token) if pid != own_pid])
+    return tally
+
+
+def report(tally: Tally, bars: Bars, wanted: int) -> None:
+    """Print the figures against their bars."""
+    print(", ".join(f"{count} x {victim}" for victim, count in tally.rounds.items()))
+    done = tally.rounds.total()
+    bars.check("rounds in which something was killed", done >= wanted, f"{done}", f">= {wanted}")
+    figure = f"{tally.orphans}, the slowest gone after {tally.slowest_s:.1f} s"
+    bars.check(f"orphans {GONE_WITHIN_S:.0f} s after a kill", tally.orphans == 0, figure, "0")
+    figure = f"{tally.affected} affected, {tally.late} judged before the kill, {len(tally.wrong)} otherwise than they must"
+    bars.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
+    bars.check("leases of killed pools fenced", not tally.unfenced, f"{tally.leases - tally.unfenced} of {tally.leases}", "all")
+    for line in tally.wrong[:10]:
+        print(f"  {line}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--own", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.own:
+        asyncio.run(own(options.own))
+        return
+    print_head()
+    bars, count = Bars(), 50 if options.full else len(VICTIMS)
+    with tempfile.TemporaryDirectory(prefix="deskhand-kills-") as folder:
+        tally = asyncio.run(rounds(Path(folder), count, options.seed))
+    report(tally, bars, count)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
