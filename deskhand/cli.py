@@ -147,7 +147,7 @@ def evaluate(folder: Path, /, *, config: Path | None = None, step: int | None = 
         run = story.start(settings, folder, f"deskhand eval --config {config}")
 
     async def main() -> str:
-        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops) as pool:
+        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops, folder) as pool:
             found = await story.evaluate_step(settings, run, pool, step, display)
         lines = [f"{name:24} {interval_text(rate)}" for name, rate in [("all families", found.success), *found.by_family.items()]]
         return "\n".join([*lines, f"{'first click on target':24} {interval_text(found.first_click)}"])

@@ -38,6 +38,14 @@ class DesktopSection(_Section):
     """Longest wait for a screen to settle."""
     spares: int = Field(default=1, ge=0)
     """Desktops that are started ahead."""
+    memory_mib: int = Field(default=4096, ge=64)
+    """What the guests of one desktop may use together; beyond it the desktop is ended."""
+    processes: int = Field(default=1024, ge=16)
+    """The same for processes and threads."""
+    disk_mib: int = Field(default=1024, ge=16)
+    """The same for the files of its home."""
+    expected_mib: float = Field(default=160.0, gt=0)
+    """What a desktop with its applications usually uses: more desktops than have room for that are refused."""
 
 
 class AgentSection(_Section):

@@ -23,9 +23,10 @@ from deskhand.rollout.evaluate import Report
 from deskhand.rollout.loop import Progress
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import Run
-from deskhand.workshop import desktops, evaluate_version, families_of, source_of, train
+from deskhand.workshop import LEASES, desktops, evaluate_version, families_of, source_of, train
 
 WATCH_S = 2.0
+BOOK = tuple(f"{LEASES}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
 class Display(Protocol):
@@ -75,7 +76,7 @@ def discard_if_empty(run: Run) -> bool:
     if run.episodes() or run.checkpoint() is not None:
         return False
     run.close()
-    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "lock", "log.jsonl", "metrics.jsonl"):
+    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "lock", "log.jsonl", "metrics.jsonl", *BOOK):
         (run.folder / name).unlink(missing_ok=True)
     for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):
         if folder.is_dir() and not any(folder.iterdir()):
@@ -119,7 +120,7 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
             first_update = False
 
     display.working("starting desktops and loading the policy")
-    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0)) as pool:
+    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder) as pool:
         last, before, after = run.checkpoint(), None, None
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)

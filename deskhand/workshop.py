@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from deskhand.actions import dialects
@@ -19,6 +20,8 @@ from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config import Config
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.walls import Limits
+from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf.engine import HfEngine
 from deskhand.errors import ConfigError
@@ -37,6 +40,8 @@ from deskhand.tasks.task import Task, seed_for
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
+LEASES = "leases.sqlite"
+"""The book of leases in a run's folder."""
 SEEDS_PER_RUN = 1_000_000
 """Training seeds of one `config.seed`; another `config.seed` meets other tasks."""
 
@@ -79,17 +84,21 @@ def held_out_tasks(config: Config) -> list[Task]:
 
 
 @asynccontextmanager
-async def desktops(config: Config, count: int) -> AsyncIterator[DesktopPool]:
-    """`count` embedded desktops at a time. Raises `ConfigError` or `InfrastructureError` when none starts."""
+async def desktops(config: Config, count: int, folder: Path | None = None) -> AsyncIterator[DesktopPool]:
+    """`count` embedded desktops at a time, their leases booked in the run's `folder`. Raises `ConfigError` or `InfrastructureError`
+    when none starts."""
     first = training_task(config)(0)
     desktop = config.desktop
 
+    limits = Limits(desktop.memory_mib, desktop.processes, desktop.disk_mib)
+
     def make() -> EmbeddedDesktop:
         isolation = None if desktop.isolation == "best" else desktop.isolation
-        return EmbeddedDesktop(isolation=isolation, quiet_ms=desktop.quiet_ms, cap_s=desktop.cap_s)
+        return EmbeddedDesktop(isolation=isolation, limits=limits, quiet_ms=desktop.quiet_ms, cap_s=desktop.cap_s)
 
     template = Template(first.template, first.width, first.height)
-    async with DesktopPool(count, template, spares=desktop.spares, make=make) as pool:
+    book = LeaseBook(folder / LEASES if folder is not None else None)
+    async with DesktopPool(count, template, spares=desktop.spares, make=make, book=book, expected_mib=desktop.expected_mib) as pool:
         yield pool
 
 

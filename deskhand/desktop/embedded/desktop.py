@@ -133,7 +133,6 @@ class EmbeddedDesktop:
                 if earlier is None:
                     raise DeliveryUnknown(f"action {action_id} failed before; it is not known whether it was performed")
                 return earlier
-            self._check_alive(session)
             self._done[action_id] = None
             while len(self._done) > REMEMBERED_ACTIONS:
                 self._done.popitem(last=False)
