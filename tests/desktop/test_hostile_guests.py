@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +32,15 @@ async def desktop(request):
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of this machine may read."""
+    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 async def failure_of(desktop, timeout_s: float = 10.0) -> str:
@@ -128,11 +140,10 @@ async def test_links_and_pipes_in_the_place_of_results_lead_nowhere(desktop, tmp
     assert not (tmp_path / "new").exists()
 
 
-async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(desktop, monkeypatch, tmp_path):
+async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(desktop, open_folder):
     bystander = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
-    secret = tmp_path / "secret"
+    secret = open_folder / "secret"
     secret.write_text("sk-of-the-host")
-    secret.chmod(0o644)
     try:
         server = desktop._session.x_server
         script = f"cat /proc/*/environ {secret} {server.folder}/screen/authority /proc/{bystander.pid}/cmdline /proc/*/mem"
