@@ -37,7 +37,7 @@ class DesktopPool:
 
     `template` is the state when nothing is asked for; `make` builds a desktop that is not started; `book` (closed with the pool)
     outlives the pool when it is a file. Raises `ConfigError` for wrong numbers, and for more desktops than the machine has room
-    for when each uses `expected_mib`.
+    for when each uses `expected_mib` (None: they run elsewhere, and this machine is not asked).
     """
 
     def __init__(
@@ -48,11 +48,12 @@ class DesktopPool:
         spares: int = 1,
         make: Callable[[], StagedDesktop] = EmbeddedDesktop,
         book: LeaseBook | None = None,
-        expected_mib: float = sizing.EXPECTED_MIB,
+        expected_mib: float | None = sizing.EXPECTED_MIB,
     ) -> None:
         if size < 1 or spares < 0:
             raise ConfigError(f"pool of {size} desktops with {spares} spares: size must be >= 1 and spares >= 0")
-        sizing.check(size + spares, expected_mib)
+        if expected_mib is not None:
+            sizing.check(size + spares, expected_mib)
         self.book = book or LeaseBook()
         self.size = size
         self.template = template or Template()

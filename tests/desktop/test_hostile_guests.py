@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,6 +25,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 SMALL = Template("plain", 256, 192)
 ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(memory_mib=96, processes=48, disk_mib=16, file_mib=8)
 
 
@@ -146,11 +149,16 @@ async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(d
     secret.write_text("sk-of-the-host")
     try:
         server = desktop._session.x_server
-        script = f"cat /proc/*/environ {secret} {server.folder}/screen/authority /proc/{bystander.pid}/cmdline /proc/*/mem"
+        other = EmbeddedDesktop(isolation=desktop.isolation)
+        await other.reset(SMALL)
+        keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
+        script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
         _, output, _ = await shell(desktop, f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'")
         assert "sk-of-the-host" not in output
         assert "DESKHAND_LEASE" in output  # it does read its own
-        assert server.cookie not in output.encode("latin-1", "replace")
+        for name in keys.split():
+            assert (await desktop.run(["cat", name])).returncode != 0 or name == str(server.authority)
+        await other.close()
         assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
     finally:
         bystander.kill()
@@ -250,6 +258,21 @@ async def test_some_of_the_network_without_namespaces_is_refused():
     with pytest.raises(ConfigError, match="namespaces"):
         await desktop.reset(Template("plain", 256, 192, network=("example.org",)))
     await desktop.close()
+
+
+@pytest.mark.skipif(not walls.own_uids(), reason="only root can give guests users of their own")
+def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
+    first, second = walls.GuestUser(), walls.GuestUser()
+    program = "from deskhand.desktop.embedded.walls import GuestUser; print(GuestUser().uid)"
+    elsewhere = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT).stdout)
+    assert len({first.uid, second.uid, elsewhere, walls.server_uid()}) == 4
+    taken = first.uid
+    first.close()
+    third = walls.GuestUser()
+    assert third.uid is not None
+    assert third.uid <= (taken or 0)
+    second.close()
+    third.close()
 
 
 def test_what_the_plain_level_lacks_is_named(monkeypatch):

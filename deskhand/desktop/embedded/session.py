@@ -35,6 +35,7 @@ class Session:
         self.look = theme.theme(template.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
+        self._user = walls.GuestUser()
         self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
         limits = limits or Limits()
         walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
@@ -63,7 +64,7 @@ class Session:
         with x_errors("preparing the screen"):
             self._paint_root()
         binds = [self.x_server.socket_path, self.x_server.authority]
-        uid = walls.guest_uid(self.x_server.number)
+        uid = self._user.uid
         walls.give(self.x_server.authority, uid)
         if self.template.network and isolation != "namespaces":
             raise ConfigError("destinations in the network need isolation 'namespaces'; leave the template's network empty")
@@ -154,5 +155,6 @@ class Session:
         for part in reversed(self._parts):
             part.stop() if isinstance(part, XServer) else part.close()
         self._parts.clear()
+        self._user.close()
         walls.unbound_folders(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -7,30 +7,36 @@ force can be asked for.
   of its own when this is root); no sockets but local ones (seccomp).
 - Both: rlimits for each process, the guard (`guard.py`) for all together, and as root a file system of limited size.
 
-What of the plain level the machine cannot give is named by `weaknesses`. As root, guests run under a user id of their own
-(`FIRST_UID` + number of the display), which owns nothing but the desktop's home.
+What of the plain level the machine cannot give is named by `weaknesses`. As root, guests run under a user id that no other
+desktop has at the time, and that owns nothing but the desktop's home.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from deskhand.desktop.embedded import confine
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, InfrastructureError
 
 Isolation = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
 FIRST_UID = 20_000
+MOST_UIDS = 4096
+_USERS = "/dev/shm/deskhand-users"
+"""Each byte of it that is locked is a user id that is taken."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
@@ -67,7 +73,7 @@ def available_isolation() -> tuple[Isolation, str]:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
     command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(as_user(guest_uid(0), command), capture_output=True, text=True, check=False)
+    probe = subprocess.run(as_user(FIRST_UID if own_uids() else None, command), capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
@@ -101,9 +107,28 @@ def own_uids() -> bool:
     return subprocess.run(as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
 
 
-def guest_uid(number: int) -> int | None:
-    """The user id of the desktop whose X server has this display number; None when guests run as this user."""
-    return FIRST_UID + number if own_uids() else None
+class GuestUser:
+    """`uid` is that of one desktop's guests, and of no other desktop on this machine until `close`; None: they run as this user."""
+
+    def __init__(self) -> None:
+        self.uid: int | None = None
+        self._file: int | None = None
+        if not own_uids():
+            return
+        self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for number in range(MOST_UIDS):
+            with suppress(BlockingIOError, PermissionError):
+                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+                self.uid = FIRST_UID + number
+                return
+        self.close()
+        raise InfrastructureError(f"{MOST_UIDS} desktops run on this machine already")
+
+    def close(self) -> None:
+        """Another desktop may have the user id from now on. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def server_uid() -> int | None:
@@ -148,11 +173,12 @@ def end_user(uid: int | None) -> None:
 
 
 def give(folder: Path, uid: int | None) -> None:
-    """Make a folder and all in it the guest's own. Must be called before any guest runs."""
+    """Make a file, or a folder and all in it, the guest's own. Must be called before any guest runs."""
     if uid is None:
         return
+    os.chown(folder, uid, uid, follow_symlinks=False)
     for base, folders, files in os.walk(folder):
-        for name in (".", *folders, *files):
+        for name in (*folders, *files):
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
 
 

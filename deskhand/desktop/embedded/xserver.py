@@ -65,6 +65,7 @@ class XServer:
         self.name = f":{self.number}"
         self.socket_path = socket_path(self.number)
         self.authority = folder / "authority"
+        self.authority.touch(mode=0o600)
         self.authority.write_bytes(authority_record(self.cookie))
 
     def _read_number(self, reader: int) -> int:

@@ -1,0 +1,74 @@
+"""A desktop that lost a part says so: what is seen on it afterwards is worth nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from deskhand.actions.ops import Done, Key
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded import processes
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.walls import available_isolation
+from deskhand.errors import InfrastructureError
+
+SMALL = Template("plain", 320, 240)
+ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+
+
+@pytest.fixture(params=ISOLATIONS)
+async def desktop(request):
+    desktop = EmbeddedDesktop(isolation=request.param)
+    await desktop.reset(SMALL)
+    await desktop.launch(["l3afpad"])
+    await desktop.wait_window("l3afpad")
+    yield desktop
+    await desktop.close()
+
+
+async def failure_of(desktop) -> str:
+    for _ in range(100):
+        try:
+            await desktop.windows()
+        except InfrastructureError as error:
+            return str(error)
+        await asyncio.sleep(0.02)
+    return "none"
+
+
+@pytest.mark.parametrize("part", ["x server", "window manager", "applications"])
+async def test_a_part_that_is_killed_fails_every_later_call_until_the_next_reset(desktop, part):
+    (pid,) = desktop.parts()[part]
+    processes.kill(pid)
+    wanted = {"x server": "its X server has ended|openbox has ended", "window manager": "openbox has ended"}
+    assert any(reason in await failure_of(desktop) for reason in wanted.get(part, "l3afpad was ended by SIGKILL").split("|"))
+    for call in (
+        desktop.observe(),
+        desktop.perform([Done()], action_id="after"),
+        desktop.pull(".bashrc"),
+        desktop.push("x", b""),
+        desktop.run(["true"]),
+        desktop.listdir("."),
+    ):
+        with pytest.raises(InfrastructureError):
+            await call
+    await desktop.reset(SMALL)
+    await desktop.observe()
+
+
+async def test_a_program_that_ends_as_programs_do_is_no_failure(desktop):
+    await desktop.perform([Key(("alt", "f4"))], action_id="close")
+    await desktop.launch(["sh", "-c", "exit 3"])
+    await desktop.launch(["sh", "-c", "kill -TERM $$"])
+    await desktop.run(["sh", "-c", "kill -KILL $$"])
+    await desktop.run(["sleep", "9"], timeout_s=0.1)
+    await asyncio.sleep(0.2)
+    assert await desktop.windows() == []
+    await desktop.observe()
+
+
+async def test_a_program_that_crashes_by_itself_fails_the_desktop(desktop):
+    await desktop.launch(["sh", "-c", f"kill -{signal.SIGSEGV.value} $$"])
+    assert "sh was ended by SIGSEGV" in await failure_of(desktop)
