@@ -61,8 +61,9 @@ def destination(text: str) -> Destination:
 def environment() -> dict[str, str]:
     """What tells the guest's programs of the gate."""
     address = f"http://127.0.0.1:{PORT}"
-    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-    return dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+    inside = "localhost,127.0.0.1,::1"
+    told = {"http_proxy": address, "https_proxy": address, "no_proxy": inside}
+    return told | {name.upper(): value for name, value in told.items()}
 
 
 class Gate:
