@@ -33,7 +33,7 @@ def x_errors(doing: str) -> Iterator[None]:
     """Turns every X failure into an `InfrastructureError` that says what was being done."""
     try:
         yield
-    except (xcffib.ConnectionException, xcffib.ProtocolException, OSError, struct.error) as error:
+    except (xcffib.XcffibException, OSError, struct.error) as error:
         raise InfrastructureError(f"the X server failed while {doing}: {type(error).__name__} {error}") from error
 
 

@@ -25,7 +25,7 @@ def list_windows(connection: Connection) -> list[Window]:
     for identity in identities:
         try:
             windows.append(_describe(connection, identity))
-        except xcffib.ProtocolException:
+        except xcffib.Error:
             continue
     return windows
 
@@ -93,7 +93,7 @@ def place(
     while True:
         try:
             current = _describe(connection, window.id)
-        except xcffib.ProtocolException as error:
+        except xcffib.Error as error:
             raise InfrastructureError(f"window '{window.title}' went away while it was placed") from error
         now = time.monotonic()
         if (current.x, current.y, current.width, current.height) == (x, y, width, height):
