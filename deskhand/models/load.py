@@ -154,6 +154,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     from transformers.utils import logging as transformers_logging
 
     from deskhand.models.patches import embed_patches_by_product
+    from deskhand.models.products import use_onednn
 
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
@@ -178,6 +179,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
         raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
     embed_patches_by_product(model)
+    use_onednn(model)
     return model.to(device).eval()
 
 

@@ -10,12 +10,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from deskhand.models.products import prefers_onednn, product
+
 
 class PatchProjection(nn.Conv3d):
     """A `Conv3d` over inputs [patches, channels, t, h, w] that are each as large as the kernel."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.linear(input.flatten(1), self.weight.flatten(1), self.bias)[:, :, None, None, None]
+        multiply = product if prefers_onednn() else nn.functional.linear
+        return multiply(input.flatten(1), self.weight.flatten(1), self.bias)[:, :, None, None, None]
 
 
 def embed_patches_by_product(model: Any) -> None:

@@ -25,6 +25,7 @@ import torch
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.models.patches import embed_patches_by_product
+from deskhand.models.products import use_onednn
 from deskhand.models.tiny import architecture, scenes, warm_start
 from deskhand.models.tiny.team import Team, run_team
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -166,6 +167,7 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
     if index:
         model.load_state_dict(torch.load(work / f"{plan.stages[index - 1].name}.pt"))
     embed_patches_by_product(model)
+    use_onednn(model)
     rng, common = random.Random(f"{plan.seed}:{stage.name}:{team.rank}"), random.Random(f"{plan.seed}:{stage.name}")
     screens: list[scenes.Scene] = pickle.loads((work / "scenes.pickle").read_bytes())
     played: list[scenes.Demonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
