@@ -42,8 +42,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (gradient,) = gradients
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         input, weight = ctx.saved_tensors
         wants_input, wants_weight, wants_bias = ctx.needs_input_grad
         gradient_MN, input_MK = gradient.reshape(-1, gradient.shape[-1]), input.reshape(-1, input.shape[-1])
