@@ -95,3 +95,8 @@ def test_an_end_is_a_reply_of_its_own():
 
 def test_waiting_within_code_imports_what_it_needs():
     assert DIALECT.emit([Wait(2)], VIEW) == "```decision\nCOMMAND\n```\n```python\nimport time\ntime.sleep(2)\n```"
+
+
+def test_the_signs_between_keys_are_keys_too():
+    for keys in (("-", "a"), ("ctrl", "-"), ("ctrl", "+"), ("+", "-"), ("-",), ("+",)):
+        assert DIALECT.parse(DIALECT.emit([Key(keys)], VIEW), VIEW) == [Key(keys)]

@@ -50,6 +50,10 @@ def choice(names: Mapping[Any, Any], mark: str = "'") -> Kind:
     return Kind(read, write)
 
 
+_SIGNS = {"+": "plus", "-": "minus"}
+"""How the keys are named that stand between keys."""
+
+
 def keys_joined(separators: str, mark: str = "'") -> Kind:
     """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first is written."""
 
@@ -64,7 +68,7 @@ def keys_joined(separators: str, mark: str = "'") -> Kind:
     def write(keys: Any) -> str:
         names = [check_key(key) for key in keys]
         if len(names) > 1:
-            names = ["plus" if name == "+" else name for name in names]
+            names = [_SIGNS[name] if name in separators else name for name in names]
         return quoted(separators[0].join(names), mark)
 
     return Kind(read, write)
