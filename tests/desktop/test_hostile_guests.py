@@ -20,6 +20,7 @@ import pytest
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded import processes, walls
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.session import OWN_DISK_MIB
 from deskhand.desktop.embedded.walls import Limits, available_isolation
 from deskhand.errors import ConfigError, InfrastructureError
 
@@ -83,7 +84,8 @@ async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
 
 
 async def test_memory_beyond_the_bound_ends_the_desktop_and_says_so(desktop):
-    assert (await shell(desktop, "head -c 200m /dev/zero | tail | wc -c"))[1] != "209715200\n"  # one process alone
+    with suppress(InfrastructureError):  # the kernel ends the one process that wants it all, or the guard has seen it already
+        assert (await shell(desktop, "head -c 200m /dev/zero | tail | wc -c"))[1] != "209715200\n"
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
             await desktop.launch(["sh", "-c", "(head -c 50m /dev/zero; sleep 9) | tail -n 1 >/dev/null"])
@@ -93,12 +95,14 @@ async def test_memory_beyond_the_bound_ends_the_desktop_and_says_so(desktop):
 async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
     code, _, _ = await shell(desktop, "dd if=/dev/zero of=large bs=1M count=12")
     assert code != 0  # one file
-    await shell(desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; done")
+    with suppress(InfrastructureError):  # beyond its bound, the desktop may have been ended
+        await shell(desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done")
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
-    if used > LIMITS.disk_mib * 2**20 * 4:
+    assert used < (LIMITS.disk_mib + OWN_DISK_MIB + 8) * 2**20
+    if not desktop._session._disk_is_bounded:
         assert "its home holds more than 16 MiB" in await failure_of(desktop)
-    assert used < 72 * 2**20
+        return
     written = await shell(desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1")
     assert int(written[1] or 0) <= LIMITS.disk_mib
 

@@ -10,47 +10,67 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.desktop.embedded.box import Box
 from deskhand.desktop.embedded.walls import Limits
 
 PERIOD_S = 0.25
-DISK_EVERY = 4
-"""Looking at the disk costs more, so it is done every fourth time."""
+DISK_SHARE = 0.02
+"""Of a processor, for looking at the files of one desktop: the more there are, the less often."""
 LARGEST_HOME = 200_000
 """Files and folders; a home with more is beyond its bounds, whatever their size."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 
-_watched: weakref.WeakKeyDictionary[Box, Limits] = weakref.WeakKeyDictionary()
+
+@dataclass
+class _Watched:
+    limits: Limits
+    disk: bool
+    due_at: float = 0.0
+    """When its files are to be looked at again."""
+
+
+_watched: weakref.WeakKeyDictionary[Box, _Watched] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def watch(box: Box, limits: Limits) -> None:
-    """Look after a box until it ends."""
+def watch(box: Box, limits: Limits, disk: bool) -> None:
+    """Look after a box until it ends; `disk`: also after its home, which nothing else bounds."""
     global _thread
     with _lock:
-        _watched[box] = limits
+        _watched[box] = _Watched(limits, disk)
         if _thread is None or not _thread.is_alive():
             _thread = threading.Thread(target=_look, name="deskhand-guard", daemon=True)
             _thread.start()
 
 
 def _look() -> None:
-    rounds, pause = 0, threading.Event()
+    pause = threading.Event()
     while not pause.wait(PERIOD_S):
-        rounds += 1
         with _lock:
             boxes = list(_watched.items())
-        for box, limits in boxes:
+        for box, watched in boxes:
             if not box.alive():
                 with _lock:
                     _watched.pop(box, None)
-            elif reason := excess(box.pids(), box.home if rounds % DISK_EVERY == 0 else None, limits):
+            elif reason := _excess_of(box, watched):
                 box.end_because(reason)
+
+
+def _excess_of(box: Box, watched: _Watched) -> str | None:
+    began = time.monotonic()
+    looks_at_disk = watched.disk and began >= watched.due_at
+    reason = excess(box.pids(), box.home if looks_at_disk else None, watched.limits)
+    if looks_at_disk:
+        ended = time.monotonic()
+        watched.due_at = ended + (ended - began) / DISK_SHARE
+    return reason
 
 
 def excess(pids: list[int], home: Path | None, limits: Limits) -> str | None:

@@ -38,7 +38,7 @@ class Session:
         self._user = walls.GuestUser()
         self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
         limits = limits or Limits()
-        walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
+        self._disk_is_bounded = walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
         self._parts: list[XServer | Box | Connection | Framebuffer | gate.Gate] = []
         try:
             self._start(label, owner.token, isolation, limits)
@@ -71,7 +71,7 @@ class Session:
         allowed = [gate.destination(text) for text in self.template.network]
         self.box = Box(self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits)
         self._parts.append(self.box)
-        guard.watch(self.box, limits)
+        guard.watch(self.box, limits, disk=not self._disk_is_bounded)
         if allowed:
             self._parts.append(gate.Gate(netns.listener(self.box.first_pid(), gate.PORT, uid), allowed))
         self.home = Home(home_folder, self.box.guest_home, uid)
