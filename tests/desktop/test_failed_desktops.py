@@ -83,3 +83,12 @@ async def test_a_window_that_goes_away_while_it_is_asked_about_is_left_out(deskt
     gone = connection.x.generate_id()
     with pytest.raises(InfrastructureError, match="placing"), x_errors("placing"):
         windows._describe(connection, gone)
+
+
+async def test_where_programs_may_be_killed_a_crash_is_no_failure():
+    desktop = EmbeddedDesktop(crashes_fail=False)
+    await desktop.reset(SMALL)
+    await desktop.launch(["sh", "-c", "sleep 0.1; kill -KILL $$"])
+    await asyncio.sleep(0.4)
+    await desktop.observe()
+    await desktop.close()

@@ -63,6 +63,8 @@ class Box:
         self.home = home
         self.launched: list[int] = []
         """Host process ids of the programs that were started, in this order; some may have ended."""
+        self.crashes_fail = True
+        """Whether a program that was launched may not crash."""
         self.failure: str | None = None
         """Why the desktop is no longer what it was; set once."""
         self._label = label
@@ -123,10 +125,10 @@ class Box:
             self._changed.notify_all()
 
     def _judge_end(self, job: _Job) -> None:
-        """A program that is needed may not end, and one that set-up launched may not crash."""
+        """A program that is needed may not end, and one that was launched may not crash."""
         if job.needed:
             self._fail(f"{job.program} has ended")
-        elif job.program and job.returncode in _CRASHES:
+        elif self.crashes_fail and job.program and job.returncode in _CRASHES:
             self._fail(f"{job.program} was ended by {signal.Signals(job.returncode - 128).name}")
 
     def _fail(self, reason: str) -> None:

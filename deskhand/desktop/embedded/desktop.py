@@ -31,6 +31,7 @@ ANSWER_MARGIN_S = 5.0
 class EmbeddedDesktop:
     """Fulfils `StagedDesktop`. `quiet_ms` without change is a settled screen, `cap_s` the longest wait for one.
 
+    `crashes_fail` False: programs may be killed, as some tasks ask for; otherwise a crash of one that was launched is an outage.
     `isolation` None takes the best that the machine allows; asking for "namespaces" where there are none is a `ConfigError`.
     """
 
@@ -40,11 +41,13 @@ class EmbeddedDesktop:
         label: str | None = None,
         isolation: Isolation | None = None,
         limits: Limits | None = None,
+        crashes_fail: bool = True,
         quiet_ms: float = 60.0,
         cap_s: float = 2.0,
     ) -> None:
         self._wanted_isolation: Isolation | None = isolation
         self._limits = limits or Limits()
+        self._crashes_fail = crashes_fail
         self.label = label or secrets.token_hex(6)
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
@@ -112,6 +115,7 @@ class EmbeddedDesktop:
             if self.isolation == "namespaces" != available:
                 raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
             self._session = Session(self.label, template, self.isolation, self._limits)
+            self._session.box.crashes_fail = self._crashes_fail
             self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
             with x_errors("starting"):
                 return self._performer.first_frame()
