@@ -1,8 +1,8 @@
 """Key names. Invariant: every key has one canonical lower-case name, and a name that is not known is an `AgentError`.
 
 Canonical names: `ctrl`, `shift`, `alt`, `super`, `enter`, `esc`, `tab`, `backspace`, `delete`, arrows, `home`, `end`, `pageup`,
-`pagedown`, `insert`, `space`, `capslock`, `f1`..`f24`, a few more, and every single character (case kept: "A" is the
-character, "ctrl" a name). Keysyms are those of the X protocol, appendix A ("Keysym encoding").
+`pagedown`, `insert`, `space`, `capslock`, `f1`..`f24`, a few more, dead keys (`DEAD_KEYS`), and every single character (case kept:
+"A" is the character, "ctrl" a name). Keysyms are those of the X protocol, appendix A ("Keysym encoding").
 """
 
 from __future__ import annotations
@@ -53,6 +53,16 @@ _NAMED: dict[str, int] = {
     "numdivide": 0xFFAF,
     "numenter": 0xFF8D,
 }
+
+DEAD_KEYS = {
+    f"dead{accent}": 0xFE50 + index
+    for index, accent in enumerate(
+        ("grave", "acute", "circumflex", "tilde", "macron", "breve", "abovedot", "diaeresis", "abovering", "doubleacute", "caron",
+         "cedilla", "ogonek")
+    )
+}  # fmt: skip
+"""Keys that wait for the letter that gets their accent, as some keyboards have them ("dead_acute" and e make é). Text never needs
+them: every character is typed as itself."""
 
 _ALIASES: dict[str, str] = {
     "control": "ctrl",
@@ -186,7 +196,7 @@ def canonical(name: str) -> str:
         raise AgentError(f"unknown key {name!r}; use a name such as 'enter' or one printable character")
     folded = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
     folded = _ALIASES.get(folded, folded)
-    if folded in _NAMED or len(folded) == 1:
+    if folded in _NAMED or folded in DEAD_KEYS or len(folded) == 1:
         return folded
     raise AgentError(f"unknown key {name!r}; use a name such as 'ctrl', 'enter' or 'pagedown', or one character")
 
@@ -194,7 +204,7 @@ def canonical(name: str) -> str:
 def keysym(name: str) -> int:
     """The X keysym of a key name (canonical or alias). Raises `AgentError` when it names no key."""
     key = canonical(name)
-    return _NAMED[key] if key in _NAMED else character_keysym(key)
+    return _NAMED.get(key) or DEAD_KEYS.get(key) or character_keysym(key)
 
 
 def character_keysym(character: str) -> int:

@@ -61,3 +61,12 @@ def test_every_character_has_a_keysym_that_stands_for_it(character):
 def test_control_characters_cannot_be_typed(character):
     with pytest.raises(AgentError):
         keys.character_keysym(character)
+
+
+@pytest.mark.parametrize("name", sorted(keys.DEAD_KEYS))
+def test_dead_keys_are_known_by_their_x_names_and_offered_by_nobody(name):
+    XK.load_keysym_group("xkb")
+    x_name = f"dead_{name.removeprefix('dead')}"
+    assert keys.canonical(x_name) == name
+    assert keys.keysym(x_name) == XK.string_to_keysym(x_name)
+    assert name not in keys.NAMES

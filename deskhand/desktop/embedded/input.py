@@ -38,10 +38,11 @@ class Hand:
         self._connection = connection
         self._settle = settle
         self._drained = drained
-        self._position = connection.pointer()
-        self._last_click = (0.0, self._position)
+        self.position = connection.pointer()
+        self._last_click = (0.0, self.position)
         self._unseen_click = False
         self._keys: dict[int, tuple[int, bool]] = {}
+        self._down: set[int] = set()
         setup = connection.setup
         first, count = setup.min_keycode, setup.max_keycode - setup.min_keycode + 1
         reply = connection.core.GetKeyboardMapping(first, count).reply()
@@ -63,6 +64,10 @@ class Hand:
         connection.core.ChangeKeyboardControl(KB.AutoRepeatMode, no_repeat)
 
     def _fake(self, kind: int, detail: int, x: int = 0, y: int = 0) -> None:
+        if kind == _KEY_PRESS:
+            self._down.add(detail)
+        elif kind == _KEY_RELEASE:
+            self._down.discard(detail)
         self._connection.test.FakeInput(kind, detail, 0, self._connection.root if kind == _MOTION else 0, x, y, 0)
 
     def _code(self, symbol: int) -> tuple[int, bool]:
@@ -73,13 +78,17 @@ class Hand:
         return code, shifted
 
     def _provide(self, symbols: Iterable[int]) -> None:
-        """Give symbols that have no key a spare one each (the longest unused), and let the guests take note."""
-        missing = [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._keys]
+        """Give symbols that have no key a spare one each (the longest unused, none that is held), and let guests take note."""
+        symbols = list(dict.fromkeys(symbols))
+        missing = [symbol for symbol in symbols if symbol not in self._keys]
         if not missing:
             return
+        for symbol in symbols:  # those that have a spare key already need it now: it is not for the others to take
+            if symbol in self._keys:
+                self._code(symbol)
         self._flush()
         self._drained()
-        codes = sorted(itertools.islice(self._spare, len(missing)))
+        codes = sorted(itertools.islice((code for code in self._spare if code not in self._down), len(missing)))
         for code, symbol in zip(codes, missing, strict=True):
             self._keys.pop(self._spare[code], None)
             self._spare[code] = symbol
@@ -97,7 +106,7 @@ class Hand:
 
     def move(self, x: int, y: int) -> None:
         self._fake(_MOTION, 0, x, y)
-        self._position = (x, y)
+        self.position = (x, y)
 
     def press(self, button: str) -> None:
         self._fake(_BUTTON_PRESS, BUTTONS[button])
@@ -117,7 +126,7 @@ class Hand:
             self.press(button)
             self.release(button)
         self._let_go(held)
-        self._last_click = (time.monotonic(), self._position)
+        self._last_click = (time.monotonic(), self.position)
         self._unseen_click = True
 
     def guests_caught_up(self) -> None:
@@ -132,7 +141,7 @@ class Hand:
         Toolkits take a press for the third when it comes within twice the double-click time of the first.
         """
         at_s, place = self._last_click
-        near = all(abs(old - new) <= _SAME_PLACE_PX for old, new in zip(place, self._position, strict=True))
+        near = all(abs(old - new) <= _SAME_PLACE_PX for old, new in zip(place, self.position, strict=True))
         remaining = at_s + DOUBLE_CLICK_MS / 1000 * min(count, 2) + _CLICK_MARGIN_S - time.monotonic()
         if near and remaining > 0:
             self._flush()
@@ -169,11 +178,12 @@ class Hand:
     def type(self, text: str) -> None:
         """Keys for `text`, in runs that need no more symbols than there are spare keys."""
         symbols = [character_keysym(character) for character in text]
+        free = len(self._spare) - len(self._down.intersection(self._spare))
         while symbols:
             run, needed = 0, set()
             for symbol in symbols:
                 needed.add(symbol)
-                if len(needed) > len(self._spare):
+                if len(needed) > free:
                     break
                 run += 1
             self._provide(symbols[:run])
