@@ -181,7 +181,7 @@ def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, 
     )
     deadline = time.monotonic() + 90
     frames = tmp_path / "run" / "frames"
-    while not list(frames.glob("*/*.png")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(frames.glob("*/*.zst")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
     assert any(child.name() == "Xvfb" for child in family), process.communicate(timeout=5)

@@ -77,7 +77,7 @@ class Transcript:
 
 
 AfterStep = Callable[[Step, Frame], Awaitable[None]]
-KeepFrame = Callable[[str, bytes], Awaitable[None]]
+KeepFrame = Callable[[Frame], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class DesktopAgent:
         """Work until the model ends the task or the budget does.
 
         `frame` is the screen to start from (None: it is observed); `max_steps` overrides the config's; `after_step` is awaited
-        after each performed step with the screen that followed; `keep_frame` gets every screen as (sha256 of its pixels, PNG
-        bytes). Raises `InfrastructureError` when the desktop or the model's endpoint fails.
+        after each performed step with the screen that followed; `keep_frame` gets every screen that the model is shown.
+        Raises `InfrastructureError` when the desktop or the model's endpoint fails.
         """
         config, name = self.config, uuid.uuid4().hex
         frame = frame or await desktop.observe()
@@ -235,19 +235,18 @@ def noise(frame: Frame, seed: str) -> Frame:
     """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the screen."""
     pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
     pixels.flags.writeable = False
-    return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest())
+    return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest(), under_cursor=None)
 
 
 async def _encode(frame: Frame, keep_frame: KeepFrame | None) -> tuple[str, str]:
     """The frame's name and its data URI; hashing and encoding run off the event loop."""
 
-    def encode() -> tuple[str, bytes, str]:
-        png = frame.png()
-        return frame.sha256, png, image_url(png)
+    def encode() -> tuple[str, str]:
+        return frame.sha256, image_url(frame.png())
 
-    sha256, png, url = await asyncio.to_thread(encode)
+    sha256, url = await asyncio.to_thread(encode)
     if keep_frame is not None:
-        await keep_frame(sha256, png)
+        await keep_frame(frame)
     return sha256, url
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import openai
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop, Template
+from deskhand.desktop.base import Desktop, Frame, Template
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
@@ -92,9 +92,9 @@ class Runner:
             raise ConfigError("a scripted policy needs the scripted engine's `playing`")
         return self._playing(self._script(task, desktop))
 
-    async def _keep(self, sha256: str, png: bytes) -> None:
+    async def _keep(self, frame: Frame) -> None:
         if self.frames is not None:
-            await asyncio.to_thread(self.frames.put, sha256, png)
+            await asyncio.to_thread(lambda frames: frames.put(frame.sha256, frame.rgb()), self.frames)
 
     async def close(self) -> None:
         """Idempotent."""

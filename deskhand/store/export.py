@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.store.frames import Frames
+from deskhand.store.pictures import Pictures
 from deskhand.store.run import EpisodeRow, Run
 
 FORMAT = 1
@@ -42,7 +42,7 @@ def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "tensors").mkdir(parents=True)
-    frames, count = Frames(partial / "frames"), 0
+    frames, count = Pictures(partial / "frames"), 0
     with (partial / "episodes.jsonl").open("w", encoding="utf-8") as file:
         for row in run.episodes(purpose):
             if row.finished_at is None or row.state == "in_flight":
@@ -102,6 +102,6 @@ def exported_episodes(folder: Path) -> Iterator[tuple[EpisodeRow, dict[str, Any]
             yield EpisodeRow(**entry), record, tensors
 
 
-def exported_frames(folder: Path) -> Frames:
+def exported_frames(folder: Path) -> Pictures:
     """The screens of an export."""
-    return Frames(Path(folder) / "frames")
+    return Pictures(Path(folder) / "frames")

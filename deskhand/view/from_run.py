@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,7 +176,7 @@ def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenT
 
 def step_view(step: Step, graph: CallGraph, run: Run, token_text: TokenText | None) -> EpisodeStepView:
     """One model call with its tokens, and marks where its ops act on the screen that it saw."""
-    size = png_size(run, step.frame_sha256)
+    size = run.frames.size(step.frame_sha256)
     return EpisodeStepView(
         frame=step.frame_sha256,
         text=step.text,
@@ -210,16 +209,6 @@ def marks_of(op: Op, size: tuple[int, int]) -> Iterable[MarkView]:
         return
     if places:
         yield MarkView(type(op).__name__.lower(), places)
-
-
-def png_size(run: Run, name: str) -> tuple[int, int] | None:
-    """(width, height) of a stored screen, from its header; None when it is not kept."""
-    try:
-        with run.frames.path(name).open("rb") as file:
-            header = file.read(24)
-    except OSError:
-        return None
-    return struct.unpack(">II", header[16:24]) if header[:8] == b"\x89PNG\r\n\x1a\n" and len(header) == 24 else None
 
 
 def open_run(folder: Path) -> Run:

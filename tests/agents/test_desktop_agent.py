@@ -59,8 +59,8 @@ async def test_it_looks_asks_does_and_ends_at_done():
     kept: dict[str, bytes] = {}
     seen: list[int] = []
 
-    async def keep_frame(sha256, png):
-        kept[sha256] = png
+    async def keep_frame(frame):
+        kept[frame.sha256] = frame.png()
 
     async def after_step(step, frame):
         seen.append(step.index)
@@ -90,8 +90,8 @@ def pixels_shown(endpoint: Endpoint) -> list[np.ndarray]:
 async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
     kept: dict[str, bytes] = {}
 
-    async def keep_frame(sha256, png):
-        kept[sha256] = png
+    async def keep_frame(frame):
+        kept[frame.sha256] = frame.png()
 
     replies = [BLUE, '{"op":"done"}']
     transcript, endpoint, desktop = await solve(replies, config=AgentConfig(blind=True), keep_frame=keep_frame)

@@ -19,8 +19,8 @@ def run(tmp_path):
     names = {}
     with Run.create(tmp_path / "run", {"model": "tiny"}) as made:
         for letter, seed in (("d", 1), ("e", 2), ("f", 3), ("a1", 4), ("a2", 5), ("a3", 6)):
-            names[letter], png, _ = screen(seed)
-            made.frames.put(names[letter], png)
+            names[letter], pixels = screen(seed)
+            made.frames.put(names[letter], pixels)
         for name in ("one", "two", "killed"):
             made.start_episode(EpisodeRow(name, TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time()))
             if name == "killed":
@@ -57,7 +57,7 @@ def test_an_export_is_loaded_back_equal(run, tmp_path):
 
 
 def test_an_export_that_fails_leaves_nothing_that_looks_whole(run, tmp_path):
-    next(run.frames.folder.glob("??/*.png")).unlink()
+    next(run.frames.folder.glob("??/*.zst")).unlink()
     with pytest.raises(InfrastructureError, match="missing"):
         export_run(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

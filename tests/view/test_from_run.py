@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import results
-from PIL import Image
 
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
@@ -31,9 +30,7 @@ def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
 
 def stored(tmp_path: Path) -> Run:
     run = Run.create(tmp_path / "run", {"title": "A run", "facts": {"model": "tiny"}, "config": {}})
-    buffer = io.BytesIO()
-    Image.new("RGB", (200, 100), (1, 2, 3)).save(buffer, "PNG")
-    run.frames.put("f" * 64, buffer.getvalue())
+    run.frames.put("f" * 64, np.full((100, 200, 3), (1, 2, 3), np.uint8))
     for index in range(4):
         reward = float(index == 0)
         keep(run, results.result(reward, episode_id=f"b{index}", task_id=f"t{index}", version=0, version_max=0), "version-0")
