@@ -34,7 +34,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """All findings, in the order in which they are mended best."""
-    return [*_python(), *_debian(), *_machine(), *_isolation(), *_training()]
+    return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training()]
 
 
 def lines_of(findings: list[Finding]) -> Iterator[str]:
@@ -145,6 +145,26 @@ def _isolation() -> Iterator[Finding]:
         "; until then run only tasks you trust" if missing else " for a network and places of their own"
     )
     yield Finding("isolation", False, found, mend, needed=False)
+
+
+def _homes() -> Iterator[Finding]:
+    if importlib.util.find_spec("xcffib") is None:
+        return
+    from deskhand.desktop.embedded.homes import available_method
+    from deskhand.desktop.embedded.runtime import tmpfs
+    from deskhand.errors import ConfigError
+
+    try:
+        method, reason = available_method(tmpfs())
+    except ConfigError as error:
+        method, reason = "none", str(error)
+    how = {
+        "overlay": "laid over a template (overlay)",
+        "reflink": "cloned from a template (reflink)",
+        "copy": "copied from a template",
+    }
+    found = how.get(method, "cannot be made") + ("" if method == "overlay" else f": {reason}")
+    yield Finding("homes", method != "none", found, "give /dev/shm room", needed=False)
 
 
 def _training() -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -32,16 +32,32 @@ class Frame:
     settled_ms: float
     """Milliseconds from the last input until the screen was quiet."""
     settle_reason: str
-    """"quiet", "cap" (still moving when the budget ended), or "none" (no settle was asked for)."""
+    """"quiet", "moving" (quiet but for small places that change by themselves, such as a caret, a clock or a spinner), "cap" (still
+    changing when the budget ended), or "none" (no settle was asked for)."""
     changed_bbox: tuple[int, int, int, int] | None
     """(left, top, right, bottom), half-open, that changed since the frame before; None when nothing did."""
     cursor: tuple[int, int]
+    """Where the pointer is; its picture is in the pixels."""
+    moving: tuple[tuple[int, int, int, int], ...] = ()
+    """Boxes of the small places that change by themselves; a change inside them is no sign that an action did anything."""
+    under_cursor: tuple[int, int, np.ndarray] | None = None
+    """(left, top, `uint8[h, w, 4]`): the pixels that the pointer covers; None when it is not in the picture."""
     size: tuple[int, int] = field(init=False)
     """(width, height) in pixels."""
 
     def __post_init__(self) -> None:
         height, width = self.bgrx.shape[:2]
         object.__setattr__(self, "size", (width, height))
+
+    def without_cursor(self) -> Frame:
+        """The same screen with the pointer left out; its `content_hash` is empty (ask `sha256`)."""
+        if self.under_cursor is None:
+            return self
+        left, top, pixels = self.under_cursor
+        bgrx = self.bgrx.copy()
+        bgrx[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+        bgrx.flags.writeable = False
+        return replace(self, bgrx=bgrx, content_hash="", under_cursor=None)
 
     def rgb(self) -> np.ndarray:
         """`uint8[H, W, 3]`, a new contiguous array."""

@@ -94,8 +94,8 @@ async def test_only_the_last_64_actions_are_remembered():
         await desktop.reset(SMALL)
         frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
         assert await desktop.perform([Done()], action_id="65") is frames[65]
-        assert await desktop.perform([Done()], action_id="2") is frames[2]
-        assert await desktop.perform([Done()], action_id="0") is not frames[0]
+        assert (await desktop.perform([Done()], action_id="2")).sequence == frames[2].sequence
+        assert (await desktop.perform([Done()], action_id="0")).sequence > frames[65].sequence
     finally:
         await desktop.close()
 
@@ -182,19 +182,14 @@ async def test_the_same_pixels_have_the_same_hash_and_a_change_shows_its_box(des
     assert (await desktop.observe()).changed_bbox is None
 
 
-async def test_settling_ends_at_the_cap_when_something_blinks_for_ever():
-    desktop = EmbeddedDesktop(cap_s=0.5)
-    try:
-        await desktop.reset(SMALL)
-        await desktop.launch(["xterm", "-bc", "-bcn", "40", "-bcf", "40"])
-        await desktop.wait_window("xterm")
-        await asyncio.sleep(0.3)
-        start = time.monotonic()
-        frame = await desktop.observe()
-        assert frame.settle_reason == "cap"
-        assert time.monotonic() - start < 2.0
-    finally:
-        await desktop.close()
+async def test_a_caret_that_blinks_for_ever_does_not_hold_the_screen_up(desktop):
+    await desktop.launch(["xterm", "-bc", "-bcn", "40", "-bcf", "40"])
+    await desktop.wait_window("xterm")
+    await desktop.observe()
+    start = time.monotonic()
+    frame = await desktop.observe()
+    assert frame.settle_reason == "moving"
+    assert time.monotonic() - start < 1.0
 
 
 async def test_a_caret_in_the_home_template_does_not_blink(desktop):

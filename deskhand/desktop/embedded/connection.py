@@ -1,6 +1,7 @@
 """The host's own connection to a desktop's X server.
 
-Invariant: used by one thread at a time; any failure of it becomes an `InfrastructureError`.
+Invariant: used by one thread at a time; any failure of it becomes an `InfrastructureError`, and waiting for the server to carry
+out what was sent ends in time, also when a guest holds the server.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import xcffib
 import xcffib.damage
+import xcffib.xfixes
 import xcffib.xproto
 import xcffib.xtest
 from xcffib.ffi import ffi
@@ -24,8 +28,21 @@ from deskhand.errors import InfrastructureError
 _ATOMS = (
     "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW", "_NET_WM_STATE",
     "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "UTF8_STRING", "INCR",
-    "DESKHAND_SELECTION",
+    "DESKHAND_SELECTION", "_NET_ACTIVE_WINDOW", "_NET_WM_PING", "WM_PROTOCOLS",
 )  # fmt: skip
+SYNC_LIMIT_S = 4.0
+_ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
+
+
+@dataclass(frozen=True)
+class PointerImage:
+    """The pointer's picture: `argb` is `uint32[h, w]`, premultiplied; its pixel (`hot_x`, `hot_y`) lies on screen at (`x`, `y`)."""
+
+    x: int
+    y: int
+    hot_x: int
+    hot_y: int
+    argb: np.ndarray
 
 
 @contextmanager
@@ -35,6 +52,12 @@ def x_errors(doing: str) -> Iterator[None]:
         yield
     except (xcffib.XcffibException, OSError, struct.error) as error:
         raise InfrastructureError(f"the X server failed while {doing}: {type(error).__name__} {error}") from error
+
+
+def _wait_readable(descriptor: int, timeout_s: float) -> None:
+    waiting = select.poll()  # select() takes no descriptor above 1023
+    waiting.register(descriptor, select.POLLIN)
+    waiting.poll(max(0.0, timeout_s * 1000))
 
 
 class _Authorised(xcffib.Connection):
@@ -57,6 +80,7 @@ class Connection:
     """`name` is ":12"; `cookie` the 16 bytes of its MIT-MAGIC-COOKIE-1."""
 
     def __init__(self, name: str, cookie: bytes) -> None:
+        self.sync_limit_s = SYNC_LIMIT_S
         with x_errors("connecting"):
             self.x = _Authorised(name, cookie)
             self.core: Any = self.x.core
@@ -70,18 +94,62 @@ class Connection:
             self._damage_extension: Any = damage_extension
             self._damage = self.x.generate_id()
             damage_extension.Create(self._damage, self.root, xcffib.damage.ReportLevel.NonEmpty)
+            self._fixes: Any = self.x(xcffib.xfixes.key)
+            self._fixes.QueryVersion(4, 0).reply()
             self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [EventMask.PropertyChange])
+            self._descriptor = self.x.get_file_descriptor()
             self.sync()
-        self._descriptor = self.x.get_file_descriptor()
 
     def sync(self) -> None:
-        """One round trip: everything sent before has been carried out by the server."""
-        self.core.GetInputFocus().reply()
+        """One round trip: everything sent before has been carried out by the server.
+
+        Raises `InfrastructureError` past `sync_limit_s`: a server that hangs, or one that a guest holds, stalls no caller.
+        """
+        sequence = self.core.GetInputFocus().sequence
+        self.x.flush()
+        deadline = time.monotonic() + self.sync_limit_s
+        reply, error = ffi.new("void **"), ffi.new("xcb_generic_error_t **")
+        library: Any = xcffib.lib
+        while not library.xcb_poll_for_reply(self.x._conn, sequence, reply, error):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                self.x.discard_reply(sequence)
+                raise InfrastructureError(
+                    f"the X server did not answer within {self.sync_limit_s:g} s; a guest holds it or it hangs"
+                )
+            _wait_readable(self._descriptor, remaining)
+        try:
+            if reply[0] == ffi.NULL:
+                raise xcffib.ConnectionException("connection lost")
+        finally:
+            library.free(reply[0])
+            library.free(error[0])
 
     def pointer(self) -> tuple[int, int]:
         """Where the pointer is; a round trip."""
         reply = self.core.QueryPointer(self.root).reply()
         return reply.root_x, reply.root_y
+
+    def hide_pointer(self) -> None:
+        """The server draws the pointer no more while this connection lives; guests do not notice."""
+        self._fixes.HideCursor(self.root)
+        self.x.flush()
+
+    def pointer_image(self) -> PointerImage:
+        """Where the pointer is and what it looks like, drawn or hidden; a round trip."""
+        image = self._fixes.GetCursorImage().reply()
+        argb = np.frombuffer(image.cursor_image.buf(), np.uint32).reshape(image.height, image.width)
+        return PointerImage(image.x, image.y, image.xhot, image.yhot, argb)
+
+    def root_image(self, width: int, height: int) -> np.ndarray:
+        """`uint32[height, width]`: the screen's pixels as the server sends them, of one instant; read-only.
+
+        The reply is taken as it lies in memory: the library's own way makes an object of every byte.
+        """
+        cookie = self.core.GetImage(_Z_PIXMAP, self.root, 0, 0, width, height, _ALL_PLANES)
+        reply = self.x.wait_for_reply(cookie.sequence)
+        memory = ffi.buffer(reply.cdata, 32 + 4 * width * height)
+        return np.frombuffer(memory, "<u4", offset=32).reshape(height, width)
 
     def next_event(self, timeout_s: float) -> Any | None:
         """The next event, or None after `timeout_s`."""
@@ -94,7 +162,7 @@ class Connection:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None
-            select.select([self._descriptor], [], [], remaining)
+            _wait_readable(self._descriptor, remaining)
             if self.x.has_error():
                 raise xcffib.ConnectionException("connection lost")
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import Completed, Frame, Template, Window
-from deskhand.desktop.embedded import accessibility, windows
+from deskhand.desktop.embedded import accessibility, fingerprint, windows
 from deskhand.desktop.embedded.connection import x_errors
+from deskhand.desktop.embedded.fingerprint import Fingerprint
 from deskhand.desktop.embedded.performer import Performer
+from deskhand.desktop.embedded.remembered import Remembered
+from deskhand.desktop.embedded.screen import Capture
 from deskhand.desktop.embedded.selection import read as read_selection
 from deskhand.desktop.embedded.session import Session
 from deskhand.desktop.embedded.walls import Isolation, Limits, available_isolation
-from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
+from deskhand.errors import ConfigError, InfrastructureError
 
 Result = TypeVar("Result")
 
@@ -33,6 +35,7 @@ class EmbeddedDesktop:
 
     `crashes_fail` False: programs may be killed, as some tasks ask for; otherwise a crash of one that was launched is an outage.
     `isolation` None takes the best that the machine allows; asking for "namespaces" where there are none is a `ConfigError`.
+    `capture` None takes the quickest way to the pixels that works (`screen.py`).
     """
 
     def __init__(
@@ -42,9 +45,11 @@ class EmbeddedDesktop:
         isolation: Isolation | None = None,
         limits: Limits | None = None,
         crashes_fail: bool = True,
+        capture: Capture | None = None,
         quiet_ms: float = 60.0,
         cap_s: float = 2.0,
     ) -> None:
+        self._capture: Capture | None = capture
         self._wanted_isolation: Isolation | None = isolation
         self._limits = limits or Limits()
         self._crashes_fail = crashes_fail
@@ -55,7 +60,7 @@ class EmbeddedDesktop:
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"deskhand-files-{self.label}")
         self._session: Session | None = None
         self._performer: Performer | None = None
-        self._done: OrderedDict[str, Frame | None] = OrderedDict()  # None: begun and not finished
+        self._done = Remembered(REMEMBERED_ACTIONS)
         self._untouched: Frame | None = None
         self._closed = False
 
@@ -114,7 +119,7 @@ class EmbeddedDesktop:
             available, reason = available_isolation()
             if self.isolation == "namespaces" != available:
                 raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
-            self._session = Session(self.label, template, self.isolation, self._limits)
+            self._session = Session(self.label, template, self.isolation, self._limits, self._capture)
             self._session.box.crashes_fail = self._crashes_fail
             self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
             with x_errors("starting"):
@@ -132,17 +137,12 @@ class EmbeddedDesktop:
         plan = performer.plan(ops)
 
         def perform() -> Frame:
-            if action_id in self._done:
-                earlier = self._done[action_id]
-                if earlier is None:
-                    raise DeliveryUnknown(f"action {action_id} failed before; it is not known whether it was performed")
+            if earlier := self._done.earlier(action_id):
                 return earlier
-            self._done[action_id] = None
-            while len(self._done) > REMEMBERED_ACTIONS:
-                self._done.popitem(last=False)
+            self._done.begin(action_id)
             frame = performer.perform(plan)
             self._check_alive(session)
-            self._done[action_id] = frame
+            self._done.finish(action_id, frame)
             return frame
 
         self._untouched = None
@@ -204,6 +204,16 @@ class EmbeddedDesktop:
     async def listdir(self, path: str) -> list[str]:
         session, _ = self._parts()
         return await self._aside(session.home.names, path)
+
+    async def fingerprint(self) -> Fingerprint:
+        """What this desktop is now, as the host sees it; equal for two desktops that an episode could not tell apart."""
+        session, performer = self._parts()
+
+        def take() -> Fingerprint:
+            frame = performer.observe()
+            return fingerprint.take(session.connection, session.home.root, session.box.pids(), frame.content_hash)
+
+        return await self._on_x(take, "taking a fingerprint", self.cap_s)
 
     async def accessibility_tree(self, *, timeout_s: float = 10.0) -> str | None:
         """See `accessibility.py`; None unless the template asked for it. It takes `timeout_s` at most, and some for the start."""

@@ -1,7 +1,7 @@
 """The screen's pixels, read from the X server's memory. Invariant: a copy that leaves here is whole, of the right size, not black.
 
 `Xvfb -fbdir` keeps the screen in a file of the X window dump format: big-endian 32-bit header words, a colour map of
-12-byte entries, then rows of little-endian BGRX. The pointer is part of the picture.
+12-byte entries, then rows of little-endian BGRX.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from deskhand.errors import FrameError
 
 _XWD_VERSION = 7
-_PIXEL_MASK = np.uint32(0x00FFFFFF)
+PIXEL_MASK = np.uint32(0x00FFFFFF)
 
 
 class Framebuffer:
@@ -43,20 +43,16 @@ class Framebuffer:
         del self.live
         self._map.close()
 
-    def changed_since(self, pixels: np.ndarray) -> bool:
-        """Whether the screen differs from a copy made by `copy`."""
-        return not np.array_equal(self.live & _PIXEL_MASK, pixels)
-
     def copy(self) -> np.ndarray:
         """`uint32[H, W]` with the undefined fourth byte set to zero."""
-        return self.live & _PIXEL_MASK
+        return self.live & PIXEL_MASK
 
     def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
         """A copy during which nothing was drawn, or None when every attempt saw a change."""
         for _ in range(attempts):
-            pixels = self.copy()
-            if not self.changed_since(pixels):
-                return pixels
+            pixels = self.live.copy()
+            if np.array_equal(self.live, pixels):
+                return np.bitwise_and(pixels, PIXEL_MASK, out=pixels)
         return None
 
 

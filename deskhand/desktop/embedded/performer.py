@@ -1,11 +1,12 @@
 """Carrying out ops. Invariant: all ops of an action are checked before the first is performed; once one was sent, a failure of the
-desktop is `DeliveryUnknown`.
+desktop is `DeliveryUnknown`; and every op ends within its budget (`budget_s`), whatever the guests do.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,10 +29,12 @@ from deskhand.actions.ops import (
 )
 from deskhand.desktop.base import Frame
 from deskhand.desktop.embedded import framebuffer as pixels_of
+from deskhand.desktop.embedded import pointer
 from deskhand.desktop.embedded.connection import x_errors
-from deskhand.desktop.embedded.input import BUTTONS, Hand
+from deskhand.desktop.embedded.input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, Hand
+from deskhand.desktop.embedded.ping import input_is_read
 from deskhand.desktop.embedded.session import Session
-from deskhand.desktop.embedded.settle import BUSY_LIMIT_S, Settled, settle
+from deskhand.desktop.embedded.settle import BUSY_LIMIT_S, Settled, Settler
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
 MAXIMUM_WAIT_S = 30.0
@@ -59,8 +62,11 @@ class Performer:
         self._session = session
         self._quiet_s = quiet_s
         self._cap_s = cap_s
+        size = (session.template.width, session.template.height)
+        session.connection.hide_pointer()
+        self.settler = Settler(session.connection, session.screen, size, session.busy)
         self.hand = Hand(session.connection, self._catch_up, self._drained)
-        self._hash = pixels_of.PixelHash(session.template.width, session.template.height)
+        self._hash = pixels_of.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
         self._last: np.ndarray | None = None
@@ -72,7 +78,7 @@ class Performer:
         for op in ops:
             points = tuple(self._px(point) for point in _points(op))
             _check(op)
-            longest += _duration(op)
+            longest += budget_s(op, points)
             steps.append((op, points))
         return Plan(tuple(steps), longest)
 
@@ -100,6 +106,8 @@ class Performer:
 
     def _do(self, op: Op, points: tuple[tuple[int, int], ...]) -> None:
         hand = self.hand
+        for place in points or ((self.hand.position,) if isinstance(op, _POINTER_OPS) else ()):
+            self.settler.motion.forget_at(*place)
         match op:
             case Move():
                 hand.move(*points[0])
@@ -132,11 +140,12 @@ class Performer:
         self._settle(_BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
 
     def _drained(self) -> None:
-        self._settle(_BETWEEN_OPS_QUIET_S, _DRAIN_CAP_S, _DRAIN_CAP_S)
+        """The keyboard is about to change: what was typed must have been read with the keyboard as it was."""
+        if not input_is_read(self._session.connection, _DRAIN_CAP_S):
+            self._settle(_BETWEEN_OPS_QUIET_S, _DRAIN_CAP_S, _DRAIN_CAP_S)
 
     def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
-        session = self._session
-        settled = settle(session.connection, session.framebuffer, quiet_s, cap_s, session.busy, busy_limit_s)
+        settled = self.settler.settle(quiet_s, cap_s, busy_limit_s)
         self.hand.guests_caught_up()
         return settled
 
@@ -155,6 +164,8 @@ class Performer:
     def _frame(self, settled: Settled) -> Frame:
         pixels = settled.pixels
         pixels_of.check_not_black(pixels)
+        image = self._session.connection.pointer_image()
+        under = pointer.draw(pixels, image)
         box = pixels_of.changed_box(self._last, pixels)
         self._last = pixels
         self._sequence += 1
@@ -168,7 +179,9 @@ class Performer:
             settled_ms=settled.elapsed_s * 1000,
             settle_reason=settled.reason,
             changed_bbox=box,
-            cursor=self._session.connection.pointer(),
+            cursor=(image.x, image.y),
+            moving=self.settler.motion.boxes(),
+            under_cursor=(under[0], under[1], under[2].view(np.uint8).reshape(*under[2].shape, 4)) if under is not None else None,
         )
 
 
@@ -219,14 +232,18 @@ def _check(op: Op) -> None:
             keysym(name)
 
 
-def _duration(op: Op) -> float:
+def budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
+    """The longest that `op` with its waiting for the guests may take on a machine that keeps up."""
     match op:
         case Wait():
-            return op.seconds
+            return _BETWEEN_OPS_CAP_S + op.seconds
         case Drag():
-            return 2.0 + 1.0 * len(op.path)
+            way_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
+            return 3 * _BETWEEN_OPS_CAP_S + 2 * DRAG_STEP_S * (way_px / DRAG_STEP_PX + 2 * len(points))
         case Type():
-            return _DRAIN_CAP_S + 0.05 * len(op.text)
+            return _BETWEEN_OPS_CAP_S + _DRAIN_CAP_S * (1 + len(op.text) // 50)
+        case Click():
+            return _BETWEEN_OPS_CAP_S + 1.0 + 0.05 * op.count
         case _:
             return _BETWEEN_OPS_CAP_S
 

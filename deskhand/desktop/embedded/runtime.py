@@ -62,14 +62,15 @@ def runtime() -> Runtime:
     global _current
     with _lock:
         if _current is None or _current.owner_pid != os.getpid():
-            base = _tmpfs()
+            base = tmpfs()
             sweep(base)
             _current = Runtime(base)
             atexit.register(_current.close)
         return _current
 
 
-def _tmpfs() -> Path:
+def tmpfs() -> Path:
+    """Where desktops live. Raises `ConfigError` when there is no such place or it is full."""
     for candidate in (Path("/dev/shm"), Path(f"/run/user/{os.getuid()}")):
         if candidate.is_dir() and os.access(candidate, os.W_OK | os.X_OK):
             free = shutil.disk_usage(candidate).free

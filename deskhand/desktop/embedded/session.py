@@ -12,12 +12,12 @@ import xcffib.xproto
 from deskhand.desktop.applications import table
 from deskhand.desktop.applications.profile import GUEST_PATH
 from deskhand.desktop.base import Template
-from deskhand.desktop.embedded import accessibility, gate, guard, netns, processes, theme, walls, windows
+from deskhand.desktop.embedded import accessibility, gate, guard, homes, netns, processes, theme, walls, windows
 from deskhand.desktop.embedded.box import Box
 from deskhand.desktop.embedded.connection import Connection, x_errors
-from deskhand.desktop.embedded.framebuffer import Framebuffer
 from deskhand.desktop.embedded.home import Home
 from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.embedded.screen import Capture, Screen, open_screen
 from deskhand.desktop.embedded.walls import Isolation, Limits
 from deskhand.desktop.embedded.xserver import XServer
 from deskhand.errors import ConfigError, InfrastructureError
@@ -28,9 +28,14 @@ OWN_DISK_MIB = 48
 
 
 class Session:
-    """Builds an X server, a box and a window manager for `template`. Raises `ConfigError` or `InfrastructureError`."""
+    """Builds an X server, a box and a window manager for `template`. Raises `ConfigError` or `InfrastructureError`.
 
-    def __init__(self, label: str, template: Template, isolation: Isolation, limits: Limits | None = None) -> None:
+    `capture` None takes the quickest way to the pixels that works.
+    """
+
+    def __init__(
+        self, label: str, template: Template, isolation: Isolation, limits: Limits | None = None, capture: Capture | None = None
+    ) -> None:
         self.template = template
         self.look = theme.theme(template.name)
         owner = runtime()
@@ -39,26 +44,21 @@ class Session:
         self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
         limits = limits or Limits()
         self._disk_is_bounded = walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
-        self._parts: list[XServer | Box | Connection | Framebuffer | gate.Gate] = []
+        self._parts: list[XServer | Box | Connection | Screen | gate.Gate] = []
         try:
-            self._start(label, owner.token, isolation, limits)
+            self._start(label, owner.token, isolation, limits, capture)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, label: str, token: str, isolation: Isolation, limits: Limits) -> None:
+    def _start(self, label: str, token: str, isolation: Isolation, limits: Limits, capture: Capture | None) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = XServer(self.folder, self.template.width, self.template.height, {"PATH": "/usr/bin:/bin"} | labels)
         self._parts.append(self.x_server)
         (self.folder / "display").write_text(str(self.x_server.number))
-        home_folder = self.folder / "home"
-        home_folder.mkdir(mode=0o700)
-        for name in theme.home_folders():
-            (home_folder / name).mkdir()
-        for name, text in (table.home_files() | theme.home_files(self.look)).items():
-            path = home_folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        files = table.home_files() | theme.home_files(self.look)
+        template = homes.template_folder(runtime().folder / "templates", files, theme.home_folders())
+        home_folder = homes.make_home(template, self.folder, homes.available_method(runtime().folder)[0])
         self.connection = Connection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
         with x_errors("preparing the screen"):
@@ -85,8 +85,8 @@ class Session:
             raise ConfigError("openbox is not installed; apt-get install openbox") from error
         for pid in (self.x_server.process.pid, self.manager):
             processes.prefer(pid)
-        self.framebuffer = Framebuffer(self.x_server.framebuffer_path, self.template.width, self.template.height)
-        self._parts.append(self.framebuffer)
+        self.screen = open_screen(self.x_server, self.connection, self.template.width, self.template.height, capture)
+        self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
 

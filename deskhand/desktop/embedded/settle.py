@@ -1,8 +1,9 @@
-"""When the screen is quiet. Invariant: the pixels handed back were read after the screen last changed, or the reason says "cap".
+"""When the screen is quiet. Invariant: the pixels handed back were read after the screen last changed, or the reason says "cap" or,
+where only something moves by itself, "moving".
 
-The X server tells when something was drawn (DAMAGE); only a drawing that changes pixels counts. No fixed sleep: the wait ends
-`quiet_s` after the last change, and at `cap_s` in any case. On a busy machine a guest may not have had the processor yet, so
-quiet counts only when none of the guests is waiting to run.
+The X server tells when something was drawn (DAMAGE); only a drawing that changes pixels counts, and motion of its own (`motion.py`)
+does not. No fixed sleep: the wait ends `quiet_s` after the last change, and at `cap_s` in any case. On a busy machine a guest may
+not have had the processor yet, so quiet counts only when none of the guests is waiting to run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from deskhand.desktop.embedded.connection import Connection
-from deskhand.desktop.embedded.framebuffer import Framebuffer
+from deskhand.desktop.embedded.motion import Motion
+from deskhand.desktop.embedded.screen import Screen
 
 _LOOK_INTERVAL_S = 0.004
 BUSY_LIMIT_S = 1.0
@@ -22,59 +24,73 @@ BUSY_LIMIT_S = 1.0
 
 @dataclass(frozen=True)
 class Settled:
-    """`pixels` is `uint32[H, W]`; `elapsed_s` runs to the last change that was seen."""
+    """`pixels` is `uint32[H, W]`; `elapsed_s` runs to the last change that was no motion; `reason` is that of `Frame`."""
 
     pixels: np.ndarray
     elapsed_s: float
     reason: str
 
 
-def settle(
-    connection: Connection,
-    framebuffer: Framebuffer,
-    quiet_s: float,
-    cap_s: float,
-    busy: Callable[[], bool] = lambda: False,
-    busy_limit_s: float = BUSY_LIMIT_S,
-) -> Settled:
-    """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
+class Settler:
+    """Waits for the screen of one desktop to be quiet. `busy` says whether a guest runs or waits for a processor."""
 
-    `busy` says whether a guest is running; it puts the end off by half a quiet time, `busy_limit_s` in all (a program that
-    computes for ever must not hold every step up to the cap).
-    """
-    start = time.monotonic()
-    connection.sync()
-    connection.forget_drawing()
-    pixels = framebuffer.copy()
-    cap_at, quiet_at, last_change = start + cap_s, start + quiet_s, start
-    put_off_s = 0.0
-    while (now := time.monotonic()) < cap_at:
-        if now >= quiet_at:
-            if put_off_s >= busy_limit_s or not busy():
-                return Settled(capture(connection, framebuffer), last_change - start, "quiet")
-            put_off_s += quiet_s / 2
-            quiet_at = now + quiet_s / 2
-        if not connection.wait_for_drawing(min(quiet_at, cap_at) - now):
-            continue
-        time.sleep(_LOOK_INTERVAL_S)
-        connection.forget_drawing()
-        current = framebuffer.copy()
-        if not np.array_equal(current, pixels):
-            pixels = current
-            last_change = time.monotonic()
-            quiet_at = last_change + quiet_s
-    return Settled(capture(connection, framebuffer), last_change - start, "cap")
+    def __init__(self, connection: Connection, screen: Screen, size: tuple[int, int], busy: Callable[[], bool]) -> None:
+        self._connection = connection
+        self._screen = screen
+        self._busy = busy
+        self.motion = Motion(*size)
+        self._held_up = False
 
+    def settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
+        """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
 
-def capture(connection: Connection, framebuffer: Framebuffer) -> np.ndarray:
-    """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy."""
-    pixels = framebuffer.whole_copy()
-    if pixels is None:
-        connection.core.GrabServer()
+        A busy guest puts the end off by half a quiet time, `busy_limit_s` in all (a program that computes for ever must not hold
+        every step up to the cap).
+        """
+        connection = self._connection
+        start = looked_at = time.monotonic()
         connection.sync()
-        try:
-            pixels = framebuffer.copy()
-        finally:
-            connection.core.UngrabServer()
-            connection.sync()
-    return pixels
+        connection.forget_drawing()
+        pixels = self._screen.copy()
+        cap_at, quiet_at, last_change = start + cap_s, start + quiet_s, start
+        put_off_s = 0.0
+        moved = False
+        self.motion.begin(self._held_up)
+        self._held_up = False
+        while (now := time.monotonic()) < cap_at:
+            self.motion.passed(now - looked_at)
+            looked_at = now
+            if now >= quiet_at:
+                if put_off_s >= busy_limit_s or not self._busy():
+                    return Settled(self.capture(), last_change - start, "moving" if moved else "quiet")
+                put_off_s += quiet_s / 2
+                quiet_at = now + quiet_s / 2
+            if not connection.wait_for_drawing(min(quiet_at, cap_at) - now):
+                continue
+            time.sleep(_LOOK_INTERVAL_S)
+            connection.forget_drawing()
+            current = self._screen.copy()
+            different = current != pixels
+            if not different.any():
+                continue
+            pixels = current
+            if self.motion.explains(different):
+                moved = True
+            else:
+                last_change = time.monotonic()
+                quiet_at = last_change + quiet_s
+        self._held_up = True
+        return Settled(self.capture(), last_change - start, "cap")
+
+    def capture(self) -> np.ndarray:
+        """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy."""
+        pixels = self._screen.whole_copy()
+        if pixels is None:
+            self._connection.core.GrabServer()
+            self._connection.sync()
+            try:
+                pixels = self._screen.copy()
+            finally:
+                self._connection.core.UngrabServer()
+                self._connection.sync()
+        return pixels

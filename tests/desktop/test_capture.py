@@ -1,0 +1,109 @@
+"""Pixels and the pointer in them, by both ways of reading a screen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deskhand.actions.ops import Move, Point, Type, screen_px
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded import pointer
+from deskhand.desktop.embedded.connection import PointerImage
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.screen import ServerImage, open_screen
+from deskhand.errors import FrameError
+
+SMALL = Template("plain", 320, 240)
+
+
+def at(x: int, y: int) -> Point:
+    return Point(x, y, screen_px(SMALL.width, SMALL.height))
+
+
+@pytest.fixture
+async def desktop():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(SMALL)
+    yield desktop
+    await desktop.close()
+
+
+async def open_editor(desktop):
+    await desktop.launch(["l3afpad"])
+    await desktop.wait_window("l3afpad")
+    await desktop.observe()
+
+
+@pytest.mark.parametrize("place", [(150, 120), (5, 5), (0, 0), (319, 239), (318, 0)])
+async def test_the_pointer_is_laid_over_as_the_server_would_draw_it(desktop, place):
+    await open_editor(desktop)
+    frame = await desktop.perform([Type("some text"), Move(at(*place))], action_id="there")
+    connection, screen = desktop._session.connection, desktop._session.screen
+    hidden = screen.whole_copy()
+    connection._fixes.ShowCursor(connection.root)
+    connection.sync()
+    drawn = screen.whole_copy()
+    connection.hide_pointer()
+    different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(-1)
+    assert np.abs(different).max() <= 1  # the server rounds half-transparent edges its own way
+    assert frame.cursor == place
+    assert (frame.without_cursor().bgrx[:, :, :3] == hidden.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).all()
+
+
+async def test_without_the_pointer_a_move_changes_no_pixel(desktop):
+    first = await desktop.perform([Move(at(50, 50))], action_id="a")
+    second = await desktop.perform([Move(at(250, 150))], action_id="b")
+    assert first.sha256 != second.sha256
+    assert first.without_cursor().sha256 == second.without_cursor().sha256
+    assert first.without_cursor().without_cursor().png() == second.without_cursor().png()
+
+
+def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_drawn():
+    argb = np.full((6, 4), 0xFF112233, np.uint32)
+    for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
+        pixels = np.full((10, 20), 0x445566, np.uint32)
+        under = pointer.draw(pixels, PointerImage(x, y, 2, 5, argb))
+        assert np.count_nonzero(pixels == 0x112233) == (under[2].size if under else 0) == covered
+        if under:
+            left, top, patch = under
+            pixels[top : top + patch.shape[0], left : left + patch.shape[1]] = patch
+        assert (pixels == 0x445566).all()
+
+
+def test_a_half_transparent_pointer_is_mixed():
+    pixels = np.full((2, 2), 0x0000C8, np.uint32)
+    pointer.draw(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
+    assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
+async def test_both_ways_give_the_same_pixels_at_any_size(width, height):
+    desktop = EmbeddedDesktop(capture="server")
+    try:
+        frame = await desktop.reset(Template("plain", width, height))
+        session = desktop._session
+        assert isinstance(session.screen, ServerImage)
+        await desktop.launch(["l3afpad"])
+        await desktop.wait_window("l3afpad")
+        frame = await desktop.observe()
+        assert frame.size == (width, height)
+        mapped = open_screen(session.x_server, session.connection, width, height, "mapped")
+        assert (mapped.whole_copy() == session.screen.whole_copy()).all()
+        assert len(np.unique(mapped.copy())) > 10
+        mapped.close()
+    finally:
+        await desktop.close()
+
+
+async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(desktop, tmp_path):
+    session = desktop._session
+    before = session.screen.whole_copy()
+    session.x_server.framebuffer_path = tmp_path / "nothing"
+    screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
+    assert (screen.whole_copy() == before).all()
+    for damage in (b"", b"\0" * 400):
+        session.x_server.framebuffer_path.write_bytes(damage)
+        screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
+        assert isinstance(screen, ServerImage)
+        with pytest.raises(FrameError, match="cannot be mapped"):
+            open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
