@@ -39,7 +39,7 @@ class Scene:
             look = ["-bg", COLOURS[colour], "-fg", "#000000" if colour in DARK_TEXT else "#ffffff"]
             look += ["-fa", "DejaVu Sans Mono", "-fs", "12", "-b", "0", "+sb", "-geometry", "10x3", "-title", colour]
             await desktop.launch(["xterm", *look, "-e", "sh", "-c", SHOW, "sh", code])
-        await desktop.wait_window("xterm", count=len(self.colours))
+            await desktop.wait_window(colour)  # one after the other, or chance would place them
         await self.rearrange(desktop, self.place_seed)
         await desktop.observe()
 

@@ -37,7 +37,9 @@ class Scene:
             look = ["-bg", COLOURS[colour], "-fg", foreground, "-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
             size = ["-geometry", f"{self.columns}x{self.rows}", "-title", colour, "-xrm", "*cursorBlink: false"]
             await desktop.launch(["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour)
-        await desktop.wait_window("xterm", count=len(self.colours))
+            await desktop.wait_window(
+                colour
+            )  # one after the other: which comes first would be chance, and with it who stands where
         await self.rearrange(desktop, self.place_seed)
 
     async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
