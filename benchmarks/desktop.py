@@ -1,151 +1,137 @@
-"""How fast and how large an embedded desktop is: `python -m benchmarks.desktop [repetitions]`.
+"""How fast and how large an embedded desktop is, beside OSWorld's recipe in the same run: `python -m benchmarks.desktop [--full]`.
 
-An *action* is a pointer move, sent and carried out by the X server. A *raw frame* is one whole copy of the screen. A *step* is
-a click in an editor, settled, as a `Frame`; its quiet time is part of it and is printed. A *cold reset* starts everything; a
-*warm lease* is handed a spare. Memory is the proportional set size of the X server and all that runs in the box.
+An *action* is a click, sent and carried out by the X server. A *frame* is one whole copy of a 1920x1080 screen. A *step* is an
+action in a real LibreOffice Calc (1280x720), the screen settled, and the frame as PNG. The recipe (`benchmarks/osworld`) starts a
+Python for every action and takes a PNG by Pillow or scrot, whichever is quicker here; its step has OSWorld's pause of two seconds,
+and none in the second ratio. Memory is the proportional set size of the X server and all that runs in the box. What is missing is
+installed.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
-import platform
 import statistics
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
-from deskhand.actions.ops import Click, Point, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded import settle
+from benchmarks import desktop_parts as parts
+from benchmarks.bars import Bars, print_head
+from benchmarks.osworld.recipe import PAUSE_S, Recipe, set_up
+from deskhand.desktop.applications import install
+from deskhand.desktop.applications.table import profile
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.performer import Performer
-from deskhand.desktop.embedded.session import Session
-from deskhand.desktop.pool import DesktopPool
 
-SIZES = ((1280, 720), (256, 192))
-APPLICATION = "l3afpad"
+median = statistics.median
+CALC = parts.Program(profile("calc").argv, profile("calc").window)
 
 
-def milliseconds(work: Callable[[], object], repetitions: int) -> list[float]:
-    """Sorted durations of `work()`."""
-    durations = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        work()
-        durations.append((time.perf_counter() - start) * 1000)
-    return sorted(durations)
+def show(found: dict[str, list[float]]) -> None:
+    for name, values in found.items():
+        print(f"      {name}: {parts.spread(values)}", flush=True)
 
 
-def spread(values: list[float]) -> str:
-    ordered = sorted(values)
-    return f"p50 {ordered[len(ordered) // 2]:.2f} ms  p90 {ordered[int(len(ordered) * 0.9)]:.2f} ms"
+async def actions_and_frames(desktop: EmbeddedDesktop, recipe: Recipe, repetitions: int) -> dict[str, list[float]]:
+    """Milliseconds of a click until the server's round trip returns, and of a whole picture in memory; the recipe's of the same."""
+    session, performer = desktop._parts()
+    hand, connection = performer.hand, session.connection
+    places = [(40 + 60 * (index % 20), 100 + 50 * (index % 12)) for index in range(240)]
+    turn = iter(range(10**9))
+
+    def act() -> None:
+        hand.click(places[next(turn) % len(places)], "left", 1, ())
+        connection.sync()
+
+    def recipe_act() -> None:
+        x, y = places[next(turn) % len(places)]
+        recipe.act(f"pyautogui.click({x}, {y})")
+
+    def measured() -> dict[str, list[float]]:
+        return {
+            "recipe's action": parts.durations_ms(recipe_act, repetitions),
+            "action": parts.durations_ms(act, repetitions * 50),
+            "recipe's frame, Pillow": parts.durations_ms(recipe.look, repetitions),
+            "recipe's frame, scrot": parts.durations_ms(lambda: recipe.look(scrot=True), repetitions),
+            "frame": parts.durations_ms(performer.settler.capture, repetitions * 20),
+        }
+
+    return await asyncio.to_thread(measured)
 
 
-def memory_mib(pids: list[int]) -> float:
-    """Sum of the proportional set sizes, MiB."""
-    total = 0
-    for pid in pids:
-        try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total / 1024
-
-
-def hardware() -> str:
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    load = os.getloadavg()[0]
-    return f"{len(os.sched_getaffinity(0))} x {cpu}, {memory_gib:.0f} GiB, Linux {platform.release()}, load {load:.1f}"
-
-
-def input_and_frames(template: Template, repetitions: int) -> None:
-    """The two parts of a step that are ours alone, without threads or event loop."""
-    session = Session("benchmark", template, EmbeddedDesktop().isolation)
-    try:
-        performer = Performer(session, 0.06, 2.0)
-        performer.first_frame()
-        hand, connection = performer.hand, session.connection
-        place = iter(range(10**9))
-
-        def act() -> None:
-            index = next(place)
-            hand.move(20 + index % 200, 20 + index % 150)
-            connection.sync()
-
-        print(f"  action               {spread(milliseconds(act, repetitions * 20))}")
-        frames = milliseconds(lambda: settle.capture(connection, session.framebuffer), repetitions * 10)
-        print(f"  raw frame            {spread(frames)}")
-    finally:
-        session.close()
-
-
-async def steps_and_memory(template: Template, repetitions: int) -> None:
+async def against_the_recipe(bars: Bars, full: bool) -> None:
+    python = set_up()
     desktop = EmbeddedDesktop()
     try:
-        await desktop.reset(template)
-        bare = memory_mib(desktop.processes())
-        await desktop.launch([APPLICATION])
-        (window,) = await desktop.wait_window(APPLICATION)
-        await desktop.observe()
-        durations, settled = [], []
-        for index in range(repetitions):
-            x = window.x + window.width // 4 + 40 * (index % 3)
-            start = time.perf_counter()
-            point = Point(x, window.y + window.height // 2, screen_px(*frame_size(template)))
-            frame = await desktop.perform([Click(point)], action_id=str(index))
-            durations.append((time.perf_counter() - start) * 1000)
-            settled.append(frame.settled_ms)
-        print(f"  step (click, settle, frame) {spread(durations)}, of it {desktop.quiet_ms:.0f} ms quiet time")
-        print(f"  last change after a click   {spread(settled)}")
-        print(f"  memory (PSS)         {bare:.0f} MiB bare, {memory_mib(desktop.processes()):.0f} MiB with {APPLICATION}")
+        await desktop.reset(parts.FULL_HD)
+        with Recipe(python, desktop._parts()[0].x_server) as recipe:
+            found = await actions_and_frames(desktop, recipe, 20 if full else 5)
+        show(found)
+        action, frame, recipe_action = (median(found[name]) for name in ("action", "frame", "recipe's action"))
+        recipe_frame = min(median(found[f"recipe's frame, {name}"]) for name in ("Pillow", "scrot"))
+        ratio = recipe_action / action
+        bars.check("action", ratio >= 300, f"{action:.3f} ms against {recipe_action:.0f} ms, {ratio:.0f}x", ">= 300x, aim 1000x")
+        ratio = recipe_frame / frame
+        bars.check("frame", ratio >= 50, f"{frame:.2f} ms against {recipe_frame:.0f} ms, {ratio:.0f}x", ">= 50x")
+        await desktop.reset(parts.USUAL)
+        script = parts.calc_script(await parts.open_application(desktop, CALC), 180 if full else 30)
+        ours = await parts.our_steps(desktop, script)
+        count = 18 if full else 6
+        with Recipe(python, desktop._parts()[0].x_server) as recipe:
+            paused = await asyncio.to_thread(recipe_steps, recipe, script[:count], PAUSE_S)
+            unpaused = await asyncio.to_thread(recipe_steps, recipe, script[:count], 0.0)
+        show({"Calc step": ours, "recipe's Calc step": paused, "recipe's Calc step without pause": unpaused})
     finally:
         await desktop.close()
+    ratio = median(paused) / median(ours)
+    bars.check("Calc step", ratio >= 10, f"{median(ours):.0f} ms against {median(paused):.0f} ms, {ratio:.1f}x", ">= 10x")
+    print(f"      without any pause {median(unpaused) / median(ours):.1f}x", flush=True)
+    bars.check("median Calc step", median(ours) <= 200, f"{median(ours):.0f} ms", "<= 200 ms")
+    rate = 1000 * len(ours) / sum(ours)
+    bars.check("Calc steps per second of a desktop", rate >= 5, f"{rate:.1f}", ">= 5")
 
 
-def frame_size(template: Template) -> tuple[int, int]:
-    return template.width, template.height
+def recipe_steps(recipe: Recipe, script: list[parts.Act], pause_s: float) -> list[float]:
+    return [parts.durations_ms(lambda act=act: recipe.step(act.code, pause_s), 1)[0] for act in script]
 
 
-async def resets(template: Template, repetitions: int) -> None:
-    cold, processor = [], []
-    for _ in range(repetitions):
-        desktop = EmbeddedDesktop()
-        start, used = time.perf_counter(), time.process_time() + child_seconds()
-        await desktop.reset(template)
-        cold.append((time.perf_counter() - start) * 1000)
-        await desktop.close()
-        processor.append((time.process_time() + child_seconds() - used) * 1000)
-    print(f"  cold reset           {spread(cold)}; processor time with its end {statistics.median(processor):.0f} ms")
-    warm = []
-    async with DesktopPool(1, template, spares=1) as pool:
-        for _ in range(repetitions):
-            await pool.prepared()
-            start = time.perf_counter()
-            lease = await pool.lease()
-            await lease.desktop.reset(template)
-            warm.append((time.perf_counter() - start) * 1000)
-            await pool.release(lease)
-    print(f"  warm lease and reset {spread(warm)}")
+async def starts(bars: Bars, full: bool) -> None:
+    repetitions = 20 if full else 5
+    for name, template in (("320x240", parts.SMALL), ("1280x720", parts.USUAL)):
+        cold = await parts.cold_starts(template, repetitions)
+        warm = await parts.warm_resets(template, repetitions)
+        show({f"cold start, {name}": cold, f"warm reset, {name}": warm})
+        bars.check(f"cold start, {name}", max(cold) <= 3000, f"slowest {max(cold):.0f} ms", "<= 3 s")
+        bars.check(f"warm reset, {name}", max(warm) <= 500, f"slowest {max(warm):.0f} ms", "<= 0.5 s, aim 0.1 s")
+    show({"cold start with Calc on the screen": await parts.cold_starts(parts.USUAL, 3, CALC)})
 
 
-def child_seconds() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
+async def crowds(bars: Bars, full: bool) -> None:
+    small = (parts.SMALL_PROGRAM, parts.editor_script)
+    calc = (CALC, parts.calc_script)
+    one = await parts.crowd(parts.USUAL, 1, *small, 6)
+    bars.check("memory, small application", max(one.mib) <= 150, f"{max(one.mib):.0f} MiB", "<= 150 MB")
+    one = await parts.crowd(parts.USUAL, 1, *calc, 12)
+    bars.check("memory, Calc", max(one.mib) <= 400, f"{max(one.mib):.0f} MiB", "<= 400 MB")
+    cores = len(os.sched_getaffinity(0))
+    for count, (program, script) in ((16, small), (6, calc)):
+        found = await parts.crowd(parts.USUAL, count, program, script, 60 if full else 12)
+        bars.check(f"{count} desktops with {program.argv[0]}", len(found.mib) == count, f"{found.steps} steps done", "all at once")
+        print(f"      memory {sum(found.mib):.0f} MiB together, {max(found.mib):.0f} MiB the largest", flush=True)
+        rates = f"{found.steps / found.wall_s:.1f} steps/s together on {cores} cores, {found.per_core_second:.1f} per core-second"
+        print(f"      {rates}", flush=True)
 
 
 async def main() -> None:
-    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f"hardware: {hardware()}")
-    for width, height in SIZES:
-        template = Template("plain", width, height)
-        print(f"{width}x{height}, isolation {EmbeddedDesktop().isolation}")
-        await asyncio.to_thread(input_and_frames, template, repetitions)
-        await steps_and_memory(template, repetitions)
-        await resets(template, repetitions)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="more repetitions")
+    full = parser.parse_args().full
+    if missing := install.missing(list(profile("calc").packages)):
+        install.install(missing)
+    print_head()
+    bars = Bars()
+    await against_the_recipe(bars, full)
+    await starts(bars, full)
+    await crowds(bars, full)
+    bars.finish()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The recipe that ours is compared with: OSWorld's way of acting and looking, on the same screen in the same run."""

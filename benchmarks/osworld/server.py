@@ -1,0 +1,51 @@
+"""The server's side of the recipe, run by a Python that has pyautogui: `python server.py`; prints its port, ends with its input.
+
+`POST /execute {"command": [...]}` starts a process and waits for it; `GET /screenshot` takes a picture in this process (Pillow, by
+pyautogui) and `GET /screenshot?scrot` by the program of that name; both answer with a PNG. That is OSWorld's server without what
+the recipe could do without: no framework, no debug mode, no pasting of the pointer, and connections are kept open.
+"""
+
+import http.server
+import io
+import json
+import subprocess
+import sys
+import threading
+
+import pyautogui
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        done = subprocess.run(asked["command"], capture_output=True, text=True, timeout=120, check=False)
+        answer = {"status": "success", "output": done.stdout, "error": done.stderr, "returncode": done.returncode}
+        self._answer("application/json", json.dumps(answer).encode())
+
+    def do_GET(self) -> None:
+        if self.path.endswith("?scrot"):
+            png = subprocess.run(["scrot", "-"], capture_output=True, check=True).stdout
+        else:
+            buffer = io.BytesIO()
+            pyautogui.screenshot().save(buffer, "PNG")
+            png = buffer.getvalue()
+        self._answer("image/png", png)
+
+    def _answer(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        return
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
+sys.stdin.read()
