@@ -32,7 +32,7 @@ def zoomed(frame: Frame, zoom: Zoom) -> Frame:
     bgrx = np.zeros((height, width, 4), dtype=np.uint8)
     bgrx[: size[1], : size[0], 2::-1] = rgb
     bgrx.flags.writeable = False
-    return replace(frame, bgrx=bgrx, content_hash=hashlib.sha256(bgrx.tobytes()).hexdigest())
+    return replace(frame, bgrx=bgrx, content_hash=hashlib.sha256(bgrx.tobytes()).hexdigest(), under_cursor=None)
 
 
 def _along(values: Sequence[float], pixels: Sequence[int], extent: float, zoom: Zoom, side: int) -> tuple[int, int]:

@@ -77,8 +77,8 @@ async def asked_after(replies, config):
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
 
-    async def keep_frame(sha256, png):
-        kept[sha256] = png
+    async def keep_frame(frame):
+        kept[frame.sha256] = frame.png()
 
     desktop, task = painted.PaintedDesktop(), painted.square_task(1)
     await desktop.reset(Template("plain", task.width, task.height))
