@@ -148,7 +148,7 @@ class Connection:
         """
         cookie = self.core.GetImage(_Z_PIXMAP, self.root, 0, 0, width, height, _ALL_PLANES)
         reply = self.x.wait_for_reply(cookie.sequence)
-        memory = ffi.buffer(reply.cdata, 32 + 4 * width * height)
+        memory: Any = ffi.buffer(reply.cdata, 32 + 4 * width * height)
         return np.frombuffer(memory, "<u4", offset=32).reshape(height, width)
 
     def next_event(self, timeout_s: float) -> Any | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
+from typing import Any
 
 import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask
@@ -35,7 +36,7 @@ def input_is_read(connection: Connection, limit_s: float) -> bool:
         connection.x.flush()
         deadline = time.monotonic() + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
-            event = connection.next_event(min(remaining, _REASK_S))
+            event: Any = connection.next_event(min(remaining, _REASK_S))
             if isinstance(event, xcffib.xproto.ClientMessageEvent) and event.window == root:
                 if tuple(event.data.data32[:3]) == (connection.atoms["_NET_WM_PING"], token, window):
                     return True
