@@ -6,13 +6,14 @@ the recipe could do without: no framework, no debug mode, no pasting of the poin
 """
 
 import http.server
+import importlib
 import io
 import json
 import subprocess
 import sys
 import threading
 
-import pyautogui
+pyautogui = importlib.import_module("pyautogui")  # of the environment that runs this file, not of the project's
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -14,7 +14,7 @@ from deskhand.errors import DeliveryUnknown
 
 def frame(sequence: int, width: int = 1280, height: int = 720) -> Frame:
     pixels = np.full((height, width, 4), 200, np.uint8)
-    pixels[:40, :200] = np.random.default_rng(sequence).integers(0, 256, (40, 200, 4), dtype=np.uint8)
+    pixels[:20, :40] = np.random.default_rng(sequence).integers(0, 256, (20, 40, 4), dtype=np.uint8)
     pixels.flags.writeable = False
     under = (3, 4, pixels[:20, :20].copy())
     return Frame(pixels, sequence, f"hash {sequence}", 12.5, "moving", (1, 2, 3, 4), (5, 6), ((7, 8, 9, 10),), under)

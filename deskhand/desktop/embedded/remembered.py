@@ -26,7 +26,8 @@ class _Packed:
     @classmethod
     def of(cls, frame: Frame) -> _Packed:
         others = {field.name: getattr(frame, field.name) for field in fields(frame) if field.init and field.name != "bgrx"}
-        data = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(frame.bgrx).data)
+        packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(frame.bgrx).data)
+        data = bytes(memoryview(packed))  # `packed` keeps the memory that the worst case would have needed
         return cls(others, frame.bgrx.shape, data)
 
     def frame(self) -> Frame:
