@@ -12,14 +12,15 @@ from deskhand.actions.ops import Type
 from deskhand.desktop.applications.table import PROFILES
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.walls import available_isolation
-from deskhand.errors import InfrastructureError
+from deskhand.desktop.embedded.walls import FIRST_UID, available_isolation, has_name, own_uids
+from deskhand.errors import ConfigError, InfrastructureError
 
 TELLING = Template("plain", 640, 480, accessibility=True)
 SPACES = {
     name: f"https://accessibility.ubuntu.example.org/ns/{name}" for name in ("state", "component", "attributes", "action", "value")
 }
-ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+NAMED = has_name(FIRST_UID if own_uids() else None)
+ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["plain"] * NAMED
 
 
 @pytest.fixture(params=ISOLATIONS)
@@ -70,6 +71,14 @@ async def test_a_program_that_does_not_answer_costs_no_more_than_the_time_that_t
         root = await tree_of(desktop, timeout_s=1.0)
         assert not list(root.iter("menu"))
     assert time.monotonic() - start < 6
+
+
+@pytest.mark.skipif(NAMED, reason="guests of this machine have a name")
+async def test_guests_without_a_name_have_no_bus_and_are_told_so():
+    desktop = EmbeddedDesktop(isolation="plain")
+    with pytest.raises(ConfigError, match="namespaces"):
+        await desktop.reset(TELLING)
+    await desktop.close()
 
 
 async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():

@@ -100,6 +100,8 @@ class Session:
 
     def _start_bus(self, isolation: Isolation) -> None:
         """Programs look for it when they start, so it has to be there before them."""
+        if isolation == "plain" and not walls.has_name(self._user.uid):
+            raise ConfigError("the bus of the accessibility tree serves no user without a name: it needs isolation 'namespaces'")
         place = f"{walls.runtime_folder(self.folder, isolation)}/bus"
         try:
             self.box.launch(["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True)

@@ -18,6 +18,7 @@ import fcntl
 import functools
 import json
 import os
+import pwd
 import shutil
 import struct
 import subprocess
@@ -129,6 +130,15 @@ class GuestUser:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def has_name(uid: int | None) -> bool:
+    """Whether a user id (None: that of this process) is in this machine's list of users."""
+    try:
+        pwd.getpwuid(os.getuid() if uid is None else uid)
+    except KeyError:
+        return False
+    return True
 
 
 def server_uid() -> int | None:
