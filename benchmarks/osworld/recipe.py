@@ -9,6 +9,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -34,12 +36,20 @@ def set_up() -> Path:
     return Path(done.stdout.strip()) / "bin" / "python"
 
 
+def _authority(x_server: XServer) -> bytes:
+    """An Xauthority entry for this host by name: python-xlib, which pyautogui uses, does not know those for any host."""
+    words = (socket.gethostname().encode(), str(x_server.number).encode(), b"MIT-MAGIC-COOKIE-1", x_server.cookie)
+    return struct.pack(">H", 256) + b"".join(struct.pack(">H", len(word)) + word for word in words)
+
+
 class Recipe:
     """The recipe on the screen of `x_server`, whose window manager and programs run already."""
 
     def __init__(self, python: Path, x_server: XServer) -> None:
         self._python = python
-        environment = {"DISPLAY": x_server.name, "XAUTHORITY": str(x_server.authority), "PATH": os.environ["PATH"]}
+        authority = x_server.folder / "recipe-authority"
+        authority.write_bytes(_authority(x_server))
+        environment = {"DISPLAY": x_server.name, "XAUTHORITY": str(authority), "PATH": os.environ["PATH"]}
         self._process = subprocess.Popen(
             [str(python), str(Path(__file__).with_name("server.py"))],
             stdin=subprocess.PIPE,
