@@ -1,19 +1,19 @@
 """The server's side of the recipe, run by a Python that has pyautogui: `python server.py`; prints its port, ends with its input.
 
-`POST /execute {"command": [...]}` starts a process and waits for it; `GET /screenshot` takes a picture in this process (Pillow, by
-pyautogui) and `GET /screenshot?scrot` by the program of that name; both answer with a PNG. That is OSWorld's server without what
-the recipe could do without: no framework, no debug mode, no pasting of the pointer, and connections are kept open.
+`POST /execute {"command": [...]}` starts a process and waits for it; `GET /screenshot` takes a picture in this process (Pillow's
+ImageGrab, which pyautogui uses) and `GET /screenshot?scrot` by the program of that name; both answer with a PNG. That is OSWorld's
+server without what the recipe could do without: no framework, no debug mode, no pasting of the pointer, and connections stay open.
 """
 
 import http.server
-import importlib
 import io
 import json
+import os
 import subprocess
 import sys
 import threading
 
-pyautogui = importlib.import_module("pyautogui")  # of the environment that runs this file, not of the project's
+from PIL import ImageGrab
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,7 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             png = subprocess.run(["scrot", "-"], capture_output=True, check=True).stdout
         else:
             buffer = io.BytesIO()
-            pyautogui.screenshot().save(buffer, "PNG")
+            ImageGrab.grab(xdisplay=os.environ["DISPLAY"]).save(buffer, "PNG")
             png = buffer.getvalue()
         self._answer("image/png", png)
 
