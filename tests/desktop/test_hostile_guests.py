@@ -63,7 +63,7 @@ async def shell(desktop, script, timeout_s=20.0):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep 5; }; bomb"
+BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep 5; }; sleep 0.3; bomb"
 
 
 async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
