@@ -10,6 +10,39 @@ _GIMP = """(check-updates no)
 (save-session-info no)
 (restore-monitor no)
 """
+_GIMP_WINDOW = """(session-info "toplevel"
+    (factory-entry "gimp-single-image-window")
+    (position 0 0)
+    (size 1200 640)
+    (open-on-exit)
+    (aux-info
+        (left-docks-width "190")
+        (right-docks-width "220")
+        (maximized "yes"))
+    (gimp-toolbox
+        (side left)
+        (book
+            (current-page 0)
+            (dockable "gimp-tool-options"
+                (tab-style automatic))))
+    (gimp-dock
+        (side right)
+        (book
+            (current-page 0)
+            (dockable "gimp-layer-list"
+                (tab-style automatic))
+            (dockable "gimp-channel-list"
+                (tab-style automatic))
+            (dockable "gimp-vectors-list"
+                (tab-style automatic)))))
+(hide-docks no)
+(single-window-mode yes)
+(show-tabs yes)
+(tabs-position top)
+"""
+"""GIMP goes by its own file, whatever the window manager does; by the one that comes with it, half of a small screen's window is
+off the screen."""
+_GIMP_FILES = {"gimprc": _GIMP, "sessionrc": _GIMP_WINDOW}
 
 GIMP = Profile(
     name="gimp",
@@ -17,7 +50,7 @@ GIMP = Profile(
     packages=("gimp",),
     argv=("gimp", "--no-splash"),
     window="gimp",
-    files={f".config/GIMP/{version}/gimprc": _GIMP for version in ("2.10", "3.0")},
+    files={f".config/GIMP/{version}/{name}": text for version in ("2.10", "3.0") for name, text in _GIMP_FILES.items()},
     desktop_entry="gimp.desktop",
     maximised="Gimp*",
     groups=("graphics",),

@@ -76,6 +76,8 @@ class Box:
         self._guest_control = "/run/box" if boxed else str(self._control)
         runtime = walls.runtime_folder(folder, isolation)
         places = {"HOME": self.guest_home, "XDG_RUNTIME_DIR": runtime, "TMPDIR": "/tmp" if boxed else runtime}
+        if not boxed:
+            places["XDG_CONFIG_HOME"] = f"{home}/.config"  # a user without a name has no home but this
         self._environment = environment | places | labels
         for own in (self._control, folder / "tmp"):
             own.mkdir(mode=0o700)
