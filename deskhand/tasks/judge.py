@@ -71,7 +71,8 @@ class MilestoneTracker:
     """Which milestones were reached at any time in the episode. `share` is their summed weight, in [0, 1]."""
 
     def __init__(self, task: Task, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
-        """Raises `ConfigError` when the weights are negative or sum to more than 1, or when two milestones share a name."""
+        """Raises `ConfigError` when the weights are negative or sum to more than 1, two milestones share a name, or one comes
+        after another that does not stand before it."""
         weights = [milestone.weight for milestone in task.milestones]
         if any(weight < 0 for weight in weights) or sum(weights) > 1 + 1e-9:
             raise ConfigError(f"task {task.id}: milestone weights {weights} must be >= 0 and sum to at most 1")
@@ -81,6 +82,11 @@ class MilestoneTracker:
         """Whether a milestone was reached on the word of a live guest process."""
         if len(self.reached) != len(weights):
             raise ConfigError(f"task {task.id}: two milestones have the same name; give each its own")
+        for index, milestone in enumerate(task.milestones):
+            if late := set(milestone.after) - {earlier.name for earlier in task.milestones[:index]}:
+                raise ConfigError(
+                    f"task {task.id}: milestone {milestone.name!r} comes after {sorted(late)}, which must stand before it"
+                )
         self._task = task
         self._timeout_s = timeout_s
 
@@ -89,9 +95,11 @@ class MilestoneTracker:
         return min(1.0, sum(milestone.weight * self.reached[milestone.name] for milestone in self._task.milestones))
 
     async def after_step(self, desktop: StagedDesktopLike) -> float:
-        """Look at every milestone not yet fully reached; returns `share`. Raises `EvaluatorError` or `InfrastructureError`."""
+        """Look at every milestone that is due and not yet fully reached; returns `share`. Raises `EvaluatorError` or
+        `InfrastructureError`."""
         for milestone in self._task.milestones:
-            if self.reached[milestone.name] < 1.0:
+            due = all(self.reached[name] >= 1.0 for name in milestone.after)
+            if due and self.reached[milestone.name] < 1.0:
                 where = f"milestone {milestone.name!r}"
                 check = await _run_check(self._task.id, where, milestone.check, desktop, self._timeout_s)
                 self.reached[milestone.name] = max(self.reached[milestone.name], check.value)

@@ -69,6 +69,8 @@ class Milestone:
     name: str
     weight: float
     check: CheckFunction
+    after: tuple[str, ...] = ()
+    """Milestones before this one in the task that must have been fully reached before it counts."""
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,17 @@ async def test_milestones_keep_their_high_water_mark_and_are_told_in_the_parts()
     assert dense_reward(outcome.value, tracker.share) == pytest.approx(0.35)
 
 
+async def test_a_milestone_counts_only_once_those_before_it_were_reached() -> None:
+    task = make(value_of("end"), Milestone("a", 0.2, value_of("a")), Milestone("b", 0.3, value_of("b"), ("a",)))
+    tracker = MilestoneTracker(task)
+    assert await tracker.after_step({"a": 0.5, "b": 1}) == pytest.approx(0.1)
+    assert await tracker.after_step({"a": 1, "b": 0}) == pytest.approx(0.2)
+    assert await tracker.after_step({"a": 0, "b": 1}) == pytest.approx(0.5)
+    for milestones in (tuple(reversed(task.milestones)), (Milestone("a", 0.2, value_of("a"), ("a",)),)):
+        with pytest.raises(ConfigError, match="must stand before it"):
+            MilestoneTracker(replace(task, milestones=milestones))
+
+
 async def test_a_milestone_that_cannot_be_read_says_who_is_to_blame() -> None:
     with pytest.raises(EvaluatorError, match="milestone 'a'"):
         await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(KeyError("x"))))).after_step({})

@@ -1,0 +1,82 @@
+"""What every check of a native task is made of. Invariant: what the agent did to a file (gone, a folder, not of its format) is a
+wrong answer; what the desktop or the check itself did wrong is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import PurePosixPath
+from typing import Annotated, Protocol
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from deskhand.tasks.task import Check, StagedDesktopLike
+
+UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+"""What a desktop raises for a path that is no plain file: the agent's doing."""
+LARGEST_UNPACKED_BYTES = 64 * 2**20
+LONGEST_QUOTE = 200
+
+
+class Part(BaseModel):
+    """A piece of a native task file: what is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Leaf(Protocol):
+    """One fact about the end state."""
+
+    async def measure(self, desktop: StagedDesktopLike) -> Check:
+        """The fact as a value in [0, 1]. Raises `InfrastructureError` when the desktop cannot be read."""
+        ...
+
+
+class NotOfItsFormat(Exception):
+    """A file that should be of some format is not: the agent's doing."""
+
+
+def guest_path(path: str) -> str:
+    """A path in the guest's home, as it is written. Raises `ValueError`."""
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or "\0" in path or path.endswith("/"):
+        raise ValueError("give a file of the guest's home, relative to it or from /, without ..")
+    return path
+
+
+GuestPath = Annotated[str, AfterValidator(guest_path)]
+
+
+async def measure_file(desktop: StagedDesktopLike, path: str, look: Callable[[bytes], str | None]) -> Check:
+    """1 when `look` finds nothing wrong with the file's bytes, 0 with what it says otherwise. `look` runs in a thread and raises
+    `NotOfItsFormat` for what it cannot read."""
+    try:
+        data = await desktop.pull(path)
+    except UNREADABLE as error:
+        return Check(0.0, f"{path}: {error.strerror or 'no plain file'}")
+    try:
+        wrong = await asyncio.to_thread(look, data)
+    except NotOfItsFormat as error:
+        return Check(0.0, f"{path}: {error}")
+    return Check(float(wrong is None), f"{path}: {wrong or 'as asked'}")
+
+
+def quoted(value: object) -> str:
+    """A value as it is told in a check's detail, cut when it is long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}... ({len(text)} characters)"
+
+
+def packed(data: bytes) -> BytesIO:
+    """A packed file (XLSX, ODS, DOCX) that does not unpack to more than `LARGEST_UNPACKED_BYTES`. Raises `NotOfItsFormat`."""
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise NotOfItsFormat(f"no packed document: {error}") from error
+    if size > LARGEST_UNPACKED_BYTES:
+        raise NotOfItsFormat(f"unpacks to {size} bytes, more than {LARGEST_UNPACKED_BYTES}")
+    return BytesIO(data)
