@@ -19,6 +19,7 @@ from cyclopts import App, CycloptsError, Parameter
 from deskhand.actions.cli import actions_app
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
+from deskhand.tasks.cli import tasks_app
 
 if TYPE_CHECKING:
     from deskhand.config import Config
@@ -28,7 +29,6 @@ STARTED = time.monotonic()
 WRONG, INTERRUPTED = 2, 130
 
 app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
-tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated on.")
 tiny_app = App(name="tiny", help="The policy in the box.")
 app.command(tasks_app)
 app.command(actions_app)
@@ -183,51 +183,6 @@ def doctor() -> None:
     print("\n".join(lines_of(findings)))
     if any(finding.needed and not finding.fine for finding in findings):
         raise SystemExit(WRONG)
-
-
-@tasks_app.command(name="list")
-def list_tasks() -> None:
-    """The task families with their applications."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from deskhand.tasks.suites import basics
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("family", "tier", "applications", "what is to be done"):
-        table.add_column(name)
-    for family in sorted(basics.FAMILIES.values(), key=lambda family: (family.tier != "easy", family.name)):
-        table.add_row(family.name, family.tier, ", ".join(family.applications), family.summary)
-    Console().print(table)
-
-
-@tasks_app.command
-def show(family: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False) -> None:
-    """One variant of a family.
-
-    Parameters
-    ----------
-    family
-        Its name, as `deskhand tasks list` gives it.
-    seed
-        Which variant.
-    held_out
-        Count the variants of the held-out split instead of the training split.
-    """
-    from deskhand.tasks.suites import basics
-    from deskhand.tasks.task import seed_for
-
-    task = basics.make_task(family, seed_for("held_out" if held_out else "train", seed))
-    lines = {
-        "task": task.id,
-        "instruction": task.instruction,
-        "screen": f"{task.width} x {task.height}, {task.template}",
-        "steps": f"at most {task.max_steps}",
-        "split": task.split.replace("_", "-"),
-        "milestones": ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none",
-    }
-    for name, text in lines.items():
-        print(f"{name:12} {text}")
 
 
 @tiny_app.command

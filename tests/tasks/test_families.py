@@ -105,7 +105,7 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
 
 
 def test_the_documentation_lists_every_family_with_its_milestones() -> None:
-    text = Path(__file__).parents[2].joinpath("docs", "tasks.md").read_text()
+    text = Path(__file__).parents[2].joinpath("docs", "tasks.md").read_text().split("## The suite `basics`")[1].split("\n## ")[0]
     rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
     assert set(rows) == set(FAMILIES)
     for family in FAMILIES.values():

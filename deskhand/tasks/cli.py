@@ -1,0 +1,113 @@
+"""The commands `deskhand tasks ...`. Invariant: a file with something wrong in it is named with line and key, and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+WRONG = 2
+Flag = Parameter(negative="")
+
+tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated on.")
+
+
+@tasks_app.command(name="list")
+def list_tasks() -> None:
+    """The task families with their applications."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from deskhand.tasks.suites import basics
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("family", "tier", "applications", "what is to be done"):
+        table.add_column(name)
+    for family in sorted(basics.FAMILIES.values(), key=lambda family: (family.tier != "easy", family.name)):
+        table.add_row(family.name, family.tier, ", ".join(family.applications), family.summary)
+    Console().print(table)
+
+
+@tasks_app.command
+def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False) -> None:
+    """One variant of a family, or the task of a file.
+
+    Parameters
+    ----------
+    task
+        A family's name, as `deskhand tasks list` gives it, or a task file.
+    seed
+        Which variant of the family.
+    held_out
+        Count the variants of the held-out split instead of the training split.
+    """
+    from deskhand.tasks.sources import files
+    from deskhand.tasks.suites import basics
+    from deskhand.tasks.task import seed_for
+
+    if Path(task).suffix in files.SUFFIXES:
+        lines = files.shown(Path(task))
+    else:
+        lines = files.described(basics.make_task(task, seed_for("held_out" if held_out else "train", seed)))
+    for name, text in lines:
+        print(f"{name:12} {text}")
+
+
+@tasks_app.command
+def lint(paths: list[Path], /) -> None:
+    """Check task files: their own YAML, OpenAdapt's YAML, and the JSON of OSWorld and Windows Agent Arena.
+
+    Exits with 2 when something is wrong; a line that begins with "note:" has no consequence.
+
+    Parameters
+    ----------
+    paths
+        Files, or folders of them.
+    """
+    from deskhand.tasks.sources import files
+
+    count = wrong = 0
+    for path in files.below(paths):
+        problems = files.problems_of(path)
+        count += 1
+        wrong += any(not problem.note for problem in problems)
+        for problem in problems:
+            print(f"note: {problem}" if problem.note else problem)
+    print(f"{count} files, {wrong} with something wrong")
+    if wrong:
+        raise SystemExit(WRONG)
+
+
+@tasks_app.command(name="import")
+def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Path | None = None) -> None:
+    """What of a benchmark's tasks can run on this machine, task by task with the reasons, and how many.
+
+    Parameters
+    ----------
+    source
+        Whose tasks they are.
+    folder
+        A checkout, its folder of task files, or any folder with task files in it.
+    out
+        A new folder for the task files that can run here, at once or with the files that they download, and an index of all.
+    """
+    from deskhand.tasks.sources import importing
+    from deskhand.tasks.sources.needs import MEANING
+
+    report = importing.survey(source, folder)
+    width = max((len(task.name) for task in report.tasks), default=0)
+    for task in report.tasks:
+        print(f"{task.name:{width}}  {task.verdict:13}  {task.reasons}".rstrip())
+    for _, problems in report.corpus.unreadable:
+        print("\n".join(f"not loaded: {problem}" for problem in problems))
+    print(f"\n{len(report.tasks)} tasks loaded, {len(report.corpus.unreadable)} files not")
+    for name, count in report.verdicts().items():
+        print(f"{count:5}  {name}")
+    print("tasks by what they need (one may need several things)")
+    for kind, count in report.kinds().items():
+        print(f"{count:5}  {MEANING[kind]}")
+    if out is not None:
+        print(f"{importing.write(report, out)} files written to {out}, {importing.INDEX} says what each needs")
+    if report.corpus.unreadable:
+        raise SystemExit(WRONG)

@@ -1,0 +1,201 @@
+"""What a task of OSWorld or Windows Agent Arena needs that a machine may lack. Invariant: every need is said with what in the file
+shows it, and nothing is guessed away: a task is runnable here only when nothing it needs is missing.
+
+Read from set-up steps, getters, expected addresses, `related_apps`, `proxy`, and of the instruction only the addresses in it and
+whether it asks to install something.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from deskhand.tasks.sources import getters, steps
+from deskhand.tasks.sources.osworld import JsonTask
+from deskhand.tasks.sources.waa import WindowsTask
+
+Kind = Literal["file", "web", "account", "packages", "systemd", "gnome", "root", "application", "windows", "unknown"]
+Verdict = Literal["runnable here", "needs files", "not here"]
+Which = Callable[[str], str | None]
+
+MEANING: dict[Kind, str] = {
+    "file": "downloads files",
+    "web": "needs the live web",
+    "account": "needs an account",
+    "packages": "installs software",
+    "systemd": "needs systemd",
+    "gnome": "needs GNOME",
+    "root": "needs root in the guest",
+    "application": "needs an application that is not installed",
+    "windows": "needs Windows",
+    "unknown": "holds a step, getter or metric that is not known",
+}
+APPLICATIONS: dict[str, tuple[str, ...]] = {
+    "chrome": ("google-chrome", "chromium"),
+    "gimp": ("gimp",),
+    "libreoffice_calc": ("soffice", "libreoffice"),
+    "libreoffice_impress": ("soffice", "libreoffice"),
+    "libreoffice_writer": ("soffice", "libreoffice"),
+    "thunderbird": ("thunderbird",),
+    "vlc": ("vlc",),
+    "vs_code": ("code",),
+    "picard": ("picard",),
+    "ubuntu_media_player": ("totem",),
+}
+"""Programs by the name of an application, any of which is the application."""
+_SPELLINGS = {
+    "vscode": "vs_code",
+    "calc": "libreoffice_calc",
+    "writer": "libreoffice_writer",
+    "impress": "libreoffice_impress",
+    "browser": "chrome",
+}
+_PROGRAMS = {"code": "vs_code", "soffice": "libreoffice_writer", "libreoffice": "libreoffice_writer", "google-chrome": "chrome"} | {
+    name: name for name in ("gimp", "vlc", "thunderbird")
+}
+_SIGNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("packages", re.compile(r"\b(?:apt|apt-get|pip|pip3|snap|conda|npm|flatpak)\s+(?:-\S+\s+)*install\b")),
+    ("systemd", re.compile(r"\b(?:systemctl|timedatectl|loginctl|journalctl|hostnamectl)\b")),
+    ("gnome", re.compile(r"\b(?:gsettings|dconf|nautilus|gnome-[a-z-]+|gio\s+trash)\b")),
+    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\buseradd\b|\bchpasswd\b")),
+    ("web", re.compile(r"\b(?:wget|git\s+clone)\b|\bcurl\s+\S*https?://(?!localhost|127\.)")),
+)
+_LIVE_GETTERS = frozenset({
+    "active_tab_html_parse", "info_from_website", "pdf_from_url", "gotoRecreationPage_and_get_html_content",
+    "number_of_search_results", "macys_product_url_parse", "url_path_parse",
+})  # fmt: skip
+_TAB_GETTERS = frozenset({
+    "active_url_from_accessTree", "active_tab_info", "active_tab_url_parse", "open_tabs_info",
+    "url_dashPart", "page_info",
+})  # fmt: skip
+_LOCAL = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
+_ADDRESS = re.compile(r"(?:https?://|www\.)[^\s\"'<>]+")
+_INSTALL = re.compile(r"\binstall\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that the task needs, and what says so."""
+
+    kind: Kind
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{MEANING[self.kind]}: {self.detail}"
+
+
+def needs_of(task: JsonTask, which: Which = shutil.which) -> list[Need]:
+    """What `task` needs and this machine may lack, each once. `which` finds a program's path, or None."""
+    found = [Need("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
+    for keys, step in task.steps():
+        found += _of_step(step, ".".join(str(key) for key in keys))
+    for _, getter in task.getters():
+        found += _of_getter(getter)
+    found += _of_expected(task)
+    if getattr(task, "proxy", None):
+        found.append(Need("web", "proxy is true"))
+    if not task.infeasible:
+        found += _of_instruction(task.instruction)
+    if not isinstance(task, WindowsTask):
+        found += _of_applications(task, which)
+    return list(dict.fromkeys(found))
+
+
+def verdict(needs: list[Need]) -> Verdict:
+    """Whether a task with these needs can run on this machine: without more, or once its files are there."""
+    kinds = {need.kind for need in needs}
+    return "runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here"
+
+
+def _of_instruction(instruction: str) -> Iterator[Need]:
+    if _INSTALL.search(instruction):
+        yield Need("packages", 'the instruction says "install"')
+    yield from (Need("web", address) for address in _ADDRESS.findall(instruction) if is_remote(address))
+
+
+def _of_step(step: Any, where: str) -> Iterator[Need]:
+    if isinstance(step, steps.DownloadStep):
+        yield from (Need("file", file.url) for file in step.parameters.files)
+    elif isinstance(step, steps.OpenTabsStep):
+        yield from (Need("web", url) for url in step.parameters.urls_to_open if is_remote(url))
+    elif isinstance(step, steps.DriveStep):
+        yield Need("account", f"Google Drive, {step.parameters.settings_file}")
+    elif isinstance(step, steps.LoginStep):
+        yield Need("account", f"{step.parameters.platform}, {step.parameters.settings_file}")
+    elif isinstance(step, steps.CommandStep | steps.VerifiedStep):
+        yield from _of_command(step.parameters.words)
+    elif isinstance(step, steps.UploadStep):
+        yield from (Need("file", file.local_path) for file in step.parameters.files)
+    elif isinstance(step, steps.ProxyStep):
+        yield Need("packages", f"{where} installs a proxy")
+    elif isinstance(step, steps.HistoryStep):
+        yield Need("file", "a browser's history to start from")
+    elif isinstance(step, steps.OtherStep):
+        yield Need("unknown", f"{where}: step {step.type!r}")
+
+
+def _of_command(words: list[str]) -> Iterator[Need]:
+    text = " ".join(words)
+    for kind, sign in _SIGNS:
+        if match := sign.search(text):
+            yield Need(kind, match.group())
+    if words and "chrome" in words[0]:
+        yield from (Need("web", word) for word in words[1:] if is_remote(word))
+
+
+def _of_getter(getter: Any) -> Iterator[Need]:
+    kind = getter.type
+    if isinstance(getter, getters.FileGetter) and kind == "cloud_file":
+        paths = [getter.path] if isinstance(getter.path, str) else getter.path
+        yield from (Need("file", path) for path in paths)
+    elif isinstance(getter, getters.DriveGetter):
+        yield Need("account", f"Google Drive, {getter.settings_file}")
+    elif isinstance(getter, getters.CommandGetter):
+        yield from _of_command([getter.command] if isinstance(getter.command, str) else getter.command)
+    elif isinstance(getter, getters.PageGetter) and is_remote(getter.url):
+        yield Need("web", getter.url)
+    elif kind in _LIVE_GETTERS:
+        yield Need("web", f"getter {kind}")
+    elif kind == "vm_terminal_output":
+        yield Need("gnome", "getter vm_terminal_output reads gnome-terminal")
+    elif isinstance(getter, getters.OtherGetter):
+        yield Need("unknown", f"getter {kind!r}")
+
+
+def _of_expected(task: JsonTask) -> Iterator[Need]:
+    """A page of the web that is to be open at the end."""
+    for clause in task.evaluator.clauses:
+        if getattr(clause.result, "type", "") in _TAB_GETTERS and isinstance(clause.expected, getters.RuleGetter):
+            text = repr(clause.expected.rules)
+            yield from (Need("web", address) for address in _ADDRESS.findall(text)[:1] if is_remote(address))
+            if getattr(clause.result, "goto_prefix", None) and not _ADDRESS.search(text):
+                yield Need("web", f"getter {clause.result.type} opens {clause.result.goto_prefix}...")  # pyright: ignore
+
+
+def _of_applications(task: JsonTask, which: Which) -> Iterator[Need]:
+    names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
+    for _, step in task.steps():
+        if isinstance(step, steps.CommandStep | steps.VerifiedStep):
+            names.append(_PROGRAMS.get(_program(step.parameters.words), ""))
+    for _, getter in task.getters():
+        if isinstance(getter, getters.CommandGetter):
+            names.append(_PROGRAMS.get(_program([getter.command] if isinstance(getter.command, str) else getter.command), ""))
+    for name in dict.fromkeys(_SPELLINGS.get(name, name) for name in names):
+        if (programs := APPLICATIONS.get(name)) is not None and not any(map(which, programs)):
+            yield Need("application", f"{name} ({' or '.join(programs)})")
+
+
+def _program(words: list[str]) -> str:
+    """The program that a command starts, without its folder and the variables that are set for it."""
+    first = next((word for word in " ".join(words).split() if "=" not in word), "")
+    return first.rsplit("/", 1)[-1]
+
+
+def is_remote(address: str) -> bool:
+    """Whether an address, perhaps without its scheme, is one of the web."""
+    parts = urlsplit(address if "://" in address else f"http://{address}" if address.startswith("www.") else address)
+    return parts.scheme in ("http", "https") and not _LOCAL.match(parts.netloc)

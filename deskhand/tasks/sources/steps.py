@@ -1,0 +1,257 @@
+"""Set-up steps of OSWorld and Windows Agent Arena, kind by kind. Invariant: a step of a kind that is not known is kept whole, as
+`OtherStep`.
+
+Names and parameters are those of the methods `_<kind>_setup` of their set-up controllers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Discriminator, Tag
+
+from deskhand.tasks.sources.documents import Part
+
+Number = int | float
+
+
+class DownloadedFile(Part):
+    url: str
+    path: str
+
+
+class UploadedFile(Part):
+    local_path: str
+    path: str
+
+
+class Downloads(Part):
+    files: list[DownloadedFile]
+
+
+class Uploads(Part):
+    files: list[UploadedFile]
+
+
+class Until(Part):
+    """The command is run again until one of these is seen."""
+
+    returncode: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class Verification(Part):
+    window_exists: str | None = None
+    command_success: str | None = None
+
+
+class Command(Part):
+    """`shell` is a string in some tasks; OSWorld takes every string but the empty one for true."""
+
+    command: str | list[str]
+    shell: bool | str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    until: Until | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words as they are written; a string is one."""
+        return [self.command] if isinstance(self.command, str) else self.command
+
+
+class VerifiedCommand(Command):
+    verification: Verification | None = None
+    max_wait_time: Number | None = None
+    check_interval: Number | None = None
+
+
+class PathOnly(Part):
+    path: str
+
+
+class FileContent(Part):
+    path: str
+    content: str
+
+
+class Seconds(Part):
+    seconds: Number
+
+
+class WindowName(Part):
+    window_name: str
+    strict: bool | None = None
+    by_class: bool | None = None
+
+
+class OpenTabs(Part):
+    urls_to_open: list[str]
+
+
+class CloseTabs(Part):
+    urls_to_close: list[str]
+
+
+class Drive(Part):
+    settings_file: str
+    operation: list[str]
+    args: list[Any]
+
+
+class Login(Part):
+    settings_file: str
+    platform: str
+
+
+class Visit(Part):
+    url: str
+    title: str
+    visit_time_from_now_in_seconds: Number
+
+
+class Visits(Part):
+    history: list[Visit]
+
+
+class Password(Part):
+    client_password: str | None = None
+
+
+class Nothing(Part):
+    pass
+
+
+class DownloadStep(Part):
+    type: Literal["download"]
+    parameters: Downloads
+
+
+class UploadStep(Part):
+    type: Literal["upload_file"]
+    parameters: Uploads
+
+
+class CommandStep(Part):
+    """`launch` does not wait for the end, the others do."""
+
+    type: Literal["launch", "execute", "command"]
+    parameters: Command
+
+
+class VerifiedStep(Part):
+    type: Literal["execute_with_verification"]
+    parameters: VerifiedCommand
+
+
+class PathStep(Part):
+    type: Literal["open", "change_wallpaper", "create_folder", "recycle_file"]
+    parameters: PathOnly
+
+
+class CreateFileStep(Part):
+    type: Literal["create_file"]
+    parameters: FileContent
+
+
+class SleepStep(Part):
+    type: Literal["sleep"]
+    parameters: Seconds
+
+
+class WindowStep(Part):
+    type: Literal["activate_window", "close_window"]
+    parameters: WindowName
+
+
+class OpenTabsStep(Part):
+    type: Literal["chrome_open_tabs"]
+    parameters: OpenTabs
+
+
+class CloseTabsStep(Part):
+    type: Literal["chrome_close_tabs"]
+    parameters: CloseTabs
+
+
+class DriveStep(Part):
+    type: Literal["googledrive"]
+    parameters: Drive
+
+
+class LoginStep(Part):
+    type: Literal["login"]
+    parameters: Login
+
+
+class HistoryStep(Part):
+    type: Literal["update_browse_history", "update_browse_history_edge"]
+    parameters: Visits
+
+
+class ProxyStep(Part):
+    type: Literal["proxy"]
+    parameters: Password
+
+
+class BareStep(Part):
+    type: Literal["close_all", "clear_task_files"]
+    parameters: Nothing | None = None
+
+
+class OtherStep(Part):
+    """A kind that neither benchmark has, or that OSWorld names and does not implement (`tidy_desktop`, `act`, `replay`)."""
+
+    type: str
+    parameters: Any = None
+
+
+KNOWN = (
+    DownloadStep,
+    UploadStep,
+    CommandStep,
+    VerifiedStep,
+    PathStep,
+    CreateFileStep,
+    SleepStep,
+    WindowStep,
+    OpenTabsStep,
+    CloseTabsStep,
+    DriveStep,
+    LoginStep,
+    HistoryStep,
+    ProxyStep,
+    BareStep,
+)
+CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
+WINDOWS_ONLY = frozenset(
+    {"create_folder", "create_file", "recycle_file", "close_all", "clear_task_files", "update_browse_history_edge"}
+)
+"""Kinds that Windows Agent Arena has and OSWorld has not."""
+
+
+def _class_of(value: Any) -> str | None:
+    name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return CLASS_OF.get(name, "OtherStep") if isinstance(name, str) else None
+
+
+Step = Annotated[
+    Annotated[DownloadStep, Tag("DownloadStep")]
+    | Annotated[UploadStep, Tag("UploadStep")]
+    | Annotated[CommandStep, Tag("CommandStep")]
+    | Annotated[VerifiedStep, Tag("VerifiedStep")]
+    | Annotated[PathStep, Tag("PathStep")]
+    | Annotated[CreateFileStep, Tag("CreateFileStep")]
+    | Annotated[SleepStep, Tag("SleepStep")]
+    | Annotated[WindowStep, Tag("WindowStep")]
+    | Annotated[OpenTabsStep, Tag("OpenTabsStep")]
+    | Annotated[CloseTabsStep, Tag("CloseTabsStep")]
+    | Annotated[DriveStep, Tag("DriveStep")]
+    | Annotated[LoginStep, Tag("LoginStep")]
+    | Annotated[HistoryStep, Tag("HistoryStep")]
+    | Annotated[ProxyStep, Tag("ProxyStep")]
+    | Annotated[BareStep, Tag("BareStep")]
+    | Annotated[OtherStep, Tag("OtherStep")],
+    Discriminator(_class_of, custom_error_type="step", custom_error_message="a step is an object with a text at the key type"),
+]

@@ -1,0 +1,220 @@
+"""Task files of OSWorld and Windows Agent Arena: every one loads, is dumped as the same value, and says what is unknown in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, full, on_windows, task, written
+
+from deskhand.tasks.sources import files, osworld, waa
+from deskhand.tasks.sources.documents import TaskFileError, canonical, load_json
+from deskhand.tasks.sources.getters import OtherGetter
+from deskhand.tasks.sources.needs import needs_of
+from deskhand.tasks.sources.osworld import Loaded
+from deskhand.tasks.sources.steps import CommandStep, OtherStep
+
+SMALL = {"osworld": full(STEPS, GETTERS), "waa": on_windows(full(STEPS + WINDOWS_STEPS, GETTERS + WINDOWS_GETTERS))}
+LOAD: dict[str, Callable[[Path], Loaded[Any]]] = {"osworld": osworld.load, "waa": waa.load}
+FULL = os.environ.get("DESKHAND_FULL") == "1"
+COUNTS = {"osworld": 293, "waa": 120}
+
+
+def assert_round_trip(loaded: Loaded[Any]) -> None:
+    assert canonical(osworld.dump(loaded.task)) == canonical(load_json(loaded.path).value), loaded.path
+
+
+@pytest.mark.parametrize("source", LOAD)
+def test_a_file_with_every_kind_of_step_and_getter_loads_and_is_dumped_as_it_was(source: str, tmp_path: Path) -> None:
+    loaded = LOAD[source](written(tmp_path, SMALL[source]))
+    assert [str(problem) for problem in loaded.problems] == []
+    assert_round_trip(loaded)
+    assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps())
+    assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters())
+    assert files.problems_of(loaded.path) == []
+
+
+@pytest.mark.parametrize("source", LOAD)
+def test_every_public_task_file_loads_and_is_dumped_as_it_was(source: str) -> None:
+    folder = SHARED / source
+    if not folder.is_dir():
+        pytest.skip(f"the public task files of {source} are not beside the checkout ({folder})")
+    corpus = (osworld if source == "osworld" else waa).load_folder(folder)
+    assert [str(problem) for _, problems in corpus.unreadable for problem in problems] == []
+    assert len(corpus.tasks) == COUNTS[source]
+    for loaded in corpus.tasks:
+        assert_round_trip(loaded)
+        assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps()), loaded.path
+        assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters()), loaded.path
+        assert files.problems_of(loaded.path) == list(loaded.problems)
+
+
+def test_one_key_of_the_public_files_is_not_known() -> None:
+    if not SHARED.is_dir():
+        pytest.skip(f"the public task files are not beside the checkout ({SHARED})")
+    wrong = [
+        (problem.key, problem.line)
+        for source in ("osworld", "waa")
+        for path in files.below([SHARED / source])
+        for problem in files.problems_of(path)
+        if not problem.note
+    ]
+    assert wrong == [("env_may_change", 55)]
+
+
+def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path: Path) -> None:
+    value = task(config=[{"type": "sleep", "parameters": {"seconds": 2}}, {"type": "sleep", "parameters": {"seconds": 2.0}}])
+    path = written(tmp_path, value)
+    assert canonical(osworld.dump(osworld.load(path).task)) == canonical(value)
+    assert canonical({"a": 2}) != canonical({"a": 2.0})
+    value["instruction"] = "Ünïcode \U0001f600 and a lone \ud800"
+    assert canonical(osworld.dump(osworld.load(written(tmp_path, value)).task)) == canonical(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "word", "note"),
+    [
+        ({"colour": "red"}, "colour", "not known", False),
+        ({"_comments": "c"}, "_comments", "comment", True),
+        ({"config": [{"type": "dance", "parameters": {"a": 1}}]}, "config[0].type", "no set-up step 'dance'", False),
+        ({"config": [{"type": "create_folder", "parameters": {"path": "a"}}]}, "config[0].type", "create_folder", False),
+        (
+            {"config": [{"type": "open", "parameters": {"path": "a", "how": 1}}]},
+            "config[0].parameters.how",
+            "not known",
+            False,
+        ),
+        ({"evaluator": {"func": "guess"}}, "evaluator.func", "no metric 'guess'", False),
+        ({"evaluator": {"func": "check_list", "result": {"type": "dream"}}}, "evaluator.result.type", "dream", False),
+        (
+            {"evaluator": {"func": "compare_csv", "options": {"loose": True}}},
+            "evaluator.options.loose",
+            "no such option",
+            False,
+        ),
+        ({"evaluator": {"func": ["exact_match"], "result": []}}, "evaluator.result", "0 entries", False),
+        (
+            {"evaluator": {"func": "compare_table", "options": {"rules": [{"type": "x"}]}}},
+            "evaluator.options.rules",
+            "'x'",
+            False,
+        ),
+    ],
+)
+def test_what_is_not_known_is_said_with_key_and_line_and_is_kept(
+    change: dict[str, Any], key: str, word: str, note: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, task(**change))
+    loaded = osworld.load(path)
+    (problem,) = loaded.problems
+    assert (problem.file, problem.key, problem.note) == (str(path), key, note)
+    assert problem.line is not None
+    assert f'"{key.split(".")[-1]}":' in path.read_text().splitlines()[problem.line - 1]
+    assert word in problem.message
+    assert_round_trip(loaded)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "word"),
+    [
+        ({"instruction": 3}, "instruction", "valid string, not 3"),
+        ({"config": [{"type": "sleep", "parameters": {"seconds": "2"}}]}, "config[0].parameters.seconds", '"2"'),
+        ({"config": [{"type": "open", "parameters": {}}]}, "config[0].parameters.path", "missing"),
+        ({"config": ["open"]}, "config[0]", "a step is an object"),
+        ({"evaluator": {"func": "exact_match", "result": {"path": "a"}}}, "evaluator.result", "a getter is an object"),
+        ({"evaluator": {"func": "exact_match", "conj": "xor"}}, "evaluator.conj", "xor"),
+        ({"evaluator": {}}, "evaluator.func", "missing"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_its_key(change: dict[str, Any], key: str, word: str, tmp_path: Path) -> None:
+    with pytest.raises(TaskFileError) as caught:
+        osworld.load(written(tmp_path, task(**change)))
+    (problem, *_) = caught.value.problems
+    assert problem.key == key
+    assert word in problem.message
+    assert problem.line is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a": NaN}', "[" * 100_000])
+def test_what_is_no_json_is_refused_with_the_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(TaskFileError, match=r"a\.json.*no JSON"):
+        osworld.load(path)
+
+
+def test_a_key_that_stands_twice_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path, task())
+    path.write_text(path.read_text().replace('"snapshot": "os"', '"snapshot": "os", "snapshot": "chrome"'))
+    assert [problem.key for problem in osworld.load(path).problems] == ["snapshot"]
+
+
+def test_the_clauses_of_an_evaluator_belong_together_by_position(tmp_path: Path) -> None:
+    evaluator = {
+        "func": ["exact_match", "compare_csv"],
+        "result": [{"type": "vm_screen_size"}, {"type": "vm_file", "path": "a", "dest": "a"}],
+        "expected": [None, {"type": "rule", "rules": {}}],
+        "options": [{}, {"strict": True}],
+        "conj": "or",
+    }
+    loaded = osworld.load(written(tmp_path, task(evaluator=evaluator)))
+    assert loaded.problems == ()
+    first, second = loaded.task.evaluator.clauses
+    assert (first.metric, first.expected, first.options) == ("exact_match", None, {})
+    assert (second.metric, getattr(second.expected, "type", ""), second.options) == ("compare_csv", "rule", {"strict": True})
+    assert osworld.load(written(tmp_path, task(evaluator={"func": "infeasible"}))).task.infeasible
+
+
+def test_steps_are_typed(tmp_path: Path) -> None:
+    loaded = osworld.load(written(tmp_path, SMALL["osworld"]))
+    launches = [step for _, step in loaded.task.steps() if isinstance(step, CommandStep) and step.type == "launch"]
+    assert [step.parameters.words for step in launches[:2]] == [["soffice", "--calc"], ["vlc --version"]]
+
+
+def test_a_checkout_is_read_where_its_tasks_lie_and_nowhere_else(tmp_path: Path) -> None:
+    written(tmp_path, task(), "evaluation_examples/examples/os/a.json")
+    written(tmp_path, {"os": ["a"]}, "evaluation_examples/test_all.json")
+    written(tmp_path, "broken", "evaluation_examples/examples/os/b.json")
+    corpus = osworld.load_folder(tmp_path)
+    assert [loaded.path.name for loaded in corpus.tasks] == ["a.json"]
+    assert [path.name for path, _ in corpus.unreadable] == ["b.json"]
+    with pytest.raises(TaskFileError, match="no task file"):
+        osworld.load_folder(tmp_path / "evaluation_examples" / "examples" / "nothing")
+
+
+ODD: tuple[Any, ...] = (None, [], {}, "", 0, True, [None], {"type": "rule"}, [[]])
+
+
+def places(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Where values stand in `value`."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [keys, *(place for key, each in inner for place in places(each, (*keys, key)))]
+
+
+def changed(value: Any, keys: tuple[str | int, ...], odd: Any) -> Any:
+    """`value` with `odd` at `keys`."""
+    if not keys:
+        return odd
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[keys[0]] = changed(value[keys[0]], keys[1:], odd)
+    return copy
+
+
+def test_a_file_with_any_value_in_any_place_is_refused_or_kept_whole_and_classified(tmp_path: Path) -> None:
+    path, refused, kept = tmp_path / "a.json", 0, 0
+    for number, keys in enumerate(places(SMALL["waa"])[:: 1 if FULL else 3]):
+        value = changed(SMALL["waa"], keys, ODD[number % len(ODD)])
+        path.write_text(json.dumps(value))
+        try:
+            loaded = waa.load(path)
+        except TaskFileError:
+            refused += 1
+            continue
+        kept += 1
+        assert canonical(osworld.dump(loaded.task)) == canonical(value)
+        needs_of(loaded.task, lambda program: program)
+    assert min(refused, kept) > 30

@@ -1,0 +1,107 @@
+"""OpenAdapt's task files: nothing is skipped, and what their reader would misread is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deskhand.tasks.sources import files, openadapt
+from deskhand.tasks.sources.documents import TaskFileError, canonical, load_yaml
+
+GOOD = """\
+name: Turn the night light on
+id: night-light
+domain: desktop
+max_steps: 12
+combine: or
+setup:
+  - launch: ms-settings:nightlight
+  - sleep: 1.5
+  - open: C:\\\\a.txt
+  - execute: mkdir C:\\\\new
+  - type: activate_window
+    parameters: {window_name: Settings}
+evaluate:
+  - check: command
+    run: reg query HKCU
+    expect: "1"
+    match: contains
+  - check: screenshot
+    description: the switch is on
+  - check: file
+    path: C:\\\\a.txt
+    contains: dark
+milestones:
+  - name: settings are open
+    check: screenshot
+    description: the settings window is open
+"""
+
+
+def problems(text: str, folder: Path) -> list[tuple[str, int | None, str, bool]]:
+    path = folder / "night.yaml"
+    path.write_text(text)
+    return [(each.key, each.line, each.message, each.note) for each in files.problems_of(path)]
+
+
+def test_a_file_without_mistakes_has_no_problem_and_is_dumped_as_it_was(tmp_path: Path) -> None:
+    assert problems(GOOD, tmp_path) == []
+    loaded = openadapt.load(tmp_path / "night.yaml")
+    assert canonical(openadapt.dump(loaded.task)) == canonical(load_yaml(loaded.path).value)
+    assert (loaded.id, loaded.instruction) == ("night-light", "Turn the night light on")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "line", "word", "note"),
+    [
+        ("domain: desktop", "domains: desktop", "domains", 3, "not known", False),
+        ("    match: contains", "    reward: 0.5", "evaluate[0].reward", 17, "not known", False),
+        ("    match: contains", "    path: x", "evaluate[0].path", 17, "does not read this key", False),
+        ('    expect: "1"\n', "", "evaluate[0].expect", 14, "needs this key", False),
+        ("id: night-light\n", "", "", 1, "no id", True),
+        ("domain: desktop", "instruction: Do it", "instruction", 3, "tells the agent the name", True),
+        ("    contains: dark", "    exists: false", "evaluate[2].exists", 22, "ignores this", True),
+        ("sleep: 1.5", "sleep: soon", "setup[1].sleep", 8, "number of seconds", False),
+        ("sleep: 1.5", "download: {url: u, dest: d}", "setup[1].download", 8, "leaves this out", True),
+        ("sleep: 1.5", "download: {url: u, path: d}", "setup[1].download", 8, "url and dest", False),
+        ("sleep: 1.5", "wait: 1", "setup[1]", 8, "this one has wait", False),
+        ("max_steps: 12", "max_steps: 0", "max_steps", 4, "0 steps", False),
+    ],
+)
+def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
+    old: str, new: str, key: str, line: int, word: str, note: bool, tmp_path: Path
+) -> None:
+    assert old in GOOD
+    (found,) = problems(GOOD.replace(old, new, 1), tmp_path)
+    assert (found[0], found[1], found[3]) == (key, line, note), found
+    assert word in found[2]
+    loaded = openadapt.load(tmp_path / "night.yaml")
+    assert canonical(openadapt.dump(loaded.task)) == canonical(load_yaml(loaded.path).value)
+
+
+def test_a_file_that_judges_nothing_and_milestones_that_are_never_reached_are_said(tmp_path: Path) -> None:
+    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones: nothing is judged"]
+    milestones = "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
+    found = problems(milestones, tmp_path)
+    assert [(each[0], each[3]) for each in found] == [
+        ("milestones[0].check", True),
+        ("milestones[1].code", True),
+        ("milestones[1].check", True),
+        ("milestones[1].name", False),
+    ]
+
+
+def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> None:
+    for old, new, key in [
+        ("match: contains", "match: roughly", "evaluate[0].match"),
+        ("check: screenshot", "check: smell", "evaluate[1].check"),
+        ("combine: or", "combine: xor", "combine"),
+        ("contains: dark", "contains: off", "evaluate[2].contains"),
+    ]:
+        path = tmp_path / "night.yaml"
+        path.write_text(GOOD.replace(old, new, 1))
+        with pytest.raises(TaskFileError) as caught:
+            openadapt.load(path)
+        assert [problem.key for problem in caught.value.problems] == [key]
+        assert caught.value.problems[0].line is not None

@@ -1,0 +1,107 @@
+"""`deskhand tasks ...` on files: what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from task_files import task, written
+
+from deskhand import cli
+
+SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
+REMOTE = {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}
+
+
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of `deskhand tasks` in this process."""
+    monkeypatch.setattr(sys, "argv", ["deskhand", "tasks", *map(str, arguments)])
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_lint_names_the_file_the_line_and_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text(SHOPPING.read_text())
+    written(tmp_path, task(_note="n"), "os/noted.json")
+    code, out, _ = called(monkeypatch, capsys, "lint", tmp_path)
+    assert (code, out.splitlines()[-1]) == (0, "2 files, 0 with something wrong")
+    assert any(line.startswith(f"note: {tmp_path}/os/noted.json:") and "_note" in line for line in out.splitlines())
+    good.write_text(SHOPPING.read_text().replace("tier: easy", "tier: easy\ncolour: red"))
+    code, out, _ = called(monkeypatch, capsys, "lint", good)
+    assert (code, out) == (2, f"{good}:5: colour: this key is not known\n1 files, 1 with something wrong\n")
+
+
+def test_lint_and_show_of_what_is_no_task_file_are_one_line_and_exit_code_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "a.yaml").write_text("deskhand: 1\n")
+    for arguments, word in [
+        (("lint", tmp_path / "absent.yaml"), "no task file"),
+        (("lint", tmp_path / "a.txt"), "no task file"),
+        (("show", tmp_path / "absent.json"), "cannot be read"),
+        (("show", tmp_path / "a.yaml"), "a.yaml:1: "),
+        (("import", "osworld", tmp_path / "absent"), "no folder"),
+        (("import", "osworld", tmp_path), "no task file"),
+    ]:
+        code, out, err = called(monkeypatch, capsys, *arguments)
+        assert (code, out, len(err.splitlines())) == (2, "", 1), arguments
+        assert word in err
+
+
+def test_show_tells_a_native_task_and_a_foreign_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = called(monkeypatch, capsys, "show", SHOPPING)
+    assert code == 0
+    for text in (
+        "native/shopping/0",
+        "3 green pears",
+        "512 x 384",
+        "at most 6",
+        "l3afpad",
+        "all of",
+        "pears were added",
+        "5 steps",
+    ):
+        assert text in out, text
+    code, out, _ = called(monkeypatch, capsys, "show", written(tmp_path, task(**REMOTE)))
+    assert code == 0
+    for text in ("not here", "needs the live web: https://www.example", "chrome_open_tabs", "exact_match of vm_command_line, rule"):
+        assert text in out, text
+    path = tmp_path / "night.yaml"
+    path.write_text(
+        "name: Turn it on\nid: n\nevaluate:\n  - {check: file, path: a}\n  - {check: screenshot, description: it is on}\n"
+    )
+    code, out, _ = called(monkeypatch, capsys, "show", path)
+    assert (code, "Turn it on" in out, "joined by" in out) == (0, True, True)
+
+
+def test_import_prints_every_task_with_its_reasons_and_the_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, task(related_apps=[]), "os/here.json")
+    written(tmp_path, task(related_apps=[], **REMOTE), "chrome/web.json")
+    out_folder = tmp_path.with_name("out")
+    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path, "--out", out_folder)
+    assert code == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[:2] == ["chrome/web not here needs the live web (https://www.example)", "os/here runnable here"]
+    for line in ("2 tasks loaded, 0 files not", "1 runnable here", "0 needs files", "1 not here", "1 needs the live web"):
+        assert line in lines, line
+    assert (out_folder / "os" / "here.json").is_file()
+    assert called(monkeypatch, capsys, "lint", out_folder)[0] == 0
+    written(tmp_path, "broken", "os/broken.json")
+    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path)
+    assert code == 2
+    assert "not loaded: " in out
