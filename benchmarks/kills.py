@@ -51,6 +51,7 @@ AT_A_TIME = 2
 GONE_WITHIN_S = 60.0
 NOTICED_WITHIN_S = 0.1
 LONGEST_DELAY_S = 2.0
+"""From the start of a round; one whose episodes ended before that is repeated."""
 
 
 class Observed:
@@ -228,7 +229,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
         return pools[-1]
 
     async with staged(folder / "parts", EASY, AT_A_TIME, make_pool) as stage:
-        for number in range(2 * count):
+        for number in range(8 * count):
             done = tally.rounds.total()
             if done == count:
                 break

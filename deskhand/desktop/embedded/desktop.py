@@ -179,9 +179,11 @@ class EmbeddedDesktop:
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         session, _ = self._parts()
-        return await self._on_x(
-            lambda: windows.wait_windows(session.connection, match, timeout_s, count), f"waiting for window '{match}'", timeout_s
-        )
+
+        def wait() -> list[Window]:
+            return windows.wait_windows(session.connection, match, timeout_s, count, lambda: self._check_alive(session))
+
+        return await self._on_x(wait, f"waiting for window '{match}'", timeout_s)
 
     async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
         session, _ = self._parts()

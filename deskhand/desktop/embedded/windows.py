@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 
 import xcffib.xproto
 from xcffib.xproto import Atom, WindowClass
@@ -65,14 +66,17 @@ def matching(windows: list[Window], match: str) -> list[Window]:
     return [window for window in windows if wanted in window.wm_class.lower() or wanted in window.title.lower()]
 
 
-def wait_windows(connection: Connection, match: str, timeout_s: float, count: int) -> list[Window]:
-    """Raises `InfrastructureError` when fewer than `count` windows match within `timeout_s`."""
+def wait_windows(
+    connection: Connection, match: str, timeout_s: float, count: int, check: Callable[[], None] = lambda: None
+) -> list[Window]:
+    """Raises `InfrastructureError` when fewer than `count` windows match within `timeout_s`, and what `check` raises meanwhile."""
     deadline = time.monotonic() + timeout_s
     while True:
         windows = list_windows(connection)
         found = matching(windows, match)
         if len(found) >= count:
             return found
+        check()
         if time.monotonic() > deadline:
             seen = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
             raise InfrastructureError(f"no {count} window(s) '{match}' within {timeout_s:g} s; windows: {seen}")
