@@ -20,10 +20,7 @@ FLAGS = (
     "--hide-crash-restore-bubble",
     "--force-color-profile=srgb",
 )
-"""Debian's starter takes them from the environment, so they hold however the browser is started."""
-NO_SANDBOX = ("--no-sandbox", "--test-type")
-"""Where the box has no namespaces, Chromium can make none either; the second flag leaves out the bar that warns of the first."""
-TELLING = "--force-renderer-accessibility"
+"""What its preferences cannot say; they hold for a browser that is started by the profile's `argv`."""
 
 _PREFERENCES = {
     "bookmark_bar": {"show_on_all_tabs": False},
@@ -52,14 +49,13 @@ CHROMIUM = Profile(
     name="chromium",
     summary="web browser",
     packages=("chromium",),
-    argv=("chromium",),
+    argv=("chromium", *FLAGS),
     window="chromium",
     files={
         ".config/chromium/First Run": "",
         ".config/chromium/Default/Preferences": json.dumps(_PREFERENCES),
         ".config/chromium/Local State": json.dumps(_LOCAL_STATE),
     },
-    environment={"CHROMIUM_FLAGS": " ".join(FLAGS)},
     mime_types=("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"),
     desktop_entry="chromium.desktop",
     maximised="Chromium",

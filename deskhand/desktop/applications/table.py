@@ -78,12 +78,6 @@ def window_rules() -> str:
     return "\n    ".join(rules)
 
 
-def environment(namespaces: bool, accessibility: bool = False) -> dict[str, str]:
-    """Variables that the applications are started with; `namespaces`: the box has some; `accessibility`: they are to tell of
-    themselves."""
-    found = {name: text for entry in PROFILES.values() for name, text in entry.environment.items()}
-    if not namespaces:
-        found["CHROMIUM_FLAGS"] += " " + " ".join(browser.NO_SANDBOX)
-    if accessibility:
-        found["CHROMIUM_FLAGS"] += f" {browser.TELLING}"
-    return found
+def environment() -> dict[str, str]:
+    """Variables that the applications are started with."""
+    return {name: text for entry in PROFILES.values() for name, text in entry.environment.items()}

@@ -116,7 +116,7 @@ class Session:
         bus = f"unix:path={walls.runtime_folder(self.folder, isolation)}/bus"
         told = accessibility.environment(bus) if telling else accessibility.SILENT
         return (
-            table.environment(isolation == "namespaces", telling)
+            table.environment()
             | told
             | {
                 "DISPLAY": self.x_server.name,
