@@ -21,7 +21,7 @@ import torch
 from benchmarks.bars import Bars, print_head
 from benchmarks.recording import Recording, held_out_tasks, record
 from deskhand.agents.context import GrowDrop
-from deskhand.algorithms.grpo import kl_estimate
+from deskhand.algorithms.kl import kl_estimate
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
 from deskhand.training.batch import TrainingSample

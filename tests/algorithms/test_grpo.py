@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from deskhand.algorithms.grpo import clipped_loss, group_advantages, kl_estimate, token_coefficients
+from deskhand.algorithms.grpo import group_advantages
+from deskhand.algorithms.kl import kl_estimate
+from deskhand.algorithms.objective import clipped_loss
+from deskhand.algorithms.weighting import token_coefficients
 
 
 def test_advantages_are_centred_and_divided_by_the_population_deviation():

@@ -1,0 +1,204 @@
+"""Every algorithm's advantages, loss and gradient against an independent float64 reference on random batches, and the bugs that
+this comparison notices."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+
+import algorithm_reference as reference
+import numpy as np
+import pytest
+import torch
+from algorithm_reference import Episode, Settings
+
+from deskhand.algorithms import grpo, ppo
+from deskhand.algorithms.kl import reference_penalty
+from deskhand.algorithms.objective import clipped_loss
+from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.weighting import token_coefficients
+
+TOLERANCE = 1e-6
+VARIANTS = {
+    "defaults": Settings(),
+    "dual clip": Settings(dual_clip=1.5),
+    "truncated": Settings(cap=1.3, cap_mode="truncate"),
+    "dropped": Settings(cap=1.3),
+    "no cap": Settings(cap=None),
+    "not decoupled": Settings(decoupled=False),
+    "penalty k3": Settings(kl_coefficient=0.3),
+    "penalty k2": Settings(kl_coefficient=0.3, kl_estimator="k2"),
+    "narrow": Settings(clip_low=0.01, clip_high=0.02, dual_clip=1.2, cap=1.1),
+    "discounted": Settings(discounts={"token_discount": 0.98, "token_lambda": 0.9, "turn_discount": 0.95, "turn_lambda": 0.5}),
+}
+
+
+def tensors(episodes: list[Episode]) -> dict[str, torch.Tensor]:
+    """Every quantity of all tokens, float64[N], in the order of episodes."""
+    names = [field.name for field in dataclasses.fields(reference.Token)]
+    return {
+        name: torch.tensor([getattr(token, name) for episode in episodes for token in episode.tokens], dtype=torch.float64)
+        for name in names
+    }
+
+
+def our_advantages(name: str, episodes: list[Episode], settings: Settings) -> np.ndarray:
+    """float64[N] by the project's functions."""
+    if name == "ppo":
+        found = [estimates(episode, settings).advantages for episode in episodes]
+        return ppo.whiten(np.concatenate(found))
+    rewards = np.array([episode.reward for episode in episodes]).reshape(3, 4)
+    normalise = "std" if ALGORITHMS[name].baseline == "group_std" else "none"
+    values = grpo.group_advantages(rewards, np.ones_like(rewards, dtype=bool), normalise).values.ravel()
+    return np.repeat(values, [len(episode.tokens) for episode in episodes])
+
+
+def estimates(episode: Episode, settings: Settings) -> ppo.Estimates:
+    rewards = np.zeros(len(episode.tokens))
+    rewards[-1] = episode.reward
+    turns = np.repeat(np.arange(len(episode.replies)), [len(reply) for reply in episode.replies])
+    return ppo.gae(rewards, np.array([token.value for token in episode.tokens]), turns, **settings.discounts)
+
+
+def our_loss(name: str, episodes: list[Episode], settings: Settings, change: Callable[[dict], None] | None = None) -> torch.Tensor:
+    """The whole loss by the project's functions; `change` may spoil what they are given."""
+    data = tensors(episodes)
+    counts = [len(episode.tokens) for episode in episodes]
+    algorithm = ALGORITHMS[name]
+    replies = np.repeat(np.arange(sum(len(e.replies) for e in episodes)), [len(reply) for e in episodes for reply in e.replies])
+    given = {
+        "new": data["new"].requires_grad_(),
+        "old": data["behaviour"],
+        "advantages": torch.from_numpy(our_advantages(name, episodes, settings)),
+        "low": settings.clip_low,
+        "high": settings.clip_high,
+        "proximal": data["proximal"] if settings.decoupled else None,
+        "replies": torch.from_numpy(replies) if algorithm.unit == "reply" else None,
+        "divisor": settings.divisor if algorithm.average == "constant" else None,
+        "episodes": [str(number) for number in range(len(episodes))],
+        "counts": counts,
+        "weights": [episode.weight for episode in episodes],
+        "dual": settings.dual_clip,
+        "mode": settings.cap_mode,
+        "reference": data["reference"],
+    }
+    if change is not None:
+        change(given)
+    mask = torch.ones_like(given["new"], dtype=torch.bool)
+    result = clipped_loss(
+        given["new"],
+        given["old"],
+        given["advantages"],
+        mask,
+        given["low"],
+        given["high"],
+        given["proximal"],
+        settings.cap,
+        given["mode"],
+        given["dual"],
+        given["replies"],
+    )
+    coefficients = token_coefficients(given["episodes"], given["counts"], given["weights"], given["divisor"])
+    coefficients_N = torch.from_numpy(np.repeat(coefficients, given["counts"]))
+    penalty = reference_penalty(given["new"], given["reference"], settings.kl_estimator)
+    total = ((result.values + settings.kl_coefficient * penalty) * coefficients_N).sum()
+    total.backward()
+    given["new"].retain_grad()
+    our_loss.gradient = given["new"].grad.numpy().copy()
+    return total.detach()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_loss_equals_the_reference(name, variant):
+    for seed in range(8):
+        episodes = reference.random_batch(seed)
+        ours = our_loss(name, episodes, VARIANTS[variant]).item()
+        assert ours == pytest.approx(reference.loss(name, episodes, VARIANTS[variant]), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_advantages_equal_the_reference(name):
+    for seed in range(8):
+        episodes = reference.random_batch(seed)
+        if name == "ppo":
+            for episode in episodes:
+                expected, returns = reference.ppo_advantages(episode, VARIANTS["discounted"].discounts)
+                found = estimates(episode, VARIANTS["discounted"])
+                np.testing.assert_allclose(found.advantages, expected, atol=TOLERANCE)
+                np.testing.assert_allclose(found.returns, returns, atol=TOLERANCE)
+        else:
+            expected = [
+                reference.group_advantage(episodes, episode, name != "dr_grpo") for episode in episodes for _ in episode.tokens
+            ]
+            np.testing.assert_allclose(our_advantages(name, episodes, Settings()), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_gradient_is_the_slope_of_the_references_loss(name):
+    """By central differences at some tokens; PPO's advantages hold still, because they come from old values."""
+    settings = Settings(kl_coefficient=0.1, dual_clip=2.0)
+    episodes = reference.random_batch(3)
+    our_loss(name, episodes, settings)
+    gradient, step = our_loss.gradient, 1e-6
+    places = [(episode, reply, t) for episode, e in enumerate(episodes) for reply, r in enumerate(e.replies) for t in range(len(r))]
+    for place in range(0, len(places), 7):
+        episode, reply, t = places[place]
+        sides = []
+        for shift in (step, -step):
+            moved = copy.deepcopy(episodes)
+            moved[episode].replies[reply][t].new += shift
+            sides.append(reference.loss(name, moved, settings))
+        assert gradient[place] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-6)
+
+
+def test_the_value_loss_equals_the_reference():
+    for seed in range(8):
+        for settings in (Settings(), Settings(value_clip=None), VARIANTS["discounted"]):
+            episodes = reference.random_batch(seed)
+            data = tensors(episodes)
+            returns = torch.from_numpy(np.concatenate([estimates(episode, settings).returns for episode in episodes]))
+            counts = [len(episode.tokens) for episode in episodes]
+            weights = [episode.weight for episode in episodes]
+            coefficients = np.repeat(token_coefficients([str(n) for n in range(len(counts))], counts, weights), counts)
+            losses = ppo.value_loss(data["value_new"], data["value"], returns, settings.value_clip)
+            ours = (losses * torch.from_numpy(coefficients)).sum().item()
+            assert ours == pytest.approx(reference.value_loss(episodes, settings), abs=TOLERANCE)
+
+
+def test_masked_tokens_do_not_move_the_ratio_of_their_reply():
+    values, replies = torch.tensor([0.4, 0.0, -0.2, 0.6]), torch.tensor([0, 0, 0, 1])
+    mask = torch.tensor([True, False, True, True])
+    old = torch.zeros(4)
+    result = clipped_loss(values, old, torch.ones(4), mask, 0.5, 0.5, replies=replies)
+    torch.testing.assert_close(result.ratios, torch.exp(torch.tensor([0.1, 0.1, 0.1, 0.6])))
+    assert result.values[1] == 0
+
+
+BUGS: dict[str, tuple[str, Callable[[dict], None]]] = {
+    "bounds swapped": ("grpo", lambda given: given.update(low=given["high"], high=given["low"])),
+    "behaviour in place of proximal": ("grpo", lambda given: given.update(proximal=given["old"])),
+    "proximal in place of behaviour": ("grpo", lambda given: given.update(old=given["proximal"])),
+    "weight of an episode forgotten": ("grpo", lambda given: given.update(weights=[1.0] * len(given["weights"]))),
+    "every row an episode of its own": ("grpo", lambda given: given.update(advantages=given["advantages"].flip(0))),
+    "sample deviation": ("grpo", lambda given: given.update(advantages=given["advantages"] * np.sqrt(3 / 4))),
+    "dual clip forgotten": ("grpo", lambda given: given.update(dual=None)),
+    "truncated in place of dropped": ("grpo", lambda given: given.update(mode="truncate")),
+    "penalty towards the behaviour": ("grpo", lambda given: given.update(reference=given["old"])),
+    "length bias kept": ("dr_grpo", lambda given: given.update(divisor=None)),
+    "token ratios": ("gspo", lambda given: given.update(replies=None)),
+    "replies joined": ("gspo", lambda given: given.update(replies=torch.zeros_like(given["replies"]))),
+    "not whitened": ("ppo", lambda given: given.update(advantages=given["advantages"] * 0.9 + 0.1)),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_comparison_notices_an_injected_bug(bug):
+    name, change = BUGS[bug]
+    settings = Settings(dual_clip=1.2, kl_coefficient=0.1, cap=1.5)
+    gaps = []
+    for seed in range(4):
+        episodes = reference.random_batch(seed)
+        gaps.append(abs(our_loss(name, episodes, settings, change).item() - reference.loss(name, episodes, settings)))
+    assert max(gaps) > 1e3 * TOLERANCE
