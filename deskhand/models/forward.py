@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.errors import RecordError
@@ -167,12 +169,14 @@ def decode(
     placeholder_index_N: Tensor | None = None,
     mask: Tensor | None = None,
     cache: Any = None,
+    recompute: bool = False,
 ) -> Tensor:
     """Run the language model; hidden states after the last norm, [B, T, H].
 
     `features`: for every placeholder in `placeholder_index_N` (flattened B*T index) its embedding and DeepStack features [N, H].
     `mask`: bool[B, 1, T, keys], True where a token may look; None means causal. `cache`: an object whose
-    `update(key, value, layer)` returns all keys and values to attend to.
+    `update(key, value, layer)` returns all keys and values to attend to. `recompute`: keep no activations inside of a layer for the
+    backward pass, but run the layer again there (arXiv:1604.06174).
     """
     text = unwrap(model).model.language_model
     hidden_BTH = text.embed_tokens(input_ids_BT)
@@ -180,7 +184,9 @@ def decode(
         hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[0], replace=True)
     rotary = text.rotary_emb(hidden_BTH, position_ids_3BT)
     for index, layer in enumerate(text.layers):
-        hidden_BTH = layer(hidden_BTH, position_embeddings=rotary, attention_mask=mask, past_key_values=cache)
+        run = partial(layer, position_embeddings=rotary, attention_mask=mask, past_key_values=cache)
+        again = recompute and torch.is_grad_enabled()
+        hidden_BTH = checkpoint(run, hidden_BTH, use_reentrant=False) if again else run(hidden_BTH)
         if index + 1 < len(features) and placeholder_index_N is not None:
             hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[index + 1], replace=False)
     return text.norm(hidden_BTH)

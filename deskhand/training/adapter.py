@@ -5,6 +5,8 @@ Adapters are injected in place by peft, so the forward pass needs to know nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,34 +14,57 @@ from torch import Tensor
 
 from deskhand.errors import ConfigError
 from deskhand.training.config import AdapterConfig
+from deskhand.training.quantise import is_quantised, quantise, restored
 
 _NAME = "default"
+_VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "down_proj")
+"""Projections of the blocks of Qwen3-VL's and Qwen2.5-VL's vision towers."""
 
 
 def inject_adapter(model: Any, config: AdapterConfig) -> None:
-    """Freeze `model` and add adapters to the named projections of its language model. Raises `ConfigError` when none match."""
+    """Freeze `model` and add adapters to the named projections of its language model, and to its vision tower where the settings
+    say so. Raises `ConfigError` when none match, and for 4 bits without their library."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError("adapter: the package peft is not installed; pip install peft") from error
+    if config.quantise:
+        quantise(model)
     names = "|".join(config.targets)
+    tower = rf"|.*visual\.blocks\..*\.({'|'.join(_VISION)})" if config.vision else ""
     settings = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=0.0,
-        target_modules=rf".*language_model\..*\.({names})",
+        target_modules=rf"(.*language_model\..*\.({names}){tower})",
     )
-    try:
-        inject_adapter_in_model(settings, model, adapter_name=_NAME)
-    except ValueError as error:
-        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has") from error
+    found = {name.rpartition(".")[2] for name, _ in model.model.language_model.named_modules()}
+    if not found & set(config.targets):
+        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has")
+    inject_adapter_in_model(settings, model, adapter_name=_NAME)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
+        if "lora_" in name or parameter.requires_grad:
+            parameter.requires_grad_("lora_" in name)
+
+
+@contextmanager
+def adapters_off(model: Any) -> Iterator[None]:
+    """The model without its adapters, inside the block."""
+    layers = [module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
 
 
 @torch.no_grad()
 def merged_weights(model: Any) -> dict[str, Tensor]:
     """Copies of all weights under the checkpoint's names; tied tensors are one tensor under each of their names."""
+    state = model.state_dict()  # first: packed weights are put into their plain order by it
+    packed = {name: module for name, module in model.named_modules() if is_quantised(module)}
     scaled = {
         f"{name}.weight": module.get_delta_weight(_NAME)
         for name, module in model.named_modules()
@@ -47,10 +72,13 @@ def merged_weights(model: Any) -> dict[str, Tensor]:
     }
     copies: dict[int, Tensor] = {}
     weights: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if ".lora_" in name:
+    for name, tensor in state.items():
+        owner, of_packed, detail = name.partition(".weight.")
+        if ".lora_" in name or (of_packed and detail and owner in packed):
             continue
-        plain = name.replace(".base_layer.", ".")
+        plain, holder = name.replace(".base_layer.", "."), name.removesuffix(".weight")
+        if holder in packed:
+            tensor = restored(packed[holder])
         if plain in scaled:
             weights[plain] = tensor + scaled[plain].to(tensor.dtype)
         else:

@@ -25,7 +25,7 @@ from deskhand.recorder.graph import Sequence
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One row and what its episode is worth. Rows of one episode have equal `advantage` and `weight`.
+    """One row and what its episode is worth. Rows of one episode have equal `advantage`, `weight` and `reward`.
 
     `weight`: factor on the episode in the mean over episodes.
     """
@@ -34,6 +34,22 @@ class TrainingSample:
     advantage: float = 0.0
     episode_id: str = ""
     weight: float = 1.0
+    reward: float = 0.0
+    """What a critic is to predict."""
+    replies: tuple[tuple[int, int], ...] = ()
+    """The replies of the row in order: (which of the episode's calls, how many tokens it sampled). Left out, each run of sampled
+    tokens is a reply, and the rows of an episode follow one another."""
+
+    def reply_lengths(self) -> list[int]:
+        """Sampled tokens of each reply of the row, in order. Raises `RecordError` when they are not those of the row."""
+        sampled = np.asarray(self.sequence.sampled, dtype=np.int8)
+        if not self.replies:
+            edges = np.flatnonzero(np.diff(sampled, prepend=0, append=0))
+            return (edges[1::2] - edges[::2]).tolist()
+        lengths = [length for _, length in self.replies if length]
+        if sum(lengths) != int(sampled.sum()):
+            raise RecordError("replies", f"a row with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)}")
+        return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,8 @@ class Batch:
     rows_W: Tensor
     """int64; row of this batch that each token is in."""
     behaviour_logprobs_W: Tensor
+    versions_W: Tensor
+    """int64; of the weights that sampled each token."""
     temperature: float
 
 
@@ -112,12 +130,13 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
     rows = [sequences[index] for index in chosen]
     inputs = collate(rows, images, model, pixels=False)
     longest = inputs.input_ids_BT.shape[1]
-    positions, row_of, logprobs = [], [], []
+    positions, row_of, logprobs, versions = [], [], [], []
     for b, row in enumerate(rows):
         where = np.flatnonzero(row.sampled)
         positions.append(where + b * longest)
         row_of.append(np.full(len(where), b))
         logprobs.append(np.asarray(row.logprobs, dtype=np.float32)[where])
+        versions.append(np.asarray(row.versions, dtype=np.int64)[where])
     device = inputs.input_ids_BT.device
     return Batch(
         inputs,
@@ -125,5 +144,6 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
         torch.from_numpy(np.concatenate(positions)).to(device),
         torch.from_numpy(np.concatenate(row_of)).to(device),
         torch.from_numpy(np.concatenate(logprobs)).to(device),
+        torch.from_numpy(np.concatenate(versions)).to(device),
         rows[0].temperature,
     )

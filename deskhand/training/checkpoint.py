@@ -1,7 +1,7 @@
 """Checkpoints of a training run. Invariant: a checkpoint is complete or absent, and resuming from it goes on bit for bit.
 
     <folder>/step-000012/  model.safetensors, config.json, tokenizer...   an ordinary Hugging Face checkpoint, adapters merged in
-                           trainer.safetensors                            optimizer moments, and the adapters when there are any
+                           trainer.safetensors                            optimizer moments; adapters, masters and critic if any
                            manifest.json                                  counters, caller's state, size and SHA-256 of every file
 
 A checkpoint is written beside its place, flushed to disk and then renamed, so a kill at any moment leaves the former ones.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ from deskhand.training.trainer import Trainer
 _FORMAT = 1
 _NAME = re.compile(r"step-(\d{6,})")
 _ASSETS = ("*.json", "*.jinja", "*.txt")
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_PARAMETER = "parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,16 @@ class Restored:
     skipped: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The checkpoint with the highest held-out success so far; of equals the earlier."""
+
+    step: int
+    success: float
+
+
 class Checkpoints:
-    """The checkpoints of one run: the last `keep` and that of step 0. One process writes at a time."""
+    """The checkpoints of one run: the last `keep`, the best and that of step 0. One process writes at a time."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         if keep < 1:
@@ -119,6 +128,30 @@ class Checkpoints:
             raise ConfigError(f"{skipped[0]} (no older checkpoint is sound)")
         return None
 
+    def best(self) -> Best | None:
+        """None before anything was rated. Raises `ConfigError` when what was noted cannot be read."""
+        file = self.folder / "best.json"
+        if not file.exists():
+            return None
+        try:
+            noted = json.loads(file.read_text(encoding="utf-8"))
+            return Best(int(noted["step"]), float(noted["success"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file}: unreadable; remove it, and the next evaluation writes it anew") from error
+
+    def rate(self, step: int, success: float) -> bool:
+        """Note a step's held-out success; a better one than all before is kept whatever follows. Returns whether it was better."""
+        before = self.best()
+        if not math.isfinite(success) or (before is not None and (before.step == step or before.success >= success)):
+            return False
+        draft = self.folder / ".best.json"
+        draft.write_text(json.dumps({"step": step, "success": success}) + "\n", encoding="utf-8")
+        _flush(draft)
+        draft.rename(self.folder / "best.json")
+        _flush(self.folder)
+        self._prune()
+        return True
+
     def _replace(self, draft: Path, target: Path) -> None:
         old = self.folder / f".replaced-{target.name}"
         shutil.rmtree(old, ignore_errors=True)
@@ -130,7 +163,9 @@ class Checkpoints:
 
     def _prune(self) -> None:
         """Remove what is no longer kept: out of sight in one rename first, so that a kill leaves no half of a checkpoint."""
-        for step in [step for step in self.steps() if step != 0][: -self.keep]:
+        best = self.best()
+        kept = {0, best.step if best else 0}
+        for step in [step for step in self.steps()[: -self.keep] if step not in kept]:
             self.path(step).rename(self.folder / f".pruned-{self.path(step).name}")
         for left in self.folder.glob(".pruned-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -157,12 +192,15 @@ def verify(folder: Path) -> dict[str, Any]:
 
 
 def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
+    """What the model's own weights do not hold, under `<moment, or "parameter">/<name>`."""
+    held = {tensor.data_ptr() for tensor in unwrap(trainer.policy.model).state_dict().values()}
     tensors: dict[str, Tensor] = {}
-    for name, parameter in trainer.policy.parameters().items():
-        for moment, value in trainer.optimizer.state.get(parameter, {}).items():
-            tensors[f"{moment}/{name}"] = value.detach().clone().contiguous()
-        if trainer.policy.config.adapter is not None:
-            tensors[f"parameter/{name}"] = parameter.detach().clone().contiguous()
+    for prefix, parameters, optimizer in trainer.parts():
+        for name, parameter in parameters.items():
+            for moment, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"{moment}/{prefix}{name}"] = torch.as_tensor(value).detach().clone().contiguous()
+            if trainer.policy.config.adapter is not None or parameter.data_ptr() not in held:
+                tensors[f"{_PARAMETER}/{prefix}{name}"] = parameter.detach().clone().contiguous()
     return tensors
 
 
@@ -171,33 +209,52 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     adapter = trainer.policy.config.adapter.model_dump(mode="json") if trainer.policy.config.adapter else None
     if adapter != manifest["adapter"]:
         raise ConfigError(f"{folder / 'manifest.json'}: saved with adapter {manifest['adapter']}, now {adapter}; set them equal")
-    model, parameters = unwrap(trainer.policy.model), trainer.policy.parameters()
     saved = _read(folder / "trainer.safetensors")
-    if adapter is None:
-        weights, targets = _read(folder / "model.safetensors"), _untied(model.state_dict())
-    else:
-        weights, targets = {name: saved.get(f"parameter/{name}") for name in parameters}, parameters
-    for name, target in targets.items():
-        value = weights.get(name)
+    copies: list[tuple[Tensor, Tensor]] = []
+
+    def match(name: str, target: Tensor, value: Tensor | None) -> None:
         if value is None or value.shape != target.shape:
-            raise ConfigError(f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the model that was saved")
-    moments: dict[str, dict[str, Tensor]] = {}
-    for key, value in saved.items():
-        moment, _, name = key.partition("/")
-        if moment in _MOMENTS and name in parameters:
-            moments.setdefault(name, {})[moment] = value
+            raise ConfigError(f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the trainer that was saved")
+        copies.append((target, value))
+
+    held: set[int] = set()
+    if adapter is None:
+        weights = _read(folder / "model.safetensors")
+        for name, target in _untied(unwrap(trainer.policy.model).state_dict()).items():
+            match(name, target, weights.get(name))
+            held.add(target.data_ptr())
+    for prefix, parameters, _ in trainer.parts():
+        for name, target in parameters.items():
+            if target.data_ptr() not in held:
+                match(prefix + name, target, saved.get(f"{_PARAMETER}/{prefix}{name}"))
     with torch.no_grad(), trainer.policy.lock:
-        for name, target in targets.items():
-            value = weights[name]
-            assert value is not None
+        for target, value in copies:
             target.copy_(value)
-        trainer.optimizer.state.clear()
-        for name, state in moments.items():
-            trainer.optimizer.state[parameters[name]] = {
-                moment: value.to(parameters[name].device) for moment, value in state.items()
-            }
-        trainer.optimizer.zero_grad(set_to_none=True)
+        for prefix, parameters, optimizer in trainer.parts():
+            optimizer.state.clear()
+            for name, parameter in parameters.items():
+                state = _state_of(saved, prefix + name, parameter, optimizer)
+                if state:
+                    optimizer.state[parameter] = state
+            optimizer.zero_grad(set_to_none=True)
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
+
+
+def _state_of(saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's moments of one parameter. Its count of steps is a number in 8-bit optimizers, and lies on the processor unless
+    the optimizer is fused."""
+    found: dict[str, Any] = {}
+    for key, value in saved.items():
+        moment, _, owner = key.partition("/")
+        if owner != name or moment == _PARAMETER:
+            continue
+        if moment != "step":
+            found[moment] = value.to(parameter.device)
+        elif isinstance(optimizer, torch.optim.AdamW):
+            found[moment] = value.to(parameter.device) if optimizer.defaults.get("fused") else value
+        else:
+            found[moment] = int(value)
+    return found
 
 
 def _read(file: Path) -> dict[str, Tensor]:

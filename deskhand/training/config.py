@@ -6,18 +6,29 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from deskhand.algorithms.algorithm import Name as AlgorithmName
+from deskhand.algorithms.dr_grpo import DIVISOR_TOKENS
+
+OptimizerName = Literal["adamw_fused", "adamw", "adamw_8bit"]
+
 
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AdapterConfig(_Settings):
-    """Low-rank adapters (LoRA, arXiv:2106.09685) on the language model; everything else, the vision tower too, is frozen."""
+    """Low-rank adapters (LoRA, arXiv:2106.09685) on the language model, and on the vision tower where `vision` says so; everything
+    else is frozen."""
 
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     """The update is scaled by alpha / rank."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Projections of the language model's layers."""
+    vision: bool = False
+    """Whether the projections of the vision tower's blocks get adapters, too."""
+    quantise: bool = False
+    """Keep the frozen projections of the language model in 4 bits (QLoRA, arXiv:2305.14314; the package bitsandbytes)."""
 
 
 class PolicyConfig(_Settings):
@@ -27,15 +38,42 @@ class PolicyConfig(_Settings):
     """Rows times longest row of a micro-batch; a single longer row is a micro-batch of its own."""
     image_patches: int = Field(default=16384, ge=1)
     """Patches whose tower activations are kept for the backward pass; more images are encoded a second time instead."""
+    recompute_activations: bool = False
+    """Keep only the states between the layers of the language model for the backward pass, and compute each layer a second time."""
     train_vision: bool = True
-    """False freezes the vision tower. Adapters always freeze it."""
+    """False freezes the vision tower. With adapters, `adapter.vision` decides."""
     adapter: AdapterConfig | None = None
+
+
+class CriticConfig(_Settings):
+    """The critic of PPO (`training.critic`); other algorithms have none."""
+
+    trunk: Literal["policy", "own"] = "policy"
+    """Whether values are read from the policy's hidden states, or from a second copy of the model, which takes its memory again."""
+    through_trunk: bool = True
+    """Whether the value loss also teaches the trunk; False leaves it to the head alone."""
+    coefficient: float = Field(default=0.5, ge=0)
+    """Factor on the value loss where it teaches the policy's trunk."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Of the value head."""
+    trunk_learning_rate: float = Field(default=1e-5, gt=0)
+    """Of a trunk of its own."""
+    clip: float | None = Field(default=0.2, gt=0)
+    """How far a value moves within one step before its loss no longer pulls; None does not clip."""
+    token_discount: float = Field(default=1.0, gt=0, le=1)
+    token_lambda: float = Field(default=1.0, ge=0, le=1)
+    turn_discount: float = Field(default=1.0, gt=0, le=1)
+    turn_lambda: float = Field(default=0.95, ge=0, le=1)
 
 
 class TrainerConfig(_Settings):
     """One `Trainer.step`."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
+    algorithm: AlgorithmName = "grpo"
+    """How rewards become advantages and what is clipped; each is a file of `deskhand/algorithms`."""
+    optimizer: OptimizerName = "adamw_fused"
+    """AdamW as one kernel, as plain operations, or with moments of 8 bits (a GPU and the package bitsandbytes)."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -46,12 +84,24 @@ class TrainerConfig(_Settings):
     """How often the samples of a step are gone through."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer updates per pass; an episode is never split between two."""
-    clip_low: float = Field(default=0.2, ge=0, le=1)
-    clip_high: float = Field(default=0.28, ge=0)
+    clip_low: float | None = Field(default=None, ge=0, le=1)
+    clip_high: float | None = Field(default=None, ge=0)
+    """Bounds of the ratio, 1 - low to 1 + high; None takes the algorithm's own."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """Bounds what a token with a negative advantage can cost, in multiples of the advantage; None does not."""
     proximal: Literal["start", "behaviour"] = "start"
     """Centre of the trust region: the weights at the start of the step (decoupled), or those that sampled (plain PPO)."""
     behaviour_cap: float | None = Field(default=5.0, gt=0)
-    """Tokens whose start-of-step / behaviour ratio exceeds this are dropped; None keeps all."""
+    """Most that the start-of-step / behaviour ratio may be; None keeps all."""
+    cap_mode: Literal["drop", "truncate"] = "drop"
+    """Whether tokens over the cap are dropped or weigh as much as the cap."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Factor on the divergence from the untrained model, added to the loss; 0 leaves it out. With adapters the reference is the
+    model without them; without adapters it is a second copy of the weights."""
+    kl_estimator: Literal["k2", "k3"] = "k3"
+    divisor_tokens: float = Field(default=DIVISOR_TOKENS, gt=0)
+    """Dr.GRPO's constant, by which an episode's sum over tokens is divided."""
+    critic: CriticConfig = CriticConfig()
     threads: int | None = Field(default=None, ge=1)
     """Torch threads of a step; None leaves torch's setting."""
     seed: int = 0

@@ -9,6 +9,7 @@ Dimensions: W trained tokens of a micro-batch, S rows of image features, H hidde
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from torch import Tensor
 from deskhand.engines.base import PreparedImage
 from deskhand.models.forward import decode, log_softmax, unwrap
 from deskhand.recorder import graph
-from deskhand.training.adapter import inject_adapter, merged_weights
+from deskhand.training.adapter import adapters_off, inject_adapter, merged_weights
 from deskhand.training.batch import Batch, Plan, check_sequence, plan
 from deskhand.training.config import PolicyConfig
 from deskhand.training.features import Features
+from deskhand.training.masters import Masters
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Scores:
 
     logprobs_W: Tensor
     entropies_W: Tensor
+    hidden_WH: Tensor
+    """What each token was sampled from (with gradient)."""
 
 
 class Policy:
@@ -47,14 +51,29 @@ class Policy:
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
         self.lock = threading.Lock()
+        self._reference: Policy | None = None
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
         if self.config.adapter is not None:
             inject_adapter(unwrap(model), self.config.adapter)
+        self._masters = self._make_masters()
+
+    def _make_masters(self) -> Masters:
+        return Masters({name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad})
 
     def parameters(self) -> dict[str, Tensor]:
-        """Trained parameters by name; tied ones once."""
-        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        """What an optimizer is to update, by name, tied parameters once: the trained parameters, or the float32 masters of those
+        that are kept in half precision. Gradients are at these."""
+        return self._masters.tensors
+
+    def write_back(self) -> None:
+        """Bring the model up to its masters after an update; call it with the lock."""
+        self._masters.write_back()
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the weights differ from the checkpoint's from the start, because some are kept in 4 bits."""
+        return self.config.adapter is not None and self.config.adapter.quantise
 
     def snapshot(self) -> dict[str, Tensor]:
         """A consistent copy of all weights under the checkpoint's own names, adapters merged in."""
@@ -71,33 +90,80 @@ class Policy:
             self.check(sequence, images)
         return plan(sequences, images, self.model, self.config.batch_tokens)
 
-    @torch.no_grad()
     def logprobs(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
         """Log-probs of the sampled tokens of each row, float32[sampled tokens], under the weights of now."""
+        return self.each(sequences, images, lambda batch, hidden_WH: self.scores(batch, hidden_WH).logprobs_W)
+
+    @torch.no_grad()
+    def reference_logprobs(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
+        """The same under the weights that the policy began with: adapters off, or the copy that `keep_reference` made."""
+        if self._reference is not None:
+            return self._reference.logprobs(sequences, images)
+        if self.config.adapter is None:
+            raise ValueError("no reference was kept; call keep_reference before training")
+        with adapters_off(unwrap(self.model)):
+            return self.logprobs(sequences, images)
+
+    def keep_reference(self) -> None:
+        """Make `reference_logprobs` possible; call it before the first update. Without adapters it copies the whole model."""
+        if self.config.adapter is None:
+            self._reference = self.copy(frozen=True)
+
+    def copy(self, *, frozen: bool = False) -> Policy:
+        """Another policy with equal weights and settings, trainable or not; they share no memory."""
+        twin = copy.copy(self)
+        twin.model, twin.lock, twin._reference = copy.deepcopy(self.model), threading.Lock(), None
+        if frozen:
+            twin.model.requires_grad_(False)
+        twin._masters = twin._make_masters()
+        return twin
+
+    @torch.no_grad()
+    def each(
+        self,
+        sequences: Sequence[graph.Sequence],
+        images: Mapping[str, PreparedImage],
+        function: Callable[[Batch, Tensor], Tensor],
+    ) -> list[np.ndarray]:
+        """`function(batch, hidden_WH)` gives a number for each trained token of a micro-batch; returns those of each row."""
         work = self.plan(sequences, images)
         features = Features(self.model, work.images, self.config.image_patches, gradients=False)
         result = [np.empty(0, dtype=np.float32)] * len(sequences)
         for batch in work.batches:
-            logprobs_W, rows_W = self.scores(batch, features).logprobs_W.cpu().numpy(), batch.rows_W.cpu().numpy()
+            values_W, rows_W = function(batch, self.hidden(batch, features)).cpu().numpy(), batch.rows_W.cpu().numpy()
             for b, index in enumerate(batch.rows):
-                result[index] = logprobs_W[rows_W == b]
+                result[index] = values_W[rows_W == b]
         return result
 
-    def scores(self, batch: Batch, features: Features) -> Scores:
-        """Score the trained tokens of a micro-batch."""
+    def hidden(self, batch: Batch, features: Features) -> Tensor:
+        """The hidden states [W, H] that each trained token of a micro-batch was sampled from."""
         inputs = batch.inputs
         shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)
-        hidden_BTH = decode(self.model, inputs.input_ids_BT, inputs.position_ids_3BT, shown_NH, inputs.placeholder_index_N)
-        hidden_WH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
+        hidden_BTH = decode(
+            self.model,
+            inputs.input_ids_BT,
+            inputs.position_ids_3BT,
+            shown_NH,
+            inputs.placeholder_index_N,
+            recompute=self.config.recompute_activations,
+        )
+        return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
+
+    def scores(self, batch: Batch, hidden_WH: Tensor) -> Scores:
+        """Score the trained tokens of a micro-batch."""
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
-        targets_W = inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
+        targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
         with torch.no_grad():
             entropies_W = torch.special.entr(logprobs_WV.detach().exp()).sum(-1)
-        return Scores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W)
+        return Scores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
 
     def accumulate(self, work: Plan, loss: Callable[[Batch, Scores], Tensor]) -> None:
         """Add the gradient of the sum over micro-batches of `loss(batch, scores)` to the parameters' `.grad`."""
+        self.accumulate_hidden(work, lambda batch, hidden_WH: loss(batch, self.scores(batch, hidden_WH)))
+
+    def accumulate_hidden(self, work: Plan, loss: Callable[[Batch, Tensor], Tensor]) -> None:
+        """The same for a loss that is a function of the hidden states: `loss(batch, hidden_WH)`."""
         features = Features(self.model, work.images, self.config.image_patches, gradients=True)
         for batch in work.batches:
-            loss(batch, self.scores(batch, features)).backward()
+            loss(batch, self.hidden(batch, features)).backward()
         features.backward()

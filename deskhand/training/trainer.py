@@ -1,64 +1,48 @@
 """The policy-gradient trainer. Invariant: a step's gradient is the mean over episodes of the mean over their sampled tokens.
 
-It does not depend on how episodes are cut into rows, nor rows into micro-batches. A row that contradicts itself takes its
-whole episode out of the step and is counted by cause. `step` blocks; call it in a thread. All randomness (the order of
-minibatches) comes from the seed and the step's number, so a resumed run goes on bit for bit.
+(Dr.GRPO divides every episode by the same constant instead.) It does not depend on how episodes are cut into rows, nor rows into
+micro-batches. A row that contradicts itself takes its whole episode out of the step and is counted by cause. `step` blocks; call
+it in a thread. All randomness (the order of minibatches) comes from the seed and the step's number, so a resumed run goes on bit
+for bit.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.grpo import ClippedLoss, clipped_loss, kl_estimate, token_coefficients
+from deskhand.algorithms.kl import kl_estimate, reference_penalty
+from deskhand.algorithms.objective import clipped_loss
+from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.weighting import token_coefficients
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import RecordError
 from deskhand.training.batch import Batch, TrainingSample
 from deskhand.training.config import TrainerConfig
+from deskhand.training.credit import Credit, critic_credit, group_credit
+from deskhand.training.critic import Critic
 from deskhand.training.optimizer import make_optimizer, torch_threads, update, warmup
 from deskhand.training.policy import Policy, Scores
+from deskhand.training.tally import StepMetrics, Tally
 
 
 @dataclass(frozen=True, slots=True)
-class StepMetrics:
-    """One step. Means over tokens are plain means over the trained tokens of the step, whatever their episode's weight."""
+class _Work:
+    """What a step knows of its rows before its first update; a list has an entry for each row."""
 
-    step: int
-    loss: float
-    """Objective, mean over the step's updates."""
-    gradient_norm: float
-    """Largest norm before clipping."""
-    clip_fraction: float
-    ratio_mean: float
-    ratio_max: float
-    behaviour_weight_mean: float
-    dropped_fraction: float
-    """Share of tokens whose behaviour weight exceeded the cap."""
-    kl: float
-    """Estimate of KL(behaviour || weights when the token was first scored in this step), nats per token."""
-    logprob_gap_max: float
-    """Largest |log-prob - behaviour log-prob| of a token in the first update."""
-    entropy: float
-    """Nats, mean over the tokens of the first pass."""
-    tokens: int
-    """Sampled tokens trained in one pass."""
-    rows: int
-    images: int
-    """Unique screenshots of the rows that were trained."""
-    episodes: int
-    """Episodes in the mean, those with zero advantage included."""
-    rejected: dict[str, int] = field(default_factory=dict)
-    """Episodes refused, by cause."""
-    updates: int = 0
-    """Optimizer updates made; an update whose gradient is zero or not finite is not made."""
-    learning_rate: float = 0.0
-    seconds: float = 0.0
+    samples: Sequence[TrainingSample]
+    images: Mapping[str, PreparedImage]
+    credit: Credit
+    reply_lengths: list[list[int]]
+    proximal: list[np.ndarray] | None
+    """Log-probs under the weights at the start; None where those of the moment will do."""
+    reference: list[np.ndarray] | None
 
 
 class Trainer:
@@ -67,10 +51,21 @@ class Trainer:
     def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
         self.policy = policy
         self.config = config = config or TrainerConfig()
+        self.algorithm = ALGORITHMS[config.algorithm]
         betas = (config.beta1, config.beta2)
-        self.optimizer = make_optimizer(policy.parameters(), config.learning_rate, betas, config.weight_decay)
+        self.optimizer = make_optimizer(policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer)
+        self.critic = Critic(policy, config) if self.algorithm.uses_critic else None
+        if config.kl_coefficient:
+            policy.keep_reference()
         self.steps = 0
         self.updates = 0
+
+    def parts(self) -> Iterator[tuple[str, Mapping[str, Tensor], torch.optim.Optimizer]]:
+        """Everything that is trained, for checkpoints: a prefix of names, parameters by name, their optimizer."""
+        yield "", self.policy.parameters(), self.optimizer
+        if self.critic is not None:
+            for name, parameters, optimizer in self.critic.parts():
+                yield f"critic.{name}.", parameters, optimizer
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the rows of some episodes, all rows of an episode together. `images` by sha256."""
@@ -80,31 +75,36 @@ class Trainer:
     def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         started, config = time.perf_counter(), self.config
         samples, rejected = self._accepted(samples, images)
-        tally = _Tally()
-        proximal: list[np.ndarray] | None = None
-        if config.proximal == "start" and config.passes * config.minibatches > 1:
-            proximal = self.policy.logprobs([sample.sequence for sample in samples], images)
+        work, tally = self._prepare(samples, images), Tally(self.steps)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
         for number in range(config.passes):
             for part in _minibatches(samples, config.minibatches, order):
-                self._accumulate(samples, part, images, proximal, tally, first=number == 0)
-                rate = config.learning_rate * warmup(self.updates, config.warmup_steps)
+                self._accumulate(work, part, tally, first=number == 0)
+                warmth = warmup(self.updates, config.warmup_steps)
+                rate = config.learning_rate * warmth
                 norm, updated = update(self.policy, self.optimizer, rate, config.max_gradient_norm)
+                if self.critic is not None:
+                    self.critic.update(warmth, config.max_gradient_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
-        trained = [sample for sample in samples if sample.advantage != 0.0]
+        trained = [samples[index] for index in self._active(work, range(len(samples)))]
+        rounds = config.passes * config.minibatches
         return StepMetrics(
             step=self.steps,
-            loss=tally.loss / (config.passes * config.minibatches),
+            loss=tally.loss / rounds,
             gradient_norm=float(np.max(norms)),
             **tally.means(),
+            mismatch_kl=tally.mismatch_kl,
             tokens=tally.tokens,
             rows=len(trained),
             images=len({span.sha256 for sample in trained for span in sample.sequence.spans}),
             episodes=len({sample.episode_id for sample in samples}),
+            reference_kl=tally.reference_kl,
+            value_loss=tally.value_loss / rounds if self.critic else None,
+            explained_variance=work.credit.explained_variance,
             rejected=rejected,
             updates=self.updates - updates_before,
             learning_rate=rate,
@@ -116,108 +116,109 @@ class Trainer:
     ) -> tuple[list[TrainingSample], dict[str, int]]:
         """Samples of the episodes that hold only sound rows, and the causes of the others."""
         causes: dict[str, str] = {}
-        worth: dict[str, tuple[float, float]] = {}
+        worth: dict[str, tuple[float, float, float]] = {}
         for sample in samples:
-            if worth.setdefault(sample.episode_id, (sample.advantage, sample.weight)) != (sample.advantage, sample.weight):
-                raise ValueError(f"rows of episode {sample.episode_id} have different advantages or weights")
-            if not np.isfinite(sample.advantage * sample.weight):
-                raise ValueError(f"episode {sample.episode_id} has advantage {sample.advantage} and weight {sample.weight}")
+            found = (sample.advantage, sample.weight, sample.reward)
+            if worth.setdefault(sample.episode_id, found) != found:
+                raise ValueError(f"rows of episode {sample.episode_id} have different advantages, weights or rewards")
+            if not np.isfinite(sample.advantage * sample.weight * sample.reward):
+                raise ValueError(f"episode {sample.episode_id} has advantage, weight and reward {found}")
             try:
                 self.policy.check(sample.sequence, images)
+                sample.reply_lengths()
             except RecordError as error:
                 causes[sample.episode_id] = error.cause
         return [sample for sample in samples if sample.episode_id not in causes], dict(Counter(causes.values()))
 
-    def _accumulate(
-        self,
-        samples: Sequence[TrainingSample],
-        part: Sequence[int],
-        images: Mapping[str, PreparedImage],
-        proximal: list[np.ndarray] | None,
-        tally: _Tally,
-        *,
-        first: bool,
-    ) -> None:
-        """Add the gradient of one minibatch. Rows whose advantage is zero weigh in the mean and cost nothing."""
-        config = self.config
-        coefficients = token_coefficients(
-            [samples[index].episode_id for index in part],
-            [sum(samples[index].sequence.sampled) for index in part],
-            [samples[index].weight for index in part],
-        )
-        active = [position for position, index in enumerate(part) if samples[index].advantage != 0.0]
-        chosen = [part[position] for position in active]
+    def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _Work:
+        """Score the rows under the weights before the first update, as far as the algorithm needs it."""
+        config, rows = self.config, [sample.sequence for sample in samples]
+        several = config.passes * config.minibatches > 1
+        proximal = self.policy.logprobs(rows, images) if config.proximal == "start" and several else None
+        reference = self.policy.reference_logprobs(rows, images) if config.kl_coefficient else None
+        if self.critic is None:
+            credit = group_credit(samples)
+        else:
+            credit = critic_credit(samples, self.critic.values(rows, images), config.critic)
+        return _Work(samples, images, credit, [sample.reply_lengths() for sample in samples], proximal, reference)
+
+    def _active(self, work: _Work, part: Sequence[int]) -> list[int]:
+        """Rows that cost anything. Those whose advantage is zero weigh in the mean, and there is nothing to compute for them."""
+        if self.critic is not None or self.config.kl_coefficient:
+            return list(part)
+        return [index for index in part if work.samples[index].advantage != 0.0]
+
+    def _accumulate(self, work: _Work, part: Sequence[int], tally: Tally, *, first: bool) -> None:
+        """Add the gradient of one minibatch to the policy's, and to the critic's."""
+        config, algorithm, samples = self.config, self.algorithm, work.samples
+        divisor = config.divisor_tokens if algorithm.average == "constant" else None
+        counts = [sum(work.reply_lengths[index]) for index in part]
+        episodes, weights = [samples[index].episode_id for index in part], [samples[index].weight for index in part]
+        coefficients = dict(zip(part, token_coefficients(episodes, counts, weights, divisor), strict=True))
+        means = dict(zip(part, token_coefficients(episodes, counts, weights), strict=True)) if divisor else coefficients
+        chosen = self._active(work, part)
+
+        def targets(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+            rows = [chosen[index] for index in batch.rows]
+            weights_W = _per_row([means[index] for index in rows], batch.rows_W)
+            return _joined(work.credit.returns, rows, weights_W), _joined(work.credit.values, rows, weights_W), weights_W
 
         def loss(batch: Batch, scores: Scores) -> Tensor:
-            logprobs_W = scores.logprobs_W
-            rows = [chosen[index] for index in batch.rows]
-            advantages_W = _per_token([samples[index].advantage for index in rows], batch.rows_W)
-            coefficients_W = _per_token([coefficients[active[index]] for index in batch.rows], batch.rows_W)
+            rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
+            coefficients_W = _per_row([coefficients[index] for index in rows], batch.rows_W)
             if config.proximal == "behaviour":
                 proximal_W = None
-            elif proximal is None:
+            elif work.proximal is None:
                 proximal_W = logprobs_W.detach()
             else:
-                proximal_W = torch.from_numpy(np.concatenate([proximal[index] for index in rows])).to(logprobs_W.device)
+                proximal_W = _joined(work.proximal, rows, logprobs_W)
             result = clipped_loss(
                 logprobs_W,
                 batch.behaviour_logprobs_W,
-                advantages_W,
+                _joined(work.credit.advantages, rows, logprobs_W),
                 torch.ones_like(logprobs_W, dtype=torch.bool),
-                config.clip_low,
-                config.clip_high,
+                algorithm.clip_low if config.clip_low is None else config.clip_low,
+                algorithm.clip_high if config.clip_high is None else config.clip_high,
                 proximal_W,
                 config.behaviour_cap,
+                config.cap_mode,
+                config.dual_clip,
+                _owners([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
+                if algorithm.unit == "reply"
+                else None,
             )
             value = (result.values * coefficients_W).sum()
+            if work.reference is not None:
+                reference_W = _joined(work.reference, rows, logprobs_W)
+                penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
+                value = value + config.kl_coefficient * (penalty_W * coefficients_W).sum()
+                tally.add_reference(kl_estimate(reference_W, logprobs_W))
             tally.add(batch, scores, result, value, first=first)
+            if self.critic is not None and self.critic.own is None:
+                extra = self.critic.loss(scores.hidden_WH, targets(batch))
+                tally.value_loss += extra.item()
+                value = value + extra
             return value
 
-        work = self.policy.plan([samples[index].sequence for index in chosen], images)
-        self.policy.accumulate(work, loss)
+        sequences = [samples[index].sequence for index in chosen]
+        self.policy.accumulate(self.policy.plan(sequences, work.images), loss)
+        if self.critic is not None and self.critic.own is not None:
+            tally.value_loss += self.critic.accumulate(sequences, work.images, targets)
 
 
-class _Tally:
-    """Sums over the tokens of a step."""
-
-    def __init__(self) -> None:
-        self.loss = 0.0
-        self.sums: defaultdict[str, float] = defaultdict(float)
-        self.tokens = 0
-        self.ratio_max = self.gap_max = 0.0
-
-    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool) -> None:
-        new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
-        self.loss += value.item()
-        self.sums["scored"] += len(new_W)
-        self.sums["clipped"] += result.clipped.sum().item()
-        self.sums["ratio"] += result.ratios.detach().sum().item()
-        self.sums["weight"] += result.behaviour_weights.sum().item()
-        self.sums["dropped"] += (result.behaviour_weights == 0).sum().item()
-        self.ratio_max = max(self.ratio_max, result.ratios.max().item())
-        if first:
-            self.tokens += len(new_W)
-            self.sums["kl"] += kl_estimate(new_W, old_W).sum().item()
-            self.sums["entropy"] += scores.entropies_W.sum().item()
-            self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
-
-    def means(self) -> dict[str, float]:
-        scored, tokens = max(1, self.sums["scored"]), max(1, self.tokens)
-        return {
-            "clip_fraction": self.sums["clipped"] / scored,
-            "ratio_mean": self.sums["ratio"] / scored,
-            "ratio_max": self.ratio_max,
-            "behaviour_weight_mean": self.sums["weight"] / scored,
-            "dropped_fraction": self.sums["dropped"] / scored,
-            "kl": self.sums["kl"] / tokens,
-            "logprob_gap_max": self.gap_max,
-            "entropy": self.sums["entropy"] / tokens,
-        }
-
-
-def _per_token(values_B: Sequence[float], rows_W: Tensor) -> Tensor:
+def _per_row(values_B: Sequence[float], rows_W: Tensor) -> Tensor:
     """The value of each token's row, float32[W]."""
     return torch.tensor(values_B, dtype=torch.float32, device=rows_W.device).index_select(0, rows_W)
+
+
+def _joined(values: Sequence[np.ndarray], rows: Sequence[int], like_W: Tensor) -> Tensor:
+    """The values of the tokens of some rows, one row after the other, where `like_W` is."""
+    return torch.from_numpy(np.concatenate([values[index] for index in rows])).to(like_W.device)
+
+
+def _owners(lengths: Sequence[int], like_W: Tensor) -> Tensor:
+    """For each token the number of its reply in the micro-batch, int64[W]."""
+    return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(like_W.device)
 
 
 def _minibatches(samples: Sequence[TrainingSample], count: int, order: np.random.Generator) -> list[list[int]]:

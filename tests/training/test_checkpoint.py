@@ -81,6 +81,25 @@ def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == ["step-000000", "step-000003", "step-000004"]
 
 
+def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    checkpoints = Checkpoints(tmp_path / "run", keep=2)
+    assert checkpoints.best() is None
+    better = []
+    for step, success in enumerate((0.1, 0.5, 0.9, 0.9, float("nan"), 0.3, 0.2)):
+        trainer.steps = step
+        checkpoints.save(trainer, assets)
+        better.append(checkpoints.rate(step, success))
+    assert better == [True, True, True, False, False, False, False]
+    assert (checkpoints.best().step, checkpoints.best().success) == (2, 0.9)
+    assert checkpoints.steps() == [0, 2, 5, 6]
+    assert not checkpoints.rate(2, 1.0), "a step is rated once"
+    verify(checkpoints.path(2))
+    (tmp_path / "run" / "best.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
+        checkpoints.best()
+
+
 def test_no_checkpoint_is_none_and_not_an_error(make_policy, tmp_path):
     assert Checkpoints(tmp_path / "nowhere").load(Trainer(make_policy())) is None
 

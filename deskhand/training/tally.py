@@ -1,0 +1,116 @@
+"""What a step did, in figures. Invariant: means over tokens are plain means over the trained tokens of the step, whatever their
+episode's weight.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from deskhand.algorithms.kl import kl_estimate
+from deskhand.algorithms.objective import ClippedLoss
+from deskhand.training.batch import Batch
+from deskhand.training.policy import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One step."""
+
+    step: int
+    loss: float
+    """Objective, mean over the step's updates, with the penalty and without the value loss."""
+    gradient_norm: float
+    """Largest norm before clipping."""
+    clip_fraction: float
+    ratio_mean: float
+    ratio_max: float
+    behaviour_weight_mean: float
+    dropped_fraction: float
+    """Share of tokens whose behaviour weight exceeded the cap."""
+    kl: float
+    """Estimate of KL(behaviour || weights when the token was first scored in this step), nats per token."""
+    mismatch_kl: float | None
+    """The same over the tokens that the weights of this very version sampled: how far engine and trainer disagree. None without
+    any."""
+    logprob_gap_max: float
+    """Largest |log-prob - behaviour log-prob| of a token in the first update."""
+    entropy: float
+    """Nats, mean over the tokens of the first pass."""
+    tokens: int
+    """Sampled tokens trained in one pass."""
+    rows: int
+    images: int
+    """Unique screenshots of the rows that were trained."""
+    episodes: int
+    """Episodes in the mean, those with zero advantage included."""
+    reference_kl: float | None = None
+    """k3 estimate of the divergence from the reference, nats per token; None without a penalty."""
+    value_loss: float | None = None
+    """Mean over the step's updates; None without a critic."""
+    explained_variance: float | None = None
+    """Share of the returns' variance that the critic's values explained before the step; None without a critic."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Episodes refused, by cause."""
+    updates: int = 0
+    """Optimizer updates made; an update whose gradient is zero or not finite is not made."""
+    learning_rate: float = 0.0
+    seconds: float = 0.0
+
+
+class Tally:
+    """Sums over the tokens of a step. `version`: that of the weights before it."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.loss = self.value_loss = 0.0
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.tokens = self.own_tokens = 0
+        self.ratio_max = self.gap_max = 0.0
+
+    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool) -> None:
+        """A micro-batch with its loss. `first`: whether it is of the first pass."""
+        new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
+        self.loss += value.item()
+        self.sums["scored"] += len(new_W)
+        self.sums["clipped"] += result.clipped.sum().item()
+        self.sums["ratio"] += result.ratios.detach().sum().item()
+        self.sums["weight"] += result.behaviour_weights.sum().item()
+        self.sums["dropped"] += (result.behaviour_weights == 0).sum().item()
+        self.ratio_max = max(self.ratio_max, result.ratios.max().item())
+        if first:
+            kl_W, own_W = kl_estimate(new_W, old_W), batch.versions_W == self.version
+            self.tokens += len(new_W)
+            self.own_tokens += int(own_W.sum())
+            self.sums["kl"] += kl_W.sum().item()
+            self.sums["own_kl"] += kl_W[own_W].sum().item()
+            self.sums["entropy"] += scores.entropies_W.sum().item()
+            self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
+
+    def add_reference(self, divergences_W: Tensor) -> None:
+        """Divergences from the reference of the tokens that were just added."""
+        self.sums["reference"] += divergences_W.detach().sum().item()
+
+    def means(self) -> dict[str, float]:
+        """The entries of `StepMetrics` that are always there."""
+        scored, tokens = max(1, self.sums["scored"]), max(1, self.tokens)
+        return {
+            "clip_fraction": self.sums["clipped"] / scored,
+            "ratio_mean": self.sums["ratio"] / scored,
+            "ratio_max": self.ratio_max,
+            "behaviour_weight_mean": self.sums["weight"] / scored,
+            "dropped_fraction": self.sums["dropped"] / scored,
+            "kl": self.sums["kl"] / tokens,
+            "logprob_gap_max": self.gap_max,
+            "entropy": self.sums["entropy"] / tokens,
+        }
+
+    @property
+    def mismatch_kl(self) -> float | None:
+        return self.sums["own_kl"] / self.own_tokens if self.own_tokens else None
+
+    @property
+    def reference_kl(self) -> float | None:
+        return self.sums["reference"] / max(1, self.sums["scored"]) if "reference" in self.sums else None

@@ -1,0 +1,71 @@
+"""QLoRA: frozen projections in 4 bits, on a CPU with the real library; without it, one line that says so."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from conftest import BANNED, build
+from test_trainer import samples, weights
+
+from deskhand.errors import ConfigError
+from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
+from deskhand.training.policy import Policy
+from deskhand.training.quantise import is_quantised
+from deskhand.training.trainer import Trainer
+
+
+def packed(**settings) -> Policy:
+    return Policy(build(), PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8, quantise=True), **settings), BANNED)
+
+
+def test_only_the_projections_of_the_language_model_are_packed_and_only_adapters_train():
+    policy = packed()
+    names = {name.removesuffix(".base_layer") for name, module in policy.model.named_modules() if is_quantised(module)}
+    assert len(names) == 3 * 7
+    assert all("language_model.layers" in name for name in names)
+    assert all(".lora_" in name for name in policy.parameters())
+
+
+def test_what_is_published_has_the_checkpoints_names_and_is_what_the_trainer_computes_with(world):
+    """The published weights, in a plain model, give the packed model's log-probs; before and after a step."""
+    policy, rows = packed(), [sample.sequence for sample in samples(world)]
+    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-2))
+    original = build().state_dict()
+    for _ in range(2):
+        published = policy.snapshot()
+        assert published.keys() == original.keys()
+        assert all(published[name].dtype == torch.float32 for name in published)
+        plain = build()
+        plain.load_state_dict(published)
+        expected = Policy(plain, banned_ids=BANNED).logprobs(rows, world.images)
+        for ours, theirs in zip(policy.logprobs(rows, world.images), expected, strict=True):
+            assert abs(ours - theirs).max() < 1e-4
+        trainer.step(samples(world), world.images)
+    changed = [name for name, value in published.items() if not torch.equal(value, original[name])]
+    assert len(changed) == 3 * 7
+
+
+def test_a_resumed_run_goes_on_bit_for_bit(world, tmp_path):
+    config = TrainerConfig(learning_rate=1e-3)
+    straight, first, second = (Trainer(packed(), config) for _ in range(3))
+    torch.manual_seed(0)
+    with torch.no_grad():  # adapters begin at random
+        for name, parameter in straight.policy.parameters().items():
+            first.policy.parameters()[name].copy_(parameter)
+    for _ in range(2):
+        straight.step(samples(world), world.images)
+    first.step(samples(world), world.images)
+    Checkpoints(tmp_path / "run").save(first, tmp_path)
+    assert Checkpoints(tmp_path / "run").load(second) is not None
+    second.step(samples(world), world.images)
+    assert torch.equal(weights(straight.policy), weights(second.policy))
+
+
+def test_without_the_library_it_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ConfigError, match=r"policy\.adapter\.quantise: the package bitsandbytes does not load") as refused:
+        packed()
+    assert "\n" not in str(refused.value)
