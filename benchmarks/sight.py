@@ -13,7 +13,7 @@ import io
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from deskhand.models.load import load
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.training.canary import with_images_of
 from deskhand.training.policy import Policy
 
 _COORDINATE = re.compile(r'"[xy]2?":(\d+)|\[(\d+),(\d+)\]')
@@ -88,12 +89,6 @@ def partners(graphs: list[CallGraph], images: Mapping[str, PreparedImage]) -> li
         if len(alike) > 1
         for place, graph in enumerate(alike)
     ]
-
-
-def with_images_of(row: Sequence, donor: list[str]) -> Sequence:
-    """The row with its n-th picture replaced by the donor's n-th (its last one where it has fewer)."""
-    spans = [replace(span, sha256=donor[min(place, len(donor) - 1)]) for place, span in enumerate(row.spans)]
-    return replace(row, spans=tuple(spans))
 
 
 def reencoded(names: set[str], recording: Recording, fresh: ImageCache) -> dict[str, PreparedImage]:

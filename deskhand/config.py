@@ -97,6 +97,14 @@ class EvaluationSection(_Section):
     temperature: float = Field(default=1.0, ge=0)
 
 
+class TrackingSection(_Section):
+    """Where metrics go besides the run folder."""
+
+    wandb: bool = False
+    """Weights & Biases; it needs the package wandb and its login."""
+    project: str = "deskhand"
+
+
 class Config(_Section):
     """Everything that a run is made from."""
 
@@ -118,6 +126,7 @@ class Config(_Section):
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     evaluation: EvaluationSection = EvaluationSection()
+    tracking: TrackingSection = TrackingSection()
 
 
 Setting = tuple[tuple[str, ...], Any, str]

@@ -20,9 +20,10 @@ from deskhand.config import Config
 from deskhand.desktop.pool import DesktopPool
 from deskhand.models.load import check
 from deskhand.rollout.evaluate import Report
-from deskhand.rollout.loop import Progress
+from deskhand.rollout.progress import Progress
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import Run
+from deskhand.training.checkpoint import Checkpoints
 from deskhand.workshop import LEASES, desktops, evaluate_version, families_of, source_of, train
 
 WATCH_S = 2.0
@@ -111,10 +112,16 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
     `began`: `time.monotonic()` at the start of the command, for the time of the first update.
     """
     first_update = True
+    raised: set[str] = set()
 
     def progress(step: Progress) -> None:
         nonlocal first_update
         display.step(step)
+        for alarm in step.alarms:
+            if alarm.sign not in raised:
+                display.say(f"alarm at step {step.step}: {alarm.line()}")
+        raised.clear()
+        raised.update(alarm.sign for alarm in step.alarms)
         if first_update:
             display.say(f"first update {time.monotonic() - began:.0f} s after the start")
             first_update = False
@@ -125,6 +132,9 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)
             last = run.checkpoint()
+        best = Checkpoints(run.folder / "checkpoints").best()
+        if best is not None:
+            display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
         if config.evaluation.episodes and last is not None:
             if last.step:
                 after = await evaluate_step(config, run, pool, last.step, display)

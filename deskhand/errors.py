@@ -7,6 +7,7 @@
 | `AgentError`          | the agent: the episode goes on or is scored on its end state      |
 | `RecordError`         | the sample: it is stopped, counted by cause and never trained     |
 | `ConfigError`         | the user: the run stops before it starts, exit code 2, one line   |
+| `HealthError`         | the run: it stops, and what was trained until then is kept        |
 
 Messages are one line and name the file, key, package or endpoint, and then the mend.
 """
@@ -20,6 +21,10 @@ class DeskhandError(Exception):
 
 class ConfigError(DeskhandError):
     """Wrong input from the user. Printed as one line; the command exits with code 2."""
+
+
+class HealthError(DeskhandError):
+    """To go on training would be in vain: the model does not see. The last checkpoint and all episodes are kept."""
 
 
 class InfrastructureError(DeskhandError):

@@ -6,6 +6,7 @@ trainer with another copy. Importing this imports torch.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,11 +30,14 @@ from deskhand.models.load import checkpoint_folder, load
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
+from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.evaluate import Report, evaluate
-from deskhand.rollout.loop import Progress, TrainingLoop
+from deskhand.rollout.loop import TrainingLoop
+from deskhand.rollout.progress import Progress
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
 from deskhand.rollout.scheduler import settled_memory
+from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
@@ -126,19 +130,7 @@ async def player(
     images = ImageCache(model.image_processor, fetch=run.frames.png)
     engine = HfEngine(model, max_batch=config.engine.max_batch, max_tokens=config.engine.max_tokens, version=version)
     recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
-    agent = AgentConfig(
-        style=config.agent.style,
-        dialect=dialects.get(config.agent.dialect),
-        seen=size_seen(model.image_processor),
-        tell_errors=config.agent.tell_errors,
-        window=window_of(config),
-        max_errors=config.agent.max_errors,
-        max_tokens=config.agent.max_tokens,
-        temperature=temperature,
-        top_p=config.agent.top_p,
-        blind=config.agent.blind,
-    )
-    runner = Runner(pool, recorder, DesktopAgent(agent), run.frames)
+    runner = Runner(pool, recorder, agent_of(config, temperature, model.image_processor), run.frames)
     try:
         yield Player(runner, engine, recorder, images, renderer)
     finally:
@@ -147,13 +139,39 @@ async def player(
         await engine.close()
 
 
+def agent_of(config: Config, temperature: float, image_processor: Any) -> DesktopAgent:
+    """The agent of the settings, for a model that prepares its images so."""
+    agent = AgentConfig(
+        style=config.agent.style,
+        dialect=dialects.get(config.agent.dialect),
+        seen=size_seen(image_processor),
+        tell_errors=config.agent.tell_errors,
+        window=window_of(config),
+        max_errors=config.agent.max_errors,
+        max_tokens=config.agent.max_tokens,
+        temperature=temperature,
+        top_p=config.agent.top_p,
+        blind=config.agent.blind,
+    )
+    return DesktopAgent(agent)
+
+
 async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
     """Train `run` up to its last step, from its last checkpoint if it has one."""
+    if config.tracking.wandb:
+        run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
     async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:
         model = load(config.model, dtype=config.dtype, device=config.device).model
         trainer = Trainer(Policy(model, config.policy, parts.renderer.banned_ids), config.trainer)
+        examiner = Runner(pool, parts.recorder, agent_of(config, config.evaluation.temperature, parts.images.processor), run.frames)
+
+        async def held_out(version: int) -> float:
+            concurrency = config.evaluation.desktops or config.loop.desktops
+            report = await evaluate(run, evaluation_name(version), held_out_tasks(config), examiner, concurrency)
+            return report.success.value
+
         loop = TrainingLoop(
-            config.loop,
+            _loop_config(config),
             run,
             parts.runner,
             parts.engine,
@@ -162,9 +180,20 @@ async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[
             checkpoint_folder(config.model),
             training_task(config),
             progress=progress,
+            evaluate=held_out if config.evaluation.episodes else None,
         )
-        with settled_memory():
-            await loop.run()
+        try:
+            with settled_memory():
+                await loop.run()
+        finally:
+            await examiner.close()
+
+
+def _loop_config(config: Config) -> LoopConfig:
+    """The loop's settings; a run that is blind on purpose is not watched for it."""
+    if not config.agent.blind:
+        return config.loop
+    return config.loop.model_copy(update={"health": config.loop.health.model_copy(update={"canary_every": 0})})
 
 
 def evaluation_name(version: int) -> str:

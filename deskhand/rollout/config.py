@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
+
+
+class HealthConfig(BaseModel):
+    """When `rollout.health` raises an alarm, and how often it tries whether the model sees."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    canary_every: int = Field(default=10, ge=0)
+    """Steps between two canaries: rows are scored with swapped pictures. 0 leaves them out."""
+    canary_rows: int = Field(default=8, ge=1)
+    sight: float = Field(default=0.01, ge=0)
+    """Least change by swapped pictures, nats."""
+    blind_canaries: int = Field(default=2, ge=0)
+    """Canaries in a row under that bound that end the run; 0 never ends it."""
+    parse_rate: float = Field(default=0.5, ge=0, le=1)
+    truncation_rate: float = Field(default=0.2, ge=0, le=1)
+    zero_variance_share: float = Field(default=0.9, ge=0, le=1)
+    unscored_share: float = Field(default=0.2, ge=0, le=1)
+    mismatch_kl: float = Field(default=1e-2, ge=0)
+    dropped_fraction: float = Field(default=0.05, ge=0, le=1)
+    clip_fraction: float = Field(default=0.5, ge=0, le=1)
+    entropy: float = Field(default=1e-3, ge=0)
+    """Least entropy of a sampled token, nats."""
+    entropy_factor: float = Field(default=4.0, gt=1)
+    gradient_factor: float = Field(default=50.0, gt=1)
+    memory_steps: int = Field(default=5, ge=1)
+    """Earlier steps that must be there before a sign is compared with them."""
 
 
 class LoopConfig(BaseModel):
@@ -22,7 +47,8 @@ class LoopConfig(BaseModel):
     """Episodes at a time."""
     max_refills: int | None = Field(default=None, ge=0)
     """New episodes in place of unscored ones, per group; None is `group_size`."""
-    advantage: Literal["std", "none"] = "std"
-    """Whether advantages are divided by the group's standard deviation."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. What is trained between two is trained again after a kill, from the older one."""
+    evaluate_every: int = Field(default=0, ge=0)
+    """Steps between two evaluations on held-out tasks while training goes on; the best checkpoint is kept. 0 leaves them out."""
+    health: HealthConfig = HealthConfig()

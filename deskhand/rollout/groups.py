@@ -45,6 +45,8 @@ class Group:
     scored: list[EpisodeResult] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
     state: Literal["open", "waiting", "closed"] = "open"
+    equal_teaches: bool = False
+    """Whether a group of equal rewards is trained on: a critic compares with its values, not with the group."""
 
     @property
     def places(self) -> int:
@@ -58,8 +60,10 @@ class Group:
 
     @property
     def teaches(self) -> bool:
-        """Whether at least two members are scored and their rewards differ."""
+        """Whether at least two members are scored and their rewards differ; with a critic, whether any is scored."""
         rewards = self.rewards
+        if self.equal_teaches:
+            return bool(rewards)
         return len(rewards) >= 2 and max(rewards) - min(rewards) > SAME_REWARD
 
 
@@ -71,20 +75,29 @@ class Groups:
     """
 
     def __init__(
-        self, make_task: Callable[[int], Task], *, size: int, limit: int, max_refills: int | None = None, next_number: int = 0
+        self,
+        make_task: Callable[[int], Task],
+        *,
+        size: int,
+        limit: int,
+        max_refills: int | None = None,
+        next_number: int = 0,
+        equal_teaches: bool = False,
     ) -> None:
         self.make_task = make_task
         self.size = size
         self.limit = limit
         self.max_refills = size if max_refills is None else max_refills
         self.next_number = next_number
+        self.equal_teaches = equal_teaches
         self.live: dict[str, Group] = {}
         """Open and waiting groups, oldest first."""
 
     def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
         """Take over groups of an earlier process: (id, number, "open" or "waiting", members ever started, scored members)."""
         for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
-            group = Group(name, number, self.make_task(number), self.size, self.max_refills, members, 0, list(scored))
+            group = self._group(name, number, members)
+            group.scored = list(scored)
             group.state = "waiting" if state == "waiting" else "open"
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
@@ -97,9 +110,13 @@ class Groups:
         if len(self.live) >= self.limit:
             return None
         number, self.next_number = self.next_number, self.next_number + 1
-        group = Group(uuid.uuid4().hex, number, self.make_task(number), self.size, self.max_refills)
+        group = self._group(uuid.uuid4().hex, number)
         self.live[group.id] = group
         return self._ticket(group), group
+
+    def _group(self, name: str, number: int, members: int = 0) -> Group:
+        task = self.make_task(number)
+        return Group(name, number, task, self.size, self.max_refills, members, equal_teaches=self.equal_teaches)
 
     def _ticket(self, group: Group) -> Ticket:
         member, group.next_member = group.next_member, group.next_member + 1

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import structlog
 
+from deskhand.algorithms.algorithm import Algorithm
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.engines.base import Engine, PreparedImage
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, HealthError
+from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.episode import unscored_result
 from deskhand.rollout.groups import Group, Groups, Ticket
+from deskhand.rollout.health import Vitals, alarms
 from deskhand.rollout.journal import Journal
+from deskhand.rollout.progress import Progress, Since
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
 from deskhand.rollout.scheduler import Scheduler
@@ -33,59 +36,13 @@ from deskhand.store.run import Checkpoint, Run
 from deskhand.tasks.outcome import Scored, Unscored
 from deskhand.tasks.task import Task
 from deskhand.training.batch import TrainingSample
+from deskhand.training.canary import sight
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.publish import publish
+from deskhand.training.tally import StepMetrics
 from deskhand.training.trainer import Trainer
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a step did; for a live line, and kept as the step's metrics."""
-
-    step: int
-    steps: int
-    version: int
-    episodes: int
-    """Training episodes that ended so far."""
-    episodes_per_minute: float
-    reward: float
-    """Mean over scored episodes that ended since the last step, zero-variance groups included."""
-    success: float
-    first_click: float | None
-    """Share of those whose first click hit the target."""
-    faults: dict[str, float]
-    """Share of the replies since the last step that were not performed, by kind: "format", "action" and "truncated"."""
-    unscored_share: float
-    """Of all episodes that ended so far."""
-    zero_variance_groups: int
-    """Since the last step."""
-    staleness: float
-    """Mean number of versions between the oldest sampled token of an episode and the weights that were trained."""
-    rollout_wait_s: float
-    """How long the trainer waited for rollouts."""
-    eta_s: float
-    elapsed_s: float
-    """Since the loop began, or was resumed."""
-    books: dict[str, Any]
-    trainer: dict[str, Any]
-    """The trainer's metrics of this step."""
-
-    def metrics(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key not in ("steps", "eta_s") and value is not None}
-
-
-@dataclass
-class _Since:
-    """What ended since the last step."""
-
-    rewards: list[float] = field(default_factory=list)
-    successes: list[bool] = field(default_factory=list)
-    first_clicks: list[bool] = field(default_factory=list)
-    replies: Counter[str] = field(default_factory=Counter)
-    """Of scored episodes, by what was wrong with them; "" for nothing."""
-    zero_variance_groups: int = 0
 
 
 class TrainingSource:
@@ -95,7 +52,7 @@ class TrainingSource:
         self.groups = groups
         self.journal = journal
         self.exhausted = False
-        self.since = _Since()
+        self.since = Since()
         self.closed = asyncio.Event()
         """Set when a group has closed."""
 
@@ -113,13 +70,7 @@ class TrainingSource:
 
     async def finished(self, result: EpisodeResult) -> None:
         closed = self.groups.finish(result)
-        if isinstance(result.outcome, Scored):
-            self.since.rewards.append(result.reward or 0.0)
-            self.since.successes.append(result.success)
-            self.since.replies.update(step.fault for step in result.transcript.steps)
-            if result.first_click_on_target is not None:
-                self.since.first_clicks.append(result.first_click_on_target)
-        self.since.zero_variance_groups += closed is not None and closed.state == "closed"
+        self.since.add(result, closed)
         await self.journal.finish(result, closed)
         if isinstance(result.outcome, Unscored):
             lost = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
@@ -133,7 +84,8 @@ class TrainingLoop:
 
     `make_task(number)` is the task of the group of that number, a pure function, so that a resumed run meets the same tasks.
     `images` resolves screens for the trainer (the recorder's `ImageCache`); `assets` is the checkpoint folder whose tokenizer
-    files go into every checkpoint. A run that has a checkpoint goes on from it.
+    files go into every checkpoint. `evaluate(version)` is the held-out success of the weights that the engine has, a share; what it
+    found before a kill it need not find again. A run that has a checkpoint goes on from it.
     """
 
     def __init__(
@@ -148,24 +100,29 @@ class TrainingLoop:
         make_task: Callable[[int], Task],
         *,
         progress: Callable[[Progress], None] | None = None,
+        evaluate: Callable[[int], Awaitable[float]] | None = None,
     ) -> None:
         self.config, self.run_folder, self.runner, self.engine = config, run, runner, engine
         self.trainer, self.images, self.assets, self.progress = trainer, images, assets, progress
+        self.evaluate = evaluate
         self.checkpoints = Checkpoints(run.folder / "checkpoints")
         self.journal = Journal(run)
         limit = (config.max_staleness + 1) * config.groups_per_step
-        groups = Groups(make_task, size=config.group_size, limit=limit, max_refills=config.max_refills)
+        equal_teaches = trainer.algorithm.uses_critic
+        groups = Groups(make_task, size=config.group_size, limit=limit, max_refills=config.max_refills, equal_teaches=equal_teaches)
         self.source = TrainingSource(groups, self.journal)
         self.scheduler = Scheduler(self.source, runner.run, config.desktops)
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._pending_metrics: list[dict[str, Any]] = []
         self._began, self._steps_at_begin = time.monotonic(), 0
+        self._vitals: list[Vitals] = []
 
     async def run(self) -> None:
         """Train up to `config.steps`. Cancelling it ends the episodes, keeps what has ended and re-raises.
 
-        Raises `InfrastructureError` when nothing but outages happens, `ConfigError` when the checkpoint is unreadable.
+        Raises `InfrastructureError` when nothing but outages happens, `ConfigError` when the checkpoint is unreadable,
+        `HealthError` when the model does not see.
         """
         await self._prepare()
         rollouts = asyncio.create_task(self.scheduler.run())
@@ -197,16 +154,31 @@ class TrainingLoop:
             self.source.groups.restore(await asyncio.to_thread(self.journal.recover))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
-        if last is not None or self.engine.version != self.trainer.steps:
+        if last is not None or self.engine.version != self.trainer.steps or self.trainer.policy.is_rounded:
             await publish(self.trainer.policy, self.engine, self.trainer.steps)
         self._steps_at_begin, self._began = self.trainer.steps, time.monotonic()
 
     async def _train(self) -> None:
         """Steps until the last one; what is pending is committed even when this is cancelled."""
+        await self._rate()
         while self.trainer.steps < self.config.steps:
             before = time.monotonic()
             groups = await self._batch()
             await self._uninterrupted(self._step(groups, time.monotonic() - before))
+            await self._rate()
+
+    def _is_due(self, step: int) -> bool:
+        every = self.config.evaluate_every
+        return self.evaluate is not None and every > 0 and step > 0 and (step % every == 0 or step >= self.config.steps)
+
+    async def _rate(self) -> None:
+        """Evaluate the weights of now where that is due. Nothing is published meanwhile, so one version plays all held-out tasks;
+        training episodes go on beside them."""
+        step = self.trainer.steps
+        if self.evaluate is not None and self._is_due(step):
+            success = await self.evaluate(step)
+            best = await asyncio.to_thread(self.checkpoints.rate, step, success)
+            log.info("evaluated", step=step, success=round(success, 4), best=best)
 
     async def _uninterrupted(self, step: Any) -> None:
         """A step runs to its end even when the loop is cancelled: its thread cannot be stopped, and so nothing of it is lost."""
@@ -241,8 +213,8 @@ class TrainingLoop:
         version = self.trainer.steps
         fresh = [result for group in groups for result in group.scored if self._fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._fresh(result)]
-        samples = [sample for group in groups for sample in samples_of(group, self.config.advantage, self._fresh)]
-        done = await asyncio.to_thread(self.trainer.step, samples, self.images)
+        samples = [sample for group in groups for sample in samples_of(group, self.trainer.algorithm, self._fresh)]
+        done, seen = await asyncio.to_thread(self._train_on, samples)
         await publish(self.trainer.policy, self.engine, self.trainer.steps)
         self.source.groups.remove(groups)
         self.scheduler.changed()
@@ -250,17 +222,39 @@ class TrainingLoop:
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
         self._pending_groups += [group.id for group in groups]
         ages = [version - result.version_min for result in fresh]
-        report = self._report(asdict(done), float(np.mean(ages)) if ages else 0.0, waited_s)
+        report = self._report(asdict(done), seen, float(np.mean(ages)) if ages else 0.0, waited_s)
         self._pending_metrics.append(report.metrics())
-        if done.step % self.config.checkpoint_every == 0 or done.step >= self.config.steps:
+        if done.step % self.config.checkpoint_every == 0 or done.step >= self.config.steps or self._is_due(done.step):
             await self._commit()
         log.info("step", step=done.step, reward=round(report.reward, 4), success=round(report.success, 4), loss=done.loss,
                  books=await self.journal.check())  # fmt: skip
+        for alarm in report.alarms:
+            log.warning("alarm", step=done.step, **alarm.to_dict())
         if self.progress is not None:
             self.progress(report)
+        self._stop_when_blind()
+
+    def _train_on(self, samples: list[TrainingSample]) -> tuple[StepMetrics, float | None]:
+        """A step, and from time to time, before it, how much the model sees. In a thread."""
+        health, seen = self.config.health, None
+        if health.canary_every and self.trainer.steps % health.canary_every == 0:
+            seen = sight(self.trainer.policy, samples, self.images, health.canary_rows)
+        return self.trainer.step(samples, self.images), seen
+
+    def _stop_when_blind(self) -> None:
+        """Raise `HealthError` when the last canaries all say that the model does not look."""
+        health = self.config.health
+        last = [vitals.sight for vitals in self._vitals if vitals.sight is not None][-health.blind_canaries :]
+        if health.blind_canaries and len(last) == health.blind_canaries and max(last) < health.sight:
+            raise HealthError(
+                f"step {self.trainer.steps}: the model does not see: in the last {len(last)} canaries swapped screenshots changed "
+                f"its replies by at most {max(last):.2g} nats (loop.health.sight is {health.sight:g}); "
+                "check that the engine gets the pictures"
+            )
 
     async def _commit(self) -> None:
-        path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets)
+        trained = sorted(name for name, (state, _) in self._pending_states.items() if state == "trained")
+        path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
         await self.journal.commit(states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics)
@@ -268,8 +262,11 @@ class TrainingLoop:
     def _checkpoint(self, path: Path) -> Checkpoint:
         return Checkpoint(self.trainer.steps, self.trainer.steps, path, time.time())
 
-    def _report(self, trainer: dict[str, Any], staleness: float, waited_s: float) -> Progress:
-        since, self.source.since = self.source.since, _Since()
+    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, waited_s: float) -> Progress:
+        since, self.source.since = self.source.since, Since()
+        vitals = since.vitals(trainer, seen)
+        raised = alarms(vitals, self._vitals, self.config.health)
+        self._vitals.append(vitals)
         ledger, step = self.journal.ledger, self.trainer.steps
         done, elapsed_s = step - self._steps_at_begin, time.monotonic() - self._began
         return Progress(
@@ -281,7 +278,7 @@ class TrainingLoop:
             reward=float(np.mean(since.rewards)) if since.rewards else 0.0,
             success=float(np.mean(since.successes)) if since.successes else 0.0,
             first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
-            faults={kind: since.replies[kind] / max(1, since.replies.total()) for kind in ("format", "action", "truncated")},
+            faults=since.faults,
             unscored_share=ledger.unscored_share,
             zero_variance_groups=since.zero_variance_groups,
             staleness=staleness,
@@ -290,20 +287,32 @@ class TrainingLoop:
             elapsed_s=elapsed_s,
             books=ledger.to_dict(),
             trainer=trainer,
+            vitals=vitals,
+            alarms=tuple(raised),
         )
 
 
 def samples_of(
-    group: Group, normalise: Literal["std", "none"], fresh: Callable[[EpisodeResult], bool] = lambda result: True
+    group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
     """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh ones
-    give rows."""
+    give rows. With a critic there are no advantages yet."""
     scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
-    advantages = group_advantages(rewards, [True] * len(rewards), normalise).values
+    if algorithm.uses_critic:
+        advantages = np.zeros(len(rewards))
+    else:
+        normalise = "std" if algorithm.baseline == "group_std" else "none"
+        advantages = group_advantages(rewards, [True] * len(rewards), normalise).values
     return [
-        TrainingSample(sequence, float(advantage), result.episode_id, 1.0)
-        for result, advantage in zip(scored, advantages, strict=True)
+        TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
+        for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()
     ]
+
+
+def _replies(graph: CallGraph, sequence: Sequence) -> tuple[tuple[int, int], ...]:
+    """The replies of a row: (which of the episode's calls, sampled tokens)."""
+    places = {call.id: place for place, call in enumerate(graph.calls)}
+    return tuple((places[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids)

@@ -1,13 +1,23 @@
-"""Metrics as files for other programs. Invariant: the database is the truth; these files can always be written anew from it."""
+"""Metrics for other programs. Invariant: the database is the truth; whatever a tracker does or fails to do, a run goes on.
+
+TensorBoard's event files are always written where training is installed. Weights & Biases is asked for by name in the settings.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import structlog
+
+from deskhand.errors import ConfigError
+
+log = structlog.get_logger()
 
 
 def append_line(path: Path, line: str) -> None:
@@ -28,8 +38,17 @@ def rewrite_lines(path: Path, lines: list[str]) -> None:
     partial.replace(path)
 
 
+class Tracker(Protocol):
+    """Where every step's numbers go besides the database."""
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class EventFile:
-    """Scalars as TensorBoard events. Where the `tensorboard` package is not installed nothing is written."""
+    """Scalars as TensorBoard events. Where the `tensorboard` package is not installed (it comes with training) nothing is
+    written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,6 +72,37 @@ class EventFile:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class WandbRun:
+    """Scalars to Weights & Biases. One run folder is one run there, however often it is resumed; where and as whom it logs in is
+    the package's own affair (`wandb login`, WANDB_API_KEY, WANDB_MODE=offline).
+    """
+
+    def __init__(self, folder: Path, project: str, settings: Mapping[str, Any]) -> None:
+        """Raises `ConfigError` when the package is not installed or refuses."""
+        try:
+            library: Any = importlib.import_module("wandb")
+        except ImportError as error:
+            raise ConfigError("tracking.wandb: the package wandb is not installed; pip install 'deskhand[wandb]'") from error
+        name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        try:
+            self._run = library.init(
+                project=project, id=name, name=folder.name, dir=str(folder), resume="allow", config=dict(settings)
+            )
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            raise ConfigError(f"tracking.wandb: {why}; run wandb login, or set WANDB_MODE=offline") from error
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Send every number in `metrics`; a failure is logged and costs nothing else."""
+        try:
+            self._run.log(dict(_scalars("", metrics)), step=step)
+        except Exception as error:
+            log.warning("wandb", step=step, error=" ".join(str(error).split())[:200])
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 def _scalars(prefix: str, metrics: Mapping[str, Any]) -> list[tuple[str, float]]:

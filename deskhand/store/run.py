@@ -6,7 +6,7 @@ episode is marked as trained in the same transaction that points at the checkpoi
 <folder>/frames/        screens by the SHA-256 of their pixels
 <folder>/checkpoints/   folders written by the trainer
 <folder>/metrics.jsonl  one line per step, rewritten from run.sqlite when it was torn
-<folder>/events/        the same for TensorBoard, where that package is installed
+<folder>/events/        the same for TensorBoard
 ```
 
 All methods are synchronous and may be called from any thread; call them off the event loop.
@@ -28,7 +28,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.store.frames import Frames
-from deskhand.store.metrics import EventFile, append_line, rewrite_lines
+from deskhand.store.metrics import EventFile, Tracker, append_line, rewrite_lines
 
 FORMAT = 1
 TRAIN = "train"
@@ -108,7 +108,7 @@ class Run:
         self._connection = connection
         self._mutex = threading.RLock()
         self._lock_file = lock_file
-        self._events: EventFile | None = None
+        self._trackers: list[Tracker] = []
 
     @classmethod
     def create(cls, folder: Path, about: Mapping[str, Any]) -> Run:
@@ -149,9 +149,9 @@ class Run:
     def close(self) -> None:
         """Idempotent."""
         with self._mutex:
-            if self._events is not None:
-                self._events.close()
-                self._events = None
+            for tracker in self._trackers:
+                tracker.close()
+            self._trackers = []
             self._connection.close()
             if self._lock_file is not None:
                 os.close(self._lock_file)
@@ -243,12 +243,16 @@ class Run:
                     "INSERT INTO checkpoints VALUES (?, ?, ?, ?)",
                     (checkpoint.step, checkpoint.version, path, checkpoint.created_at),
                 )
-        if lines and self._events is None:
-            self._events = EventFile(self.folder / "events")
+        if lines and not any(isinstance(tracker, EventFile) for tracker in self._trackers):
+            self._trackers.append(EventFile(self.folder / "events"))
         for step, line, entry in lines:
             append_line(self.folder / "metrics.jsonl", line)
-            if self._events is not None:
-                self._events.add(step, entry)
+            for tracker in self._trackers:
+                tracker.add(step, entry)
+
+    def track(self, tracker: Tracker) -> None:
+        """Send the metrics of every step that is committed from now on there, too; `close` closes it."""
+        self._trackers.append(tracker)
 
     # Reading.
 

@@ -13,7 +13,7 @@ from deskhand.rollout.ledger import Ledger
 from deskhand.store.run import TRAIN, Run
 
 SUPPORT = Path(__file__).parent.parent / "support"
-ROUNDS = int(os.environ.get("DESKHAND_KILL_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("DESKHAND_KILL_ROUNDS", "5"))
 
 
 def noted(journal: Path) -> list[dict]:

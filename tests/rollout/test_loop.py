@@ -8,6 +8,7 @@ import numpy as np
 import painted
 import pytest
 
+from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.rollout.groups import Group
 from deskhand.rollout.journal import load_result
@@ -77,7 +78,7 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     name = run.episodes(TRAIN, "trained")[0].group_id
     members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
     group = Group(name, 0, painted.square_task(0), 4, 0, scored=members)
-    samples = samples_of(group, "none", lambda result: result is not members[0])
+    samples = samples_of(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
     worth = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])

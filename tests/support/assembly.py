@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +91,8 @@ async def assembled(
     pool: painted.PaintedPool | None = None,
     progress: Callable[[Any], None] | None = None,
     on_step: Callable[[int, list[str]], None] | None = None,
+    evaluate: Callable[[int], Awaitable[float]] | None = None,
+    algorithm: str = "grpo",
 ) -> AsyncIterator[Assembly]:
     """`folder` holds the run and, beside it, the checkpoint. `on_step` is told (steps before, episode ids) of every trainer
     step."""
@@ -116,12 +118,21 @@ async def assembled(
                 on_step(self.steps, sorted({sample.episode_id for sample in samples}))
             return super().step(samples, images)
 
-    trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4))
+    trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4, algorithm=algorithm))
     pool = pool or painted.PaintedPool(config.desktops)
     agent = BabblingAgent(AgentConfig(dialect=ChanceDialect(), max_tokens=3))
     runner = Runner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
-        config, run, runner, engine, trainer, images, source, lambda n: painted.square_task(seed_for("train", n)), progress=progress
+        config,
+        run,
+        runner,
+        engine,
+        trainer,
+        images,
+        source,
+        lambda n: painted.square_task(seed_for("train", n)),
+        progress=progress,
+        evaluate=evaluate,
     )
     try:
         yield Assembly(run, pool, engine, trainer, recorder, runner, loop)

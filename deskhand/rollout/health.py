@@ -1,0 +1,192 @@
+"""Whether a run is well. Invariant: an alarm says what was measured, the bound, the likely cause and what to do about it.
+
+Vital signs are in every step's record. Alarms are judged on one step, except where a sign means something only beside earlier
+steps.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deskhand.rollout.config import HealthConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Signs of one step; None where nothing was there to measure."""
+
+    parse_rate: float | None
+    """Share of the replies since the last step that the dialect understood; cut ones do not count."""
+    truncation_rate: float | None
+    """Share of those replies that were cut at the limit of tokens."""
+    zero_variance_share: float | None
+    """Share of the groups that closed since the last step whose rewards were all equal."""
+    unscored_share: float | None
+    """Share of the episodes that ended since the last step without a score."""
+    reward: float | None
+    mismatch_kl: float | None
+    """Between engine and trainer under the same weights, nats per token."""
+    ratio_max: float
+    clip_fraction: float
+    dropped_fraction: float
+    gradient_norm: float
+    entropy: float
+    rejected: int
+    """Episodes whose rows contradicted themselves."""
+    tokens: int
+    explained_variance: float | None = None
+    sight: float | None = None
+    """What swapped pictures change, nats; None at steps without a canary."""
+
+    @classmethod
+    def of(cls, trainer: dict[str, Any], **signs: float | None) -> Vitals:
+        """From a trainer's metrics as a dictionary, and the signs of the rollouts."""
+        own = {name: trainer[name] for name in ("mismatch_kl", "ratio_max", "clip_fraction", "dropped_fraction", "gradient_norm")}
+        own |= {name: trainer[name] for name in ("entropy", "tokens", "explained_variance")}
+        return cls(**signs, **own, rejected=sum(trainer["rejected"].values()))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`sign`: the vital sign's name."""
+
+    sign: str
+    value: float
+    bound: str
+    cause: str
+    mend: str
+
+    def line(self) -> str:
+        return f"{self.sign} is {self.value:.3g} (bound: {self.bound}): {self.cause}; {self.mend}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def alarms(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list[Alarm]:
+    """What is wrong at this step. `earlier`: the steps before, oldest first."""
+    found: list[Alarm] = []
+
+    def low(sign: str, bound: float, cause: str, mend: str) -> None:
+        value = getattr(now, sign)
+        if value is not None and value < bound:
+            found.append(Alarm(sign, value, f">= {bound:g}", cause, mend))
+
+    def high(sign: str, bound: float, cause: str, mend: str) -> None:
+        value = getattr(now, sign)
+        if value is not None and value > bound:
+            found.append(Alarm(sign, value, f"<= {bound:g}", cause, mend))
+
+    low(
+        "parse_rate",
+        bounds.parse_rate,
+        "the model does not speak the agent's dialect, or has forgotten it",
+        "check agent.dialect, set agent.style to full, warm the model up by imitation, or lower trainer.learning_rate",
+    )
+    high("truncation_rate", bounds.truncation_rate, "replies are longer than their limit", "raise agent.max_tokens")
+    solved = now.reward is not None and now.reward > 0.5
+    high(
+        "zero_variance_share",
+        bounds.zero_variance_share,
+        f"most tasks are {'solved' if solved else 'missed'} by every member of their group",
+        f"take {'harder' if solved else 'easier'} families, or raise loop.group_size",
+    )
+    high(
+        "unscored_share",
+        bounds.unscored_share,
+        "desktops, engine or judges fail",
+        "the lines episode.unscored of log.jsonl say why; deskhand doctor says what this machine lacks",
+    )
+    high(
+        "mismatch_kl",
+        bounds.mismatch_kl,
+        "engine and trainer disagree under the same weights",
+        "give both one dtype and one preprocessing; python -m benchmarks.exactness measures it",
+    )
+    high(
+        "dropped_fraction",
+        bounds.dropped_fraction,
+        "what is trained is far from what the weights would sample now",
+        "lower loop.max_staleness or trainer.learning_rate",
+    )
+    high(
+        "clip_fraction",
+        bounds.clip_fraction,
+        "a step moves the policy out of its trust region",
+        "lower trainer.learning_rate, trainer.passes or trainer.minibatches",
+    )
+    high(
+        "rejected",
+        0,
+        "recorded rows contradict themselves or their images",
+        "the causes are in the step's record; such episodes are not trained, please report them",
+    )
+    if now.tokens:
+        low(
+            "entropy",
+            bounds.entropy,
+            "the policy hardly varies its replies, so groups will teach nothing",
+            "lower trainer.learning_rate, raise trainer.clip_high, or add trainer.kl_coefficient",
+        )
+        found += _against_earlier(now, [vitals for vitals in earlier if vitals.tokens], bounds)
+    low(
+        "sight",
+        bounds.sight,
+        "swapped screenshots change nothing: the model does not look at them",
+        "check that the engine gets the pictures; python -m benchmarks.sight measures it",
+    )
+    return found
+
+
+def _against_earlier(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list[Alarm]:
+    """Signs that mean something only beside those of earlier steps."""
+    found: list[Alarm] = []
+    if not math.isfinite(now.gradient_norm):
+        found.append(
+            Alarm(
+                "gradient_norm",
+                now.gradient_norm,
+                "finite",
+                "a gradient overflowed; the update was left out",
+                "lower trainer.learning_rate, or use bfloat16 in place of float16",
+            )
+        )
+    if len(earlier) < bounds.memory_steps:
+        return found
+    usual = statistics.median(vitals.gradient_norm for vitals in earlier if math.isfinite(vitals.gradient_norm))
+    if math.isfinite(now.gradient_norm) and usual > 0 and now.gradient_norm > bounds.gradient_factor * usual:
+        found.append(
+            Alarm(
+                "gradient_norm",
+                now.gradient_norm,
+                f"<= {bounds.gradient_factor:g} times the usual {usual:.3g}",
+                "a few tokens dominate the step",
+                "lower trainer.behaviour_cap, or set trainer.dual_clip",
+            )
+        )
+    usual = statistics.median(vitals.entropy for vitals in earlier)
+    if now.entropy > bounds.entropy_factor * usual:
+        found.append(
+            Alarm(
+                "entropy",
+                now.entropy,
+                f"<= {bounds.entropy_factor:g} times the usual {usual:.3g}",
+                "the policy falls apart",
+                "resume an earlier checkpoint with a lower trainer.learning_rate",
+            )
+        )
+    if now.explained_variance is not None and now.explained_variance < 0:
+        found.append(
+            Alarm(
+                "explained_variance",
+                now.explained_variance,
+                ">= 0",
+                "the critic predicts worse than a constant",
+                "raise trainer.critic.learning_rate, or lower trainer.critic.turn_lambda",
+            )
+        )
+    return found

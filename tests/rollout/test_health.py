@@ -1,0 +1,121 @@
+"""Alarms say what was measured, why it is so and what to do; the canary ends a run that is blind and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import assembly
+import pytest
+import structlog.testing
+
+from deskhand.errors import HealthError
+from deskhand.rollout.config import HealthConfig
+from deskhand.rollout.health import Vitals, alarms
+
+WELL = Vitals(
+    parse_rate=0.95,
+    truncation_rate=0.01,
+    zero_variance_share=0.4,
+    unscored_share=0.0,
+    reward=0.4,
+    mismatch_kl=1e-6,
+    ratio_max=1.3,
+    clip_fraction=0.05,
+    dropped_fraction=0.0,
+    gradient_norm=0.8,
+    entropy=0.5,
+    rejected=0,
+    tokens=500,
+    explained_variance=0.3,
+    sight=0.8,
+)
+EARLIER = [WELL] * 6
+SICK = {
+    "parse_rate": (0.2, "agent.dialect"),
+    "truncation_rate": (0.5, "agent.max_tokens"),
+    "zero_variance_share": (0.95, "easier families"),
+    "unscored_share": (0.5, "episode.unscored"),
+    "mismatch_kl": (0.1, "benchmarks.exactness"),
+    "clip_fraction": (0.8, "trainer.learning_rate"),
+    "dropped_fraction": (0.3, "loop.max_staleness"),
+    "gradient_norm": (float("inf"), "float16"),
+    "entropy": (1e-5, "clip_high"),
+    "rejected": (2, "the step's record"),
+    "explained_variance": (-0.5, "critic"),
+    "sight": (0.0, "the engine gets the pictures"),
+}
+
+
+def test_a_run_that_is_well_raises_no_alarm():
+    assert alarms(WELL, EARLIER, HealthConfig()) == []
+
+
+def test_signs_that_were_not_measured_raise_no_alarm():
+    names = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward", "mismatch_kl", "sight")
+    assert alarms(dataclasses.replace(WELL, **dict.fromkeys(names)), EARLIER, HealthConfig()) == []
+
+
+@pytest.mark.parametrize("sign", SICK)
+def test_each_sign_raises_its_own_alarm_and_says_the_mend(sign):
+    value, mend = SICK[sign]
+    (alarm,) = alarms(dataclasses.replace(WELL, **{sign: value}), EARLIER, HealthConfig())
+    assert alarm.sign == sign
+    assert alarm.value == value
+    assert mend in alarm.mend
+    assert "\n" not in alarm.line()
+    assert alarm.line().startswith(sign)
+
+
+@pytest.mark.parametrize(("sign", "value"), [("gradient_norm", 100.0), ("entropy", 3.0)])
+def test_some_signs_are_judged_beside_earlier_steps_only(sign, value):
+    sick = dataclasses.replace(WELL, **{sign: value})
+    assert [alarm.sign for alarm in alarms(sick, EARLIER, HealthConfig())] == [sign]
+    assert alarms(sick, EARLIER[:3], HealthConfig()) == []
+
+
+def test_equal_rewards_mean_too_easy_or_too_hard():
+    easy = dataclasses.replace(WELL, zero_variance_share=0.95, reward=0.97)
+    assert "harder families" in alarms(easy, EARLIER, HealthConfig())[0].mend
+
+
+async def test_every_step_records_its_vital_signs(tmp_path):
+    async with assembly.assembled(
+        tmp_path / "run", assembly.small(steps=2, groups_per_step=1, health=HealthConfig(canary_every=1))
+    ) as parts:
+        with structlog.testing.capture_logs() as lines:
+            await parts.loop.run()
+        records = parts.run.metrics()
+    assert len(records) == 2
+    for record in records:
+        vitals = record["vitals"]
+        assert vitals.keys() == {field.name for field in dataclasses.fields(Vitals)}
+        assert vitals["parse_rate"] == 1.0, "this dialect understands every text"
+        assert 0 <= vitals["truncation_rate"] <= 1
+        assert vitals["unscored_share"] == 0
+        assert 0 <= vitals["zero_variance_share"] <= 1
+        assert vitals["mismatch_kl"] is None or vitals["mismatch_kl"] < 1e-4
+        assert vitals["entropy"] > 0
+        assert vitals["sight"] > 0.01, "even random weights answer otherwise to another picture"
+        raised = {alarm["sign"] for alarm in record["alarms"]}
+        assert raised == {line["sign"] for line in lines if line["event"] == "alarm" and line["step"] == record["step"]}
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])["vitals"] == records[0]["vitals"]
+
+
+async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
+    """The pictures are lost on the way into the model: its tower says the same of every one."""
+    config = assembly.small(steps=50, groups_per_step=1, health=HealthConfig(canary_every=1, blind_canaries=2))
+    async with assembly.assembled(tmp_path / "run", config) as parts:
+        import torch
+
+        with torch.no_grad():
+            for name, parameter in parts.trainer.policy.model.model.visual.named_parameters():
+                if "merger" in name:
+                    parameter.zero_()
+        parts.trainer.policy.model.model.visual.requires_grad_(False)
+        with pytest.raises(HealthError, match="the model does not see: in the last 2 canaries"):
+            await parts.loop.run()
+        assert parts.run.checkpoint().step == 2
+        assert parts.run.metrics()[-1]["vitals"]["sight"] == 0
+        assert "sight" in {alarm["sign"] for alarm in parts.run.metrics()[-1]["alarms"]}
+        assert not parts.pool.leased
