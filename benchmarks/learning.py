@@ -147,20 +147,30 @@ def judge_blind(blind: Outcome, seeing: Sequence[Outcome], bars: Bars) -> None:
         bars.check(f"blind against {found.name}", passed, figure, "at most half, intervals apart")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_of(description: str | None, folder: str) -> argparse.Namespace:
+    """`--full`, `--seeds N` and `--folder FOLDER` from the command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning"))
-    options = parser.parse_args()
+    parser.add_argument("--folder", type=Path, default=Path(folder))
+    return parser.parse_args()
+
+
+def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Outcome]:
+    """One demo a seed (two at full size unless said otherwise), with `extra` settings, printed as they end."""
+    settings = [*extra, *(() if options.full else SHORT)]
+    found = []
+    for seed in range(options.seeds or (2 if options.full else 1)):
+        found.append(run_demo(f"seed {seed}", options.folder / f"seed-{seed}", [f"seed={seed}", *settings]))
+        print_outcome(found[-1])
+    return found
+
+
+def main() -> None:
+    options = options_of(__doc__, "runs/evidence/learning")
     print_head()
-    count = options.seeds or (2 if options.full else 1)
-    settings = () if options.full else SHORT
     bars = Bars()
-    seeing: list[Outcome] = []
-    for seed in range(count):
-        seeing.append(run_demo(f"seed {seed}", options.folder / f"seed-{seed}", [f"seed={seed}", *settings]))
-        print_outcome(seeing[-1])
+    seeing = run_seeds(options)
     blind = run_demo("blind", options.folder / "blind", ["seed=0", "agent.blind=true"]) if options.full else None
     if blind is not None:
         print_outcome(blind)

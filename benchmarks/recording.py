@@ -20,7 +20,7 @@ from PIL import Image
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.deskhand_json import DeskhandJson
 from deskhand.actions.ops import TERMINAL_OPS, Op
-from deskhand.agents.context import GrowDrop
+from deskhand.agents.context import GrowDrop, Window
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.base import Sampling
@@ -74,7 +74,7 @@ async def record(
     folder: Path,
     *,
     desktops: int = 2,
-    window: GrowDrop | None = None,
+    window: Window | None = None,
     turns: int | None = None,
     bystanders: int = 0,
 ) -> Recording:
