@@ -23,7 +23,7 @@ LINE_EVERY = 20
 
 
 class StepLike(Protocol):
-    """What is shown of a training step (`rollout.loop.Progress`)."""
+    """What is shown of a training step (`rollout.progress.Progress`)."""
 
     @property
     def step(self) -> int: ...
