@@ -21,7 +21,7 @@ def quantise(model: Any) -> None:
     library = _library()
     layers = model.model.language_model.layers
     for name, module in list(layers.named_modules()):
-        if type(module) is not torch.nn.Linear:
+        if not isinstance(module, torch.nn.Linear):
             continue
         packed = library.nn.Linear4bit(
             module.in_features,
