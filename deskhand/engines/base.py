@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from deskhand.errors import AgentError
+
 FinishReason = Literal["stop", "length", "aborted"]
 
 
@@ -26,7 +28,8 @@ class ImageSpan:
 class PreparedImage:
     """An image after the checkpoint's preprocessing; made once per process per content hash.
 
-    `pixel_values`: float32[patches, channels*temporal*patch*patch] as the Qwen-VL towers take it; `grid_thw`: (t, h, w) in patches.
+    `pixel_values`: float32[patches, channels*temporal*patch*patch] as the Qwen-VL towers take it, or what `numpy.asarray` makes
+    that of. `grid_thw`: (t, h, w) in patches.
     `tokens`: placeholders that it takes (`t*h*w / merge_size**2`).
     """
 
@@ -36,6 +39,8 @@ class PreparedImage:
     tokens: int
     width: int
     height: int
+    checksum: int | None = None
+    """CRC-32 of the bytes of `pixel_values`, where who made them says so; checked where they are put into a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class Prompt:
 
 Feature = Literal["regex", "json_schema", "stop_texts", "top_logprobs"]
 """What an engine may be able to do beyond sampling ids. A request that needs what its engine lacks is refused by name."""
+
+
+class GrammarRefused(AgentError):
+    """The engine cannot sample by this grammar. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,11 @@ class Engine(Protocol):
     """Inference only. `generate` may be called concurrently; requests are batched continuously."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion. Raises `InfrastructureError` when the engine is down or the request cannot be held."""
+        """Sample one completion.
+
+        Raises `InfrastructureError` when the engine is down, `AgentError` when the prompt is longer than it can hold, and
+        `GrammarRefused`.
+        """
         ...
 
     async def publish(self, version: int, weights: Mapping[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """The call graph of an episode. Invariant: every sampled token is in exactly one sequence, however the calls are merged.
 
 A *call* is one model call: a full prompt and the completion that was sampled for it. A call whose prompt starts with an
-earlier call's prompt + output, token for token and image for image, *extends* that call; anything else is a fork. A chain of
-extending calls is one *sequence*: prompt and observation tokens are context, sampled tokens are trained once.
+earlier call's prompt + output, token for token and image for image, *extends* that call; anything else is a fork: edited history,
+a retry, one of several calls at once, a sub-agent, a compacted context. A chain of extending calls is one *sequence*: prompt and
+observation tokens are context, sampled tokens are trained once. Calls in `untrained` are kept and never trained.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Call:
     completion: Completion
     temperature: float = 1.0
     text: str = ""
+    agent: str = ""
+    """Which of the episode's agents asked; empty for the only or the first one."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -54,7 +57,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One training row: int ids[T], bool sampled[T], float logprobs[T] and int versions[T] (0.0 and -1 where not sampled)."""
+    """One training row: int ids[T], bool sampled[T], float logprobs[T] and int versions[T] (0.0 and -1 where not sampled).
+
+    `call_ids`: the trained calls in it, in order.
+    """
 
     token_ids: tuple[int, ...]
     sampled: tuple[bool, ...]
@@ -70,6 +76,8 @@ class CallGraph:
     """The calls of one episode in the order in which they were made. New calls come in through `add` alone."""
 
     calls: list[Call] = field(default_factory=list)
+    untrained: dict[str, str] = field(default_factory=dict)
+    """Ids of calls that are kept and not trained, with the reason ("orphan")."""
     _by_id: dict[str, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tips: dict[str, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -117,27 +125,29 @@ class CallGraph:
         self.calls.append(call)
         self._by_id[call.id] = self._tips[call.id] = call
 
+    @property
+    def ids(self) -> list[str]:
+        """The calls' ids, in order."""
+        return list(self._by_id)
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self._by_id
+
     def get(self, call_id: str) -> Call:
         """The call of that id. Raises `KeyError`."""
         return self._by_id[call_id]
 
-    def without(self, call_ids: set[str]) -> CallGraph:
-        """A graph that lacks these calls; a call that extended one of them becomes a fork with the same tokens."""
-        kept = CallGraph()
-        for call in self.calls:
-            if call.id not in call_ids:
-                parent = None if call.parent in call_ids else call.parent
-                kept.add(Call(call.id, parent, call.prompt_ids, call.spans, call.completion, call.temperature, call.text))
-        return kept
-
     def sequences(self, merge: bool = True) -> list[Sequence]:
-        """Training rows. `merge=False` gives one row per call: the same sampled tokens, more context tokens."""
+        """Training rows. `merge=False` gives one row per call: the same sampled tokens, more context tokens.
+
+        Untrained calls have no row of their own; in a row that goes on from one, its tokens are context.
+        """
         chains: dict[str, list[Call]] = {}
         for call in self.calls:
             chain = chains.pop(call.parent) if merge and call.parent is not None else []
             chain.append(call)
             chains[call.id] = chain
-        return [_row(chain) for chain in chains.values()]
+        return [_row(chain, self.untrained) for chain in chains.values() if any(call.id not in self.untrained for call in chain)]
 
     @property
     def sampled_tokens(self) -> int:
@@ -145,12 +155,14 @@ class CallGraph:
 
     def to_dict(self) -> dict[str, Any]:
         """A lossless dictionary of JSON types. Of an extending call only what comes after its parent is written."""
-        return {"format": FORMAT, "calls": [self._call_to_dict(call) for call in self.calls]}
+        data: dict[str, Any] = {"format": FORMAT, "calls": [self.call_to_dict(call) for call in self.calls]}
+        return {**data, "untrained": dict(self.untrained)} if self.untrained else data
 
-    def _call_to_dict(self, call: Call) -> dict[str, Any]:
+    def call_to_dict(self, call: Call) -> dict[str, Any]:
+        """One call's part of `to_dict`. Its parent, if it has one, must be in this graph."""
         parent = self._by_id[call.parent] if call.parent is not None else None
         done = call.completion
-        return {
+        data = {
             "id": call.id,
             "parent": call.parent,
             "new_prompt_ids": list(call.prompt_ids[parent.end if parent else 0 :]),
@@ -163,6 +175,11 @@ class CallGraph:
             "temperature": call.temperature,
             "text": call.text,
         }
+        if call.agent:
+            data["agent"] = call.agent
+        if done.top_logprobs:
+            data["top_logprobs"] = [[list(pair) for pair in one] for one in done.top_logprobs]
+        return data
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> CallGraph:
@@ -171,30 +188,49 @@ class CallGraph:
             raise RecordError("format", f"call graph of format {data.get('format')}; this version reads format {FORMAT}")
         graph = CallGraph()
         for entry in data["calls"]:
-            if entry["parent"] is not None and entry["parent"] not in graph._by_id:
-                raise RecordError("unknown_parent", f"call {entry['id']} extends call {entry['parent']}, which is not recorded")
-            parent = graph._by_id[entry["parent"]] if entry["parent"] is not None else None
-            prompt_ids = (parent.end_ids if parent else ()) + tuple(entry["new_prompt_ids"])
-            spans = (parent.spans if parent else ()) + tuple(ImageSpan(*span) for span in entry["new_spans"])
-            served = prompt_ids if entry["served_ids"] is None else tuple(entry["served_ids"])
-            done = Completion(
-                tuple(entry["token_ids"]), tuple(entry["logprobs"]), tuple(entry["versions"]), entry["finish_reason"], served
-            )
-            graph.add(Call(entry["id"], entry["parent"], prompt_ids, spans, done, entry["temperature"], entry["text"]))
+            graph.add_dict(entry)
+        unknown = set(data.get("untrained", ())) - set(graph._by_id)
+        if unknown:
+            raise RecordError("unknown_call", f"calls {sorted(unknown)} are marked as untrained and not recorded")
+        graph.untrained.update(data.get("untrained", {}))
         return graph
 
+    def add_dict(self, entry: Mapping[str, Any]) -> Call:
+        """Append the call that `call_to_dict` wrote and return it. Raises `RecordError` as `add`."""
+        parent = self._by_id.get(entry["parent"]) if entry["parent"] is not None else None
+        if entry["parent"] is not None and parent is None:
+            raise RecordError("unknown_parent", f"call {entry['id']} extends call {entry['parent']}, which is not recorded")
+        prompt_ids = (parent.end_ids if parent else ()) + tuple(entry["new_prompt_ids"])
+        spans = (parent.spans if parent else ()) + tuple(ImageSpan(*span) for span in entry["new_spans"])
+        done = Completion(
+            tuple(entry["token_ids"]),
+            tuple(entry["logprobs"]),
+            tuple(entry["versions"]),
+            entry["finish_reason"],
+            prompt_ids if entry["served_ids"] is None else tuple(entry["served_ids"]),
+            tuple(tuple((pair[0], pair[1]) for pair in one) for one in entry.get("top_logprobs", ())),
+        )
+        call = Call(
+            entry["id"], entry["parent"], prompt_ids, spans, done, entry["temperature"], entry["text"], entry.get("agent", "")
+        )
+        self.add(call)
+        return call
 
-def _row(chain: list[Call]) -> Sequence:
-    last = chain[-1]
+
+def _row(chain: list[Call], untrained: Mapping[str, str]) -> Sequence:
+    trained = [call for call in chain if call.id not in untrained]
+    last = trained[-1]
     ids = last.end_ids
     sampled, logprobs, versions = [False] * len(ids), [0.0] * len(ids), [-1] * len(ids)
-    for call in chain:
+    for call in trained:
         start, end = len(call.prompt_ids), call.end
+        if ids[:start] != call.prompt_ids or ids[start:end] != call.completion.token_ids:
+            raise RecordError("not_a_prefix", f"call {call.id} is not the beginning of call {last.id}, which its row ends with")
         sampled[start:end] = [True] * (end - start)
         logprobs[start:end] = call.completion.logprobs
         versions[start:end] = call.completion.versions
-    if sum(sampled) != sum(len(call.completion.token_ids) for call in chain):
+    if sum(sampled) != sum(len(call.completion.token_ids) for call in trained):
         raise RecordError("overlap", "two calls of one sequence sampled the same position")
     return Sequence(
-        ids, tuple(sampled), tuple(logprobs), tuple(versions), last.spans, tuple(call.id for call in chain), last.temperature
+        ids, tuple(sampled), tuple(logprobs), tuple(versions), last.spans, tuple(call.id for call in trained), last.temperature
     )

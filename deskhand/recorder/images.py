@@ -12,10 +12,12 @@ import binascii
 import hashlib
 import io
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -87,6 +89,14 @@ def pixels_sha256(image: Image.Image) -> str:
     return hashlib.sha256(image.tobytes()).hexdigest()
 
 
+class Images(Protocol):
+    """What takes the images of requests: `ImageCache`, which prepares them, and `relay.KeptImages`, which keeps them."""
+
+    def add_data_uri(self, url: str, *, param: str = ...) -> Any:
+        """Something with the image's `sha256`. Raises `RequestRefused`."""
+        ...
+
+
 class ImageCache(Mapping[str, PreparedImage]):
     """Prepares each image once per content and keeps the most recently used ones; thread-safe.
 
@@ -118,6 +128,8 @@ class ImageCache(Mapping[str, PreparedImage]):
         self._encoded = _Budget(encoded_bytes, len)
         self._names: OrderedDict[bytes, str] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
+        self._outlines: OrderedDict[str, PreparedImage] = OrderedDict()
+        """Images with the shape of their pixels in place of the pixels."""
         self._working: dict[str, Future[PreparedImage]] = {}
         self._lock = threading.Lock()
 
@@ -152,13 +164,28 @@ class ImageCache(Mapping[str, PreparedImage]):
     def _known(self, digest: bytes) -> PreparedImage | None:
         with self._lock:
             name = self._names.get(digest)
-            return self._prepared.get(name) if name else None
+            return self._at_hand(name) if name else None
 
     def __getitem__(self, sha256: str) -> PreparedImage:
         """The prepared image of this hash. Raises `KeyError` if never seen, `RecordError` if its bytes are lost or wrong."""
         with self._lock:
-            prepared = self._prepared.get(sha256)
-        return prepared or self._prepare_once(sha256, lambda: self._decode_again(sha256))
+            prepared = self._at_hand(sha256)
+        return prepared or self._prepare_again(sha256)
+
+    def _at_hand(self, name: str) -> PreparedImage | None:
+        """The image if it is in memory, or with pixels that are made when an engine asks for them. Call it with the lock held.
+
+        An engine that has an image's features does not ask, so rendering a long conversation prepares nothing anew.
+        """
+        prepared = self._prepared.get(name)
+        if prepared is None and name in self._outlines and (self._fetch is not None or self._encoded.get(name) is not None):
+            outline = self._outlines[name]
+            later = LaterPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
+            prepared = replace(outline, pixel_values=later)
+        return prepared
+
+    def _prepare_again(self, name: str) -> PreparedImage:
+        return self._prepare_once(name, lambda: self._decode_again(name))
 
     def __contains__(self, sha256: object) -> bool:
         return sha256 in self._seen
@@ -219,6 +246,7 @@ class ImageCache(Mapping[str, PreparedImage]):
             prepared = self._preprocess(name, decode())
             with self._lock:
                 self._prepared.put(name, prepared)
+                _put_newest(self._outlines, name, replace(prepared, pixel_values=prepared.pixel_values.shape))
             future.set_result(prepared)
             return prepared
         except BaseException as error:
@@ -240,7 +268,8 @@ class ImageCache(Mapping[str, PreparedImage]):
         patches = time * height * width
         if len(pixel_values) != patches or patches % self.merge_size**2:
             raise RecordError("grid", f"image {name[:12]}: {len(pixel_values)} patches do not make a {time}x{height}x{width} grid")
-        return PreparedImage(name, pixel_values, (time, height, width), patches // self.merge_size**2, rgb.width, rgb.height)
+        tokens, checksum = patches // self.merge_size**2, zlib.crc32(pixel_values)
+        return PreparedImage(name, pixel_values, (time, height, width), tokens, rgb.width, rgb.height, checksum)
 
 
 def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -248,6 +277,19 @@ def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
     names.move_to_end(key)
     if len(names) > REMEMBERED:
         names.popitem(last=False)
+
+
+class LaterPixels:
+    """Pixels that `numpy.asarray` makes when it is called: float32 of `shape`."""
+
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> None:
+        self.shape, self._make = shape, make
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._make(), dtype=dtype)
 
 
 class _Budget:

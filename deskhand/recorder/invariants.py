@@ -5,8 +5,11 @@ Each check raises `RecordError` with a stable cause. They are cheap: a few passe
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+
+import numpy as np
 
 from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.errors import RecordError
@@ -41,8 +44,42 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
         )
 
 
-def check_completion(prompt: Prompt, sampling: Sampling, done: Completion, banned_ids: Collection[int]) -> None:
-    """The engine served the prompt as it was sent and sampled within the rules."""
+def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]]) -> None:
+    """Replies that came back stand in the prompt as they were sampled, one after the other.
+
+    `recorded`: for each of them the outputs that this session recorded for it, of which one must stand there.
+    """
+    ids, at = np.asarray(prompt.token_ids, dtype=np.int32).tobytes(), 0
+    for number, outputs in enumerate(recorded):
+        ends = [end for output in outputs if (end := _end_of(ids, np.asarray(output, dtype=np.int32).tobytes(), at)) >= 0]
+        if not ends:
+            raise RecordError("retokenised", f"reply {number} of the history does not stand in the prompt as it was sampled")
+        at = min(ends)
+
+
+def _end_of(ids: bytes, output: bytes, at: int) -> int:
+    """Where `output` ends in `ids` from byte `at` on, whole ids only; -1 if it is not there."""
+    found = ids.find(output, at)
+    while found >= 0 and found % 4:
+        found = ids.find(output, found + 1)
+    return found + len(output) if found >= 0 else -1
+
+
+def check_turns(prompt: Prompt, end_id: int, turns: int) -> None:
+    """Every turn before the reply is closed exactly once, however the reply in it ended."""
+    found = prompt.token_ids.count(end_id)
+    if found != turns:
+        raise RecordError("turn_ends", f"{found} turns are closed in the prompt, the messages are {turns} turns")
+
+
+def check_completion(
+    prompt: Prompt,
+    sampling: Sampling,
+    done: Completion,
+    banned_ids: Collection[int],
+    text_of: Callable[[tuple[int, ...]], str],
+) -> None:
+    """The engine served the prompt as it was sent and sampled within the rules. `text_of` gives the text of sampled ids."""
     if done.served_ids != prompt.token_ids:
         raise RecordError("served_ids", _first_difference(prompt.token_ids, done.served_ids))
     if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
@@ -58,10 +95,36 @@ def check_completion(prompt: Prompt, sampling: Sampling, done: Completion, banne
     if min(done.versions) < 0:
         raise RecordError("versions", f"weights version {min(done.versions)} is negative")
     stopped = done.token_ids[-1] in sampling.stop_ids
+    if sampling.stop_texts:
+        before = text_of(done.token_ids[:-1])
+        if any(stop in before for stop in sampling.stop_texts):
+            raise RecordError("stop_text", "tokens were sampled after a stop text was complete")
+        stopped = stopped or any(stop in text_of(done.token_ids) for stop in sampling.stop_texts)
     if stopped != (done.finish_reason == "stop") or not set(sampling.stop_ids).isdisjoint(done.token_ids[:-1]):
         raise RecordError(
             "finish_reason", f"the engine says {done.finish_reason}, the ids say otherwise (last id {done.token_ids[-1]})"
         )
+    _check_alternatives(sampling, done)
+    if sampling.grammar is not None and sampling.grammar.kind == "json_schema" and done.finish_reason == "stop":
+        try:
+            json.loads(text_of(done.token_ids))
+        except (ValueError, RecursionError):
+            raise RecordError("grammar", "the reply is no JSON although a JSON Schema was asked for") from None
+
+
+def _check_alternatives(sampling: Sampling, done: Completion) -> None:
+    """As many alternatives as were asked for, best first, and the sampled id's log-prob is the same wherever it stands."""
+    if not sampling.top_logprobs and not done.top_logprobs:
+        return
+    if len(done.top_logprobs) != len(done.token_ids):
+        raise RecordError(
+            "top_logprobs", f"{len(done.top_logprobs)} lists of alternatives came with {len(done.token_ids)} sampled tokens"
+        )
+    for token_id, logprob, listed in zip(done.token_ids, done.logprobs, done.top_logprobs, strict=True):
+        values = [value for _, value in listed]
+        own = dict(listed).get(token_id, logprob)
+        if len(listed) != sampling.top_logprobs or values != sorted(values, reverse=True) or abs(own - logprob) > 1e-3:
+            raise RecordError("top_logprobs", f"the alternatives of a token do not agree with its log-prob {logprob:.4f}")
 
 
 def _first_difference(sent: tuple[int, ...], served: tuple[int, ...]) -> str:

@@ -1,102 +1,179 @@
 """The recorder over HTTP. Invariant: one session per episode, known by its bearer key alone; keys never stand in addresses or logs.
 
-| route                                  | key     | body                                             |
-|----------------------------------------|---------|--------------------------------------------------|
-| `POST /v1/chat/completions` (and without `/v1`) | session | OpenAI chat completions (`apis.chat`)    |
-| `GET /v1/models` (and without `/v1`)   | either  |                                                  |
-| `POST /sessions`                       | admin   | `{"session_id"?: str}` -> `{"session_id", "api_key"}` |
-| `POST /sessions/{id}/end`              | admin   | -> `{"session_id", "graph"}` (`CallGraph.to_dict`) |
-| `GET /health`                          | none    |                                                  |
+| route                                        | key                | body                                                     |
+|----------------------------------------------|--------------------|----------------------------------------------------------|
+| `POST /v1/chat/completions`                  | session            | OpenAI chat completions (`apis.chat`)                    |
+| `POST /v1/responses`                         | session            | OpenAI responses (`apis.responses`)                      |
+| `POST /v1/messages`                          | session            | Anthropic messages (`apis.messages`)                     |
+| `GET /v1/models`                             | either             |                                                          |
+| `POST /sessions`                             | admin              | `{"session_id"?}` -> `{"session_id", "api_key"}`         |
+| `GET /sessions`                              | admin              | -> what each open session holds                          |
+| `GET /sessions/{id}`                         | admin, session     | -> what it holds                                         |
+| `POST /sessions/{id}/keys`                   | admin, session     | `{"agent"}` -> `{"session_id", "agent", "api_key"}`      |
+| `POST /sessions/{id}/rewards`                | admin, session     | `{"reward", "call_id"? or "whole"?: true}`               |
+| `POST /sessions/{id}/end`                    | admin              | `{"turn_discount"?, "by_agent"?}` -> graph and rewards   |
+| `GET /health`                                | none               |                                                          |
 
-Errors have OpenAI's body. They carry `x-should-retry: false` where asking again cannot help, so that no client samples twice.
+The routes of the three APIs and of models are there without `/v1` too, as clients put it into the base address or not.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.recorder.apis.chat import read_request, reply_body, stream_chunks
+from deskhand.errors import ConfigError
+from deskhand.recorder.apis import chat, chat_reply, fields, messages, responses, responses_reply
+from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.http import Keys, answering, anthropic_error, parse, read_body, small_object
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.session import Recorder, Session
+from deskhand.recorder.registry import Session
+from deskhand.recorder.session import Recorder
 
-log = structlog.get_logger()
-Handler = Callable[[Request], Awaitable[Response]]
+SSE = "text/event-stream"
 
 
 def create_app(
-    recorder: Recorder, admin_key: str, *, model: str = "deskhand", default_max_tokens: int = 512, max_body_bytes: int = 256 << 20
+    recorder: Recorder,
+    admin_key: str,
+    *,
+    model: str = "deskhand",
+    default_max_tokens: int = 512,
+    max_body_bytes: int = 256 << 20,
+    folder: RecordFolder | None = None,
 ) -> Starlette:
-    """The application. `recorder.images` must be an `ImageCache`. Raises `ConfigError` for an admin key under 16 characters."""
+    """The application. `recorder.images` must be an `ImageCache`. Sessions that end are written to `folder`, if there is one.
+
+    Raises `ConfigError` for an admin key under 16 characters.
+    """
     images = recorder.images
     if not isinstance(images, ImageCache):
         raise ConfigError("create_app needs a recorder made with an ImageCache, so that it can take images")
-    if len(admin_key) < 16:
-        raise ConfigError("the recorder's admin key must have at least 16 characters; make one with secrets.token_urlsafe(32)")
+    renderer, keys = recorder.renderer, Keys(recorder.sessions, admin_key)
 
     async def completions(request: Request) -> Response:
-        session = _session(request)
-        raw = await _read_body(request, max_body_bytes)
-        body = await recorder.in_thread(lambda: read_request(_parse(raw), recorder.renderer, images, default_max_tokens))
-        reply = await recorder.complete(session, body.request)
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        body = await recorder.in_thread(lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features))
+        reply = await recorder.complete(access, body.request)
         if body.stream:
-            return StreamingResponse(stream_chunks(reply, body, recorder.renderer, model), media_type="text/event-stream")
-        return JSONResponse(reply_body(reply, body, recorder.renderer, model))
+            return StreamingResponse(chat_reply.stream_chunks(reply, body, renderer, model), media_type=SSE)
+        return JSONResponse(chat_reply.reply_body(reply, body, renderer, model))
+
+    async def anthropic(request: Request) -> Response:
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        body = await recorder.in_thread(lambda: messages.read_request(parse(raw), renderer, images, features))
+        reply = await recorder.complete(access, body.request)
+        if body.stream:
+            return StreamingResponse(messages.stream_events(reply, body, model), media_type=SSE)
+        return JSONResponse(messages.reply_body(reply, body, model))
+
+    async def openai_responses(request: Request) -> Response:
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        stored = access.session.conversations
+        body = await recorder.in_thread(
+            lambda: responses.read_request(parse(raw), renderer, images, default_max_tokens, features, stored.get)
+        )
+        reply = await recorder.complete(access, body.request)
+        if body.store:
+            stored[reply.id] = (*body.conversation, reply.said[0].as_message())
+        if body.stream:
+            return StreamingResponse(responses_reply.stream_events(reply, body, model), media_type=SSE)
+        return JSONResponse(responses_reply.reply_body(reply, body, model))
 
     async def models(request: Request) -> Response:
-        if not _is_admin(request):
-            _session(request)
+        if not keys.is_admin(request):
+            keys.access(request)
         return JSONResponse({"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]})
 
     async def start(request: Request) -> Response:
-        _demand_admin(request)
-        raw = await _read_body(request, 1 << 16)
-        body = _parse(raw) if raw else {}
-        session_id = body.get("session_id", f"session-{secrets.token_hex(8)}") if isinstance(body, dict) else None
-        if not isinstance(session_id, str) or not session_id or set(body) - {"session_id"}:
-            raise RequestRefused('the body takes {"session_id": text} alone', param="session_id")
+        keys.demand_admin(request)
+        body = await small_object(request, "session_id")
+        session_id = fields.typed(body, "session_id", str, f"session-{secrets.token_hex(8)}")
         return JSONResponse({"session_id": session_id, "api_key": recorder.start(session_id)})
 
+    async def list_sessions(request: Request) -> Response:
+        keys.demand_admin(request)
+        return JSONResponse({"sessions": [summary(session) for session in recorder.sessions]})
+
+    async def show(request: Request) -> Response:
+        return JSONResponse(summary(keys.session(request)))
+
+    async def new_key(request: Request) -> Response:
+        session = keys.session(request)
+        agent = fields.typed(await small_object(request, "agent"), "agent", str, "")
+        if not agent:
+            raise RequestRefused("agent names the sub-agent that the key is for", param="agent")
+        return JSONResponse({"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)})
+
+    async def reward(request: Request) -> Response:
+        session = keys.session(request)
+        value, call_id, whole = fields.reward_of(await small_object(request, "reward", "call_id", "whole"))
+        rewarded = await recorder.reward(session, value, call_id, whole=whole)
+        return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
+
     async def end(request: Request) -> Response:
-        _demand_admin(request)
+        keys.demand_admin(request)
+        body = await small_object(request, "turn_discount", "by_agent")
+        discount = fields.within(fields.typed(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
+        by_agent = fields.typed(body, "by_agent", bool, False)
         session_id = request.path_params["session_id"]
-        graph = recorder.end(session_id)
-        data = await recorder.in_thread(lambda: json.dumps({"session_id": session_id, "graph": graph.to_dict()}))
-        return Response(data, media_type="application/json")
+        graph, rewards = recorder.end_with_rewards(session_id)
+
+        def write() -> str:
+            if folder is not None:
+                folder.finish(session_id, graph, rewards)
+            returns = rewards.returns(graph, discount, by_agent=by_agent)
+            return json.dumps(
+                {"session_id": session_id, "graph": graph.to_dict(), "rewards": rewards.to_dict(), "returns": returns}
+            )
+
+        return Response(await recorder.in_thread(write), media_type="application/json")
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "version": recorder.engine.version, "violations": dict(recorder.violations)})
 
-    def _session(request: Request) -> Session:
-        session = recorder.session(_bearer(request))
-        if session is None:
-            raise RequestRefused("the API key is of no open session", code="invalid_api_key", status=401)
-        return session
-
-    def _is_admin(request: Request) -> bool:
-        return hmac.compare_digest(_bearer(request).encode(), admin_key.encode())
-
-    def _demand_admin(request: Request) -> None:
-        if not _is_admin(request):
-            raise RequestRefused("this needs the admin key", code="invalid_api_key", status=401)
-
-    routes = [Route("/health", health), Route("/sessions", _answer(start), methods=["POST"])]
-    routes.append(Route("/sessions/{session_id}/end", _answer(end), methods=["POST"]))
+    one = "/sessions/{session_id:path}"
+    routes = [
+        Route("/health", health),
+        Route("/sessions", answering(start), methods=["POST"]),
+        Route("/sessions", answering(list_sessions), methods=["GET"]),
+        Route(f"{one}/keys", answering(new_key), methods=["POST"]),
+        Route(f"{one}/rewards", answering(reward), methods=["POST"]),
+        Route(f"{one}/end", answering(end), methods=["POST"]),
+        Route(one, answering(show), methods=["GET"]),
+    ]
     for prefix in ("", "/v1"):
-        routes.append(Route(f"{prefix}/chat/completions", _answer(completions), methods=["POST"]))
-        routes.append(Route(f"{prefix}/models", _answer(models)))
+        routes.append(Route(f"{prefix}/chat/completions", answering(completions), methods=["POST"]))
+        routes.append(Route(f"{prefix}/responses", answering(openai_responses), methods=["POST"]))
+        routes.append(Route(f"{prefix}/messages", answering(anthropic, anthropic_error), methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", answering(models)))
     return Starlette(routes=routes)
+
+
+def summary(session: Session) -> dict[str, Any]:
+    """What a session holds, in figures; no text, image or key of it."""
+    calls = session.graph.calls
+    return {
+        "session_id": session.id,
+        "state": "stopped" if session.stopped else "expired" if session.expired else "open",
+        "stopped_by": session.stopped.cause if session.stopped else None,
+        "calls": [{"id": call.id, "agent": call.agent, "tokens": len(call.completion.token_ids)} for call in calls],
+        "in_flight": session.in_flight,
+        "rewards": session.rewards.to_dict(),
+    }
 
 
 def in_process_client(app: Starlette, *, timeout_s: float = 600.0) -> Any:
@@ -104,52 +181,3 @@ def in_process_client(app: Starlette, *, timeout_s: float = 600.0) -> Any:
     import httpx2
 
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://recorder", timeout=timeout_s)
-
-
-def _answer(handler: Handler) -> Handler:
-    """Turn what a handler raises into OpenAI's error body."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except RequestRefused as error:
-            kind = "authentication_error" if error.status == 401 else "invalid_request_error"
-            return _error(error.status, error.message, kind, error.param, error.code)
-        except RecordError as error:
-            return _error(500, str(error), "record_error", None, error.cause)
-        except InfrastructureError as error:
-            return _error(503, str(error), "infrastructure_error", None, "infrastructure")
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception:  # the client must get an answer, the log the cause
-            log.exception("recorder.failed", path=request.url.path)
-            return _error(500, "the recorder failed; its log says why", "server_error", None, "internal")
-
-    return answer
-
-
-def _error(status: int, message: str, kind: str, param: str | None, code: str) -> JSONResponse:
-    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    return JSONResponse(body, status_code=status, headers={"x-should-retry": "false"})
-
-
-def _bearer(request: Request) -> str:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
-
-
-async def _read_body(request: Request, limit: int) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise RequestRefused(f"the body has more than {limit} bytes", code="body_too_large", status=413)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _parse(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except ValueError as error:
-        raise RequestRefused(f"the body is not JSON: {error}") from None

@@ -1,12 +1,14 @@
 """What a session remembers of its calls, by message. Invariant: a reply that comes back as history is its recorded tokens.
 
 A conversation is known by a running digest over its messages, so finding the longest call that a new conversation continues
-costs one look-up per message.
+costs one look-up per message. A reply is known by the message that the agent was given: its text and tool calls, with or without
+its thinking.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from deskhand.recorder.graph import Call
 from deskhand.recorder.messages import Message
@@ -25,15 +27,19 @@ class Recall:
 
     def __init__(self) -> None:
         self._by_conversation: dict[bytes, Call] = {}
-        self._by_reply: dict[tuple[bytes, str], Call] = {}
-        self._by_text: dict[str, Call] = {}
+        self._by_reply: dict[tuple[bytes, bytes], Call] = {}
+        self._by_content: dict[bytes, Call] = {}
 
-    def record(self, messages: tuple[Message, ...], call: Call) -> None:
-        """Remember that `call` answered `messages` with `call.text`. Of calls with the same reply the latest counts."""
-        reply = Message("assistant", (call.text,) if call.text else ())
-        self._by_conversation[running_digests((*messages, reply))[-1]] = call
-        self._by_reply[messages[-1].digest, call.text] = call
-        self._by_text[call.text] = call
+    def record(self, messages: tuple[Message, ...], call: Call, replies: Iterable[Message]) -> None:
+        """Remember that `call` answered `messages`; `replies` are the forms in which its reply may come back.
+
+        Of calls with the same reply the latest counts.
+        """
+        before = running_digests(messages)[-1]
+        for reply in replies:
+            self._by_conversation[hashlib.sha256(before + reply.digest).digest()] = call
+            self._by_reply[messages[-1].digest, reply.digest] = call
+            self._by_content[reply.digest] = call
 
     def longest(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
         """(n, call): the first n messages are `call`'s conversation and its reply, n as large as possible; (0, None) if none."""
@@ -43,15 +49,19 @@ class Recall:
                 return count, call
         return 0, None
 
-    def reply(self, before: Message | None, text: str) -> Call | None:
-        """The call that gave this reply: to the message `before` if there is one, else the latest with that text."""
-        call = self._by_reply.get((before.digest, text)) if before is not None else None
-        return call or self._by_text.get(text)
+    def knows(self, reply: Message) -> bool:
+        """Whether a call gave this reply, wherever."""
+        return reply.digest in self._by_content
+
+    def reply(self, before: Message | None, reply: Message) -> Call | None:
+        """The call that gave this reply: to the message `before` if there is one, else the latest with that reply."""
+        call = self._by_reply.get((before.digest, reply.digest)) if before is not None else None
+        return call or self._by_content.get(reply.digest)
 
     def calls_in(self, messages: tuple[Message, ...]) -> set[str]:
         """Ids of the calls whose replies stand in these messages."""
         found = set()
         for before, one in zip((None, *messages), messages, strict=False):
-            if one.role == "assistant" and (call := self.reply(before, one.text)):
+            if one.role == "assistant" and (call := self.reply(before, one)):
                 found.add(call.id)
         return found

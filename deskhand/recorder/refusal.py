@@ -13,8 +13,13 @@ class RequestRefused(AgentError):
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_request", status: int = 400) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _encodable(message)
+        super().__init__(self.message)
+        self.param = param and _encodable(param)
         self.code = code
         self.status = status
+
+
+def _encodable(text: str) -> str:
+    """The text with what has no UTF-8 (half a surrogate pair of the request) written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

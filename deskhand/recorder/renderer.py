@@ -12,15 +12,21 @@ The renderer writes ChatML itself and compares itself at construction with the c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
+
+import structlog
 
 from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.errors import ConfigError, RecordError
-from deskhand.recorder.messages import Message, Picture
+from deskhand.recorder.messages import Message, Part
 from deskhand.recorder.recall import Recall
 from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.template import Layout, inspect_template
+from deskhand.recorder.reply import OPEN, without_thinking
+from deskhand.recorder.template import History, Layout, inspect_template
+from deskhand.recorder.tools import ToolPrompt
 
+log = structlog.get_logger()
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE_PAD, VIDEO_PAD = "<|image_pad|>", "<|video_pad|>"
@@ -34,10 +40,10 @@ class ChatRenderer:
     `tokenizer` is a fast Hugging Face tokenizer with a chat template; `source` names the checkpoint in errors. Raises
     `ConfigError` when the tokenizer lacks a special token, cannot keep special tokens out of text, or when its chat template is not
     ChatML as these families write it. A template that rewrites earlier assistant turns (removes their thoughts) is
-    refused too, unless `keep_replies` says that earlier turns shall stand as they were sampled.
+    refused too, unless `history` says otherwise (`template.History`); what was chosen then is logged.
     """
 
-    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", keep_replies: bool = False) -> None:
+    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: History = "refuse") -> None:
         self.source = source
         backend = tokenizer.backend_tokenizer
         self._backend = type(backend).from_str(backend.to_str())  # a copy: the switch below must not change the tokenizer of others
@@ -45,6 +51,8 @@ class ChatRenderer:
         self._special = {token.content: index for index, token in self._backend.get_added_tokens_decoder().items() if token.special}
         self.image_id = self._id(IMAGE_PAD)
         self._start, self._end = self._id(IM_START), self._id(IM_END)
+        self.end_id = self._end
+        """The id that closes a turn."""
         self._vision_start, self._vision_end = self._id(VISION_START), self._id(VISION_END)
         self.banned_ids = tuple(sorted(self._special[name] for name in NEVER_SAMPLED if name in self._special))
         """Ids that must never be sampled: picture placeholders and their markers."""
@@ -56,8 +64,13 @@ class ChatRenderer:
                 raise ConfigError(
                     f"the tokenizer of {source} turns the text {name} into a special token; it must have a fast tokenizer.json"
                 )
-        self.layout = inspect_template(tokenizer, self.render_unexpanded, source=source, keep_replies=keep_replies)
+        self.layout = inspect_template(tokenizer, self.render_unexpanded, source=source, history=history)
         """What the checkpoint's chat template does, as found at construction."""
+        if self.layout.forgets_thoughts or self.layout.trims_replies:
+            log.warning("renderer.forks", source=source, reason="the chat template rewrites earlier replies; history is fork")
+        self.tools = ToolPrompt(tokenizer, source)
+        self.opens_thinking = self.layout.reply_head.rstrip().endswith(OPEN)
+        """Whether the prompt itself opens the reply's thinking."""
 
     def special_id(self, text: str) -> int | None:
         """The id of `text` if it is exactly one special token."""
@@ -83,6 +96,9 @@ class ChatRenderer:
         recall = recall or Recall()
         line = _Line(self, images)
         count, call = recall.longest(messages)
+        asked_again = self.layout.forgets_thoughts and any(one.role == "user" for one in messages[count:])
+        if asked_again or (call is not None and self.layout.trims_replies and call.text != call.text.strip()):
+            count, call = 0, None
         if call is not None:
             line.token_ids.extend(call.prompt_ids)
             line.spans.extend(call.spans)
@@ -97,6 +113,19 @@ class ChatRenderer:
                 "images_dropped", f"the messages have {len(expected)} images, the prompt has {len(prompt.spans)} or others"
             )
         return prompt
+
+    def standing_replies(self, messages: tuple[Message, ...]) -> list[Message]:
+        """The assistant's messages that stand as they were sampled, when this recorder sampled them."""
+        if self.layout.trims_replies:
+            return []
+        first = last_question(messages) if self.layout.forgets_thoughts else 0
+        return [one for one in messages[max(0, first) :] if one.role == "assistant"]
+
+    def turns(self, messages: tuple[Message, ...]) -> int:
+        """How many turns the messages are in a prompt, each closed by one `<|im_end|>`."""
+        added = self.layout.default_system is not None and messages[0].role != "system"
+        joined = sum(before.role == one.role == "tool" and self.layout.tool_as_user for before, one in pairwise(messages))
+        return added + len(messages) - joined
 
     def render_unexpanded(self, messages: tuple[Message, ...], layout: Layout) -> list[int]:
         """Ids with one placeholder per picture, as the chat template writes them; used to compare the two."""
@@ -129,18 +158,32 @@ class ChatRenderer:
     def _put_messages(self, line: _Line, messages: tuple[Message, ...], count: int, recall: Recall, layout: Layout) -> None:
         """Put the messages from index `count` on."""
         if count == 0 and messages[0].role != "system" and layout.default_system is not None:
-            self._put_turn(line, "system", (layout.default_system,))
+            self._put_turn(line, "system", (layout.default_system,), Layout())
+        asked = last_question(messages)
         for index in range(count, len(messages)):
             one, before = messages[index], messages[index - 1] if index else None
-            if one.role == "assistant" and (call := recall.reply(before, one.text)):
+            call = recall.reply(before, one) if one.role == "assistant" else None
+            if call is not None and (text := _rewritten(call.text, layout, index < asked)) != call.text:
+                self._put_turn(line, "assistant", (text,), layout)
+            elif call is None and one.role == "assistant":
+                text = self._with_calls(one) if one.calls else one.text
+                self._put_turn(line, "assistant", (_rewritten(text, layout, index < asked),), layout)
+            elif call is not None:
                 line.special(self._start)
                 line.text(layout.reply_head)
                 self._put_reply(line, call.completion.token_ids)
             elif one.role == "tool" and layout.tool_as_user:
                 after = messages[index + 1] if index + 1 < len(messages) else None
-                self._put_tool_response(line, one, before is None or before.role != "tool", after is None or after.role != "tool")
+                first, last = before is None or before.role != "tool", after is None or after.role != "tool"
+                self._put_tool_response(line, one, layout, first, last)
             else:
-                self._put_turn(line, one.role, one.parts)
+                self._put_turn(line, one.role, one.parts, layout)
+
+    def _with_calls(self, one: Message) -> str:
+        """The text of an assistant's turn that this recorder did not sample, as the family writes its calls."""
+        if self.tools.format is None:
+            raise RequestRefused(f"{self.source}: the chat template has no known way to write tool calls", param="messages")
+        return self.tools.format.write(one.text, one.calls)
 
     def _put_reply(self, line: _Line, token_ids: tuple[int, ...]) -> None:
         line.recorded(token_ids)
@@ -148,25 +191,25 @@ class ChatRenderer:
             line.special(self._end)
         line.text("\n")
 
-    def _put_turn(self, line: _Line, role: str, parts: tuple[str | Picture, ...]) -> None:
+    def _put_turn(self, line: _Line, role: str, parts: tuple[Part, ...], layout: Layout) -> None:
         line.special(self._start)
         line.text(role + "\n")
-        self._put_parts(line, parts)
+        self._put_parts(line, trimmed(parts) if layout.trims else parts)
         line.special(self._end)
         line.text("\n")
 
-    def _put_tool_response(self, line: _Line, one: Message, first: bool, last: bool) -> None:
+    def _put_tool_response(self, line: _Line, one: Message, layout: Layout, first: bool, last: bool) -> None:
         if first:
             line.special(self._start)
             line.text("user")
         line.text("\n<tool_response>\n")
-        self._put_parts(line, one.parts)
+        self._put_parts(line, trimmed(one.parts) if layout.trims else one.parts)
         line.text("\n</tool_response>")
         if last:
             line.special(self._end)
             line.text("\n")
 
-    def _put_parts(self, line: _Line, parts: tuple[str | Picture, ...]) -> None:
+    def _put_parts(self, line: _Line, parts: tuple[Part, ...]) -> None:
         for part in parts:
             if isinstance(part, str):
                 line.text(part)
@@ -181,6 +224,27 @@ class ChatRenderer:
         if not self._control_ids.isdisjoint(token_ids):
             raise RecordError("special_token_in_text", "tokenising plain text gave a special token")
         return token_ids
+
+
+def _rewritten(text: str, layout: Layout, before_question: bool) -> str:
+    """A reply's text as the template writes it in history."""
+    text = without_thinking(text) if layout.forgets_thoughts and before_question else text
+    return text.strip() if layout.trims_replies else text
+
+
+def last_question(messages: tuple[Message, ...]) -> int:
+    """Index of the last user message; -1 if there is none."""
+    return max((index for index, one in enumerate(messages) if one.role == "user"), default=-1)
+
+
+def trimmed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """A message's parts without white space at both ends."""
+    found = list(parts)
+    if found and isinstance(found[0], str):
+        found[0] = found[0].lstrip()
+    if found and isinstance(found[-1], str):
+        found[-1] = found[-1].rstrip()
+    return tuple(part for part in found if part != "")
 
 
 class _Line:

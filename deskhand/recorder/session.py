@@ -1,38 +1,41 @@
-"""Sessions: one per episode, each with its key. Invariant: a reply leaves only after its call is checked, journaled and recorded.
+"""The recorder: answers model calls of sessions and records them. Invariant: a reply leaves only after its call is checked,
+journaled and recorded.
 
 A violated invariant stops the session: the violation is counted by cause, the sample is never trained, later calls are refused.
 
-Retries: a request that is made again is sampled again and becomes a sibling call (a fork). All calls are kept and trained, unless
-the recorder was made with `orphans="drop"`: then `end` leaves out calls whose request was repeated later and whose reply never
-came back.
+Retries: a request that is made again is sampled again and becomes a sibling call (a fork). All calls are kept. Orphans, that is
+calls whose request was repeated later and whose reply never came back, are marked as untrained when the session ends, unless the
+recorder was made with `orphans="train"`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import structlog
 
-from deskhand.engines.base import Completion, Engine, PreparedImage, Prompt, Sampling
+from deskhand.engines.base import Completion, Engine, GrammarRefused, PreparedImage, Prompt, Sampling
 from deskhand.errors import AgentError, InfrastructureError, RecordError
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.invariants import check_completion, check_prompt
-from deskhand.recorder.messages import Message
-from deskhand.recorder.recall import Recall, running_digests
+from deskhand.recorder.invariants import check_completion, check_history, check_prompt, check_turns
+from deskhand.recorder.messages import Message, message
+from deskhand.recorder.recall import running_digests
 from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.registry import Access, Registry, Session
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.reply import Said, take_apart
+from deskhand.recorder.rewards import Rewards
 
 log = structlog.get_logger()
 T = TypeVar("T")
 Journal = Callable[[str, Call], Awaitable[None] | None]
+Note = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
 
 
 @dataclass(frozen=True)
@@ -45,46 +48,33 @@ class ChatRequest:
     messages: tuple[Message, ...]
     sampling: Sampling
     n: int = 1
-
-
-@dataclass
-class Session:
-    """One episode's calls. `stopped` is the violation that ended it, if any."""
-
-    id: str
-    key_digest: bytes
-    graph: CallGraph = field(default_factory=CallGraph)
-    recall: Recall = field(default_factory=Recall)
-    stopped: RecordError | None = None
-    ended: bool = False
-    requests: int = 0
-    answered: dict[bytes, list[set[str]]] = field(default_factory=dict)
-    """Call ids of each request by what it asked, in order; more than one set means that it was repeated."""
-    returned: set[str] = field(default_factory=set)
-    """Calls whose reply came back as history."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def orphans(self) -> set[str]:
-        """Calls whose request was repeated later and whose reply never came back."""
-        earlier = {call_id for times in self.answered.values() for call_ids in times[:-1] for call_id in call_ids}
-        return earlier - self.returned
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Offered tools, as OpenAI defines them; replies are then read for calls of them."""
+    thinking: Literal["separate", "inline"] = "separate"
+    """Whether thinking is taken out of the reply's text."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What `Recorder.complete` returns: the recorded calls, one per reply asked for. `id` is the call's id when there is one."""
+    """What `Recorder.complete` returns: the recorded calls, one per reply asked for, and what each said.
+
+    `id` is the call's id when there is one.
+    """
 
     id: str
     calls: tuple[Call, ...]
     prompt_tokens: int
+    said: tuple[Said, ...] = ()
 
 
 class Recorder:
     """Serves model calls from one engine and records them.
 
     `images` resolves picture hashes. `journal(session_id, call)` is called for every call before its reply leaves and may be a
-    plain function (run in a thread) or a coroutine function; calls of one session reach it in order. `context_tokens` is what
-    the model can hold: a request whose prompt and `max_tokens` exceed it is refused with code "context_length_exceeded".
+    plain function (run in a thread) or a coroutine function; calls of one session reach it in order. `note(session_id, what)` is
+    called in the same way for each reward. `context_tokens` is what the model can hold: a request whose prompt and `max_tokens`
+    exceed it is refused with code "context_length_exceeded".
+    `idle_s`: sessions of which nothing was asked for so long expire.
     """
 
     def __init__(
@@ -94,69 +84,95 @@ class Recorder:
         images: Mapping[str, PreparedImage],
         *,
         journal: Journal | None = None,
+        note: Note | None = None,
         context_tokens: int | None = None,
-        orphans: Literal["keep", "drop"] = "keep",
+        orphans: Literal["untrained", "train"] = "untrained",
+        idle_s: float | None = None,
         workers: int = 2,
     ) -> None:
         self.renderer, self.engine, self.images = renderer, engine, images
         self.context_tokens = context_tokens
+        self.sessions = Registry(idle_s)
         self.violations: Counter[str] = Counter()
         """Violated invariants by cause, over all sessions."""
-        self.dropped_orphans = 0
-        self._journal, self._drop_orphans = journal, orphans == "drop"
-        self._sessions: dict[str, Session] = {}
-        self._by_key: dict[bytes, Session] = {}
+        self.orphans = 0
+        """Orphans of sessions that have ended."""
+        self._journal, self._note, self._train_orphans = journal, note, orphans == "train"
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="recorder")
 
     def start(self, session_id: str) -> str:
         """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
-        if session_id in self._sessions:
-            raise RequestRefused(f"session {session_id} is open already", param="session_id", code="session_open", status=409)
-        key = "sk-" + secrets.token_urlsafe(32)
-        session = self._sessions[session_id] = Session(session_id, _key_digest(key))
-        self._by_key[session.key_digest] = session
-        return key
+        return self.sessions.open(session_id)
 
     def session(self, key: str) -> Session | None:
-        """The open session of this key. Keys are looked up by their SHA-256, so timing tells nothing of them."""
-        return self._by_key.get(_key_digest(key))
+        """The open session of this key."""
+        access = self.sessions.find(key)
+        return access.session if access else None
 
     def end(self, session_id: str) -> CallGraph:
         """Close a session and return its graph; calls still in flight are refused when they come back.
 
         Raises `RequestRefused` when no such session is open and the `RecordError` that stopped it, if one did.
         """
-        session = self._sessions.pop(session_id, None)
-        if session is None:
-            raise RequestRefused(f"no session {session_id} is open", param="session_id", code="session_unknown", status=404)
-        del self._by_key[session.key_digest]
-        session.ended = True
+        return self.end_with_rewards(session_id)[0]
+
+    def end_with_rewards(self, session_id: str) -> tuple[CallGraph, Rewards]:
+        """As `end`, with the rewards that were given."""
+        session = self.sessions.close(session_id)
         if session.stopped is not None:
             raise session.stopped
-        orphans = session.orphans() if self._drop_orphans else set()
-        self.dropped_orphans += len(orphans)
-        return session.graph.without(orphans) if orphans else session.graph
+        orphans = session.orphans()
+        self.orphans += len(orphans)
+        if not self._train_orphans:
+            session.graph.untrained.update(dict.fromkeys(sorted(orphans), "orphan"))
+        return session.graph, session.rewards
+
+    async def reward(self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False) -> str | None:
+        """Reward a call (None: the last one) and return its id, or the session as a whole.
+
+        Raises `RequestRefused`, and `InfrastructureError` when the reward cannot be journaled.
+        """
+        session.refuse_closed()
+        async with session.lock:
+            rewards = Rewards(dict(session.rewards.by_call), session.rewards.episode)
+            if whole:
+                rewards.give_episode(reward)
+            else:
+                call_id = rewards.give(session.graph.ids, reward, call_id)
+            await self._write(self._note, session.id, {"reward": reward, "call_id": call_id})
+            session.rewards = rewards
+        return call_id
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run blocking work (decoding, hashing, tokenising) off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
-    async def complete(self, session: Session, request: ChatRequest) -> Reply:
-        """Answer one request and record it.
+    async def complete(self, session: Session | Access, request: ChatRequest) -> Reply:
+        """Answer one request and record it, as one of the session's agents if an `Access` is given.
 
         Raises `RequestRefused` (nothing sampled), `InfrastructureError` (engine or journal failed, the reply is not recorded) or
         `RecordError` (an invariant is violated; the session is stopped).
         """
-        self._refuse_closed(session)
+        access = session if isinstance(session, Access) else Access(session)
+        session = access.session
+        session.refuse_closed()
         session.requests += 1
-        request_id = f"{session.id}.{session.requests}"
+        session.in_flight += 1
+        try:
+            return await self._complete(access, request, f"{session.id}.{session.requests}")
+        finally:
+            session.in_flight -= 1
+            session.last_used = self.sessions.now()
+
+    async def _complete(self, access: Access, request: ChatRequest, request_id: str) -> Reply:
+        session = access.session
         sampling = replace(
             request.sampling,
             banned_ids=tuple(sorted({*request.sampling.banned_ids, *self.renderer.banned_ids})),
             stop_ids=tuple(sorted({*request.sampling.stop_ids, *self.renderer.stop_ids})),
         )
         try:
-            prompt, history = await self.in_thread(self._prepare, session, request)
+            request, prompt, history = await self.in_thread(self._prepare, session, request)
             room = (self.context_tokens or 0) - len(prompt.token_ids)
             if self.context_tokens is not None and room < sampling.max_tokens:
                 raise RequestRefused(
@@ -166,68 +182,89 @@ class Recorder:
                 )
             samplings = [sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i) for i in range(request.n)]
             dones = await _all(self.engine.generate(prompt, one) for one in samplings)
-            checked = [self._check(prompt, one, done) for one, done in zip(samplings, dones, strict=True)]
-            calls = await self._record(session, request, request_id, prompt, checked, history)
+            checked = await self.in_thread(self._check_all, prompt, samplings, dones)
+            calls, said = await self._record(access, request, request_id, prompt, checked, history)
         except RecordError as error:
             self._stop(session, error)
             raise
         except RequestRefused:
             raise
+        except GrammarRefused as error:
+            raise RequestRefused(str(error), param="response_format", code="unsupported_parameter") from error
         except AgentError as error:  # the engine cannot hold a request of this length
             raise RequestRefused(str(error), param="messages", code="context_length_exceeded") from error
-        return Reply(request_id, calls, len(prompt.token_ids))
+        return Reply(request_id, calls, len(prompt.token_ids), said)
 
     def close(self) -> None:
         """End the worker threads."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, session: Session, request: ChatRequest) -> tuple[Prompt, set[str]]:
+    def _prepare(self, session: Session, request: ChatRequest) -> tuple[ChatRequest, Prompt, set[str]]:
+        if request.tools:
+            request = replace(request, messages=self.renderer.tools.with_tools(request.messages, request.tools))
+        standing = self.renderer.standing_replies(request.messages)
+        known = [one.digest for one in standing if session.recall.knows(one)]
         prompt = self.renderer.render(request.messages, self.images, session.recall)
         check_prompt(prompt, self.renderer.image_id)
-        return prompt, session.recall.calls_in(request.messages)
+        check_turns(prompt, self.renderer.end_id, self.renderer.turns(request.messages))
+        check_history(prompt, [tuple(session.outputs[digest]) for digest in known])
+        return request, prompt, session.recall.calls_in(request.messages)
+
+    def _check_all(self, prompt: Prompt, samplings: list[Sampling], dones: list[Completion]) -> list[Completion]:
+        return [self._check(prompt, one, done) for one, done in zip(samplings, dones, strict=True)]
 
     def _check(self, prompt: Prompt, sampling: Sampling, done: Completion) -> Completion:
         if done.finish_reason == "aborted":
             raise InfrastructureError("the engine aborted the request; nothing was recorded")
-        check_completion(prompt, sampling, done, sampling.banned_ids)
+        check_completion(prompt, sampling, done, sampling.banned_ids, self.renderer.text_of)
         return replace(done, served_ids=prompt.token_ids)
 
     async def _record(
-        self, session: Session, request: ChatRequest, request_id: str, prompt: Prompt, dones: list[Completion], history: set[str]
-    ) -> tuple[Call, ...]:
-        calls: list[Call] = []
+        self, access: Access, request: ChatRequest, request_id: str, prompt: Prompt, dones: list[Completion], history: set[str]
+    ) -> tuple[tuple[Call, ...], tuple[Said, ...]]:
+        session, calls = access.session, list[Call]()
         texts = [self.renderer.text_of(done.token_ids) for done in dones]
+        said = tuple(self._take_apart(request, text) for text in texts)
         async with session.lock:
             for index, (done, text) in enumerate(zip(dones, texts, strict=True)):
-                self._refuse_closed(session)
+                session.refuse_closed()
                 parent = session.graph.parent_of(prompt.token_ids, prompt.spans, request.sampling.temperature)
                 call_id = request_id if request.n == 1 else f"{request_id}.{index}"
-                call = Call(call_id, parent, prompt.token_ids, prompt.spans, done, request.sampling.temperature, text)
-                await self._write_journal(session.id, call)
+                temperature = request.sampling.temperature
+                call = Call(call_id, parent, prompt.token_ids, prompt.spans, done, temperature, text, access.agent)
+                await self._write(self._journal, session.id, call)
                 session.graph.add(call)
-                session.recall.record(request.messages, call)
+                forms = (said[index].as_message(), message("assistant", text))
+                for form in forms:  # before `recall` knows them: other requests are rendered in other threads meanwhile
+                    session.outputs.setdefault(form.digest, set()).add(done.token_ids)
+                session.recall.record(request.messages, call, forms)
                 calls.append(call)
             session.returned |= history
-            asked = running_digests(request.messages)[-1] + repr((request.sampling, request.n)).encode()
+            asked = running_digests(request.messages)[-1] + repr((request.sampling, request.n, access.agent)).encode()
             session.answered.setdefault(asked, []).append({call.id for call in calls})
-        return tuple(calls)
+        return tuple(calls), said
 
-    async def _write_journal(self, session_id: str, call: Call) -> None:
-        if self._journal is None:
+    def _take_apart(self, request: ChatRequest, text: str) -> Said:
+        return take_apart(
+            text,
+            thinking=None if request.thinking == "inline" else "opened" if self.renderer.opens_thinking else "unopened",
+            stop_texts=request.sampling.stop_texts,
+            tools=request.tools,
+            tool_format=self.renderer.tools.format if request.tools else None,
+        )
+
+    async def _write(self, write: Callable[..., Any] | None, session_id: str, what: Any) -> None:
+        if write is None:
             return
         try:
-            if inspect.iscoroutinefunction(self._journal):
-                await self._journal(session_id, call)
+            if inspect.iscoroutinefunction(write):
+                await write(session_id, what)
             else:
-                await self.in_thread(self._journal, session_id, call)
-        except Exception as error:  # whatever the journal's storage raises, the call is not safely stored
+                await self.in_thread(write, session_id, what)
+        except RecordError:
+            raise
+        except Exception as error:  # whatever the journal's storage raises, what it was given is not safely stored
             raise InfrastructureError(f"the journal cannot be written: {error}") from error
-
-    def _refuse_closed(self, session: Session) -> None:
-        if session.stopped is not None:
-            raise RequestRefused(f"session {session.id} was stopped: {session.stopped}", code="session_stopped", status=409)
-        if session.ended:
-            raise RequestRefused(f"session {session.id} has ended", code="session_ended", status=409)
 
     def _stop(self, session: Session, error: RecordError) -> None:
         self.violations[error.cause] += 1
@@ -242,7 +279,3 @@ async def _all(work: Iterable[Awaitable[Completion]]) -> list[Completion]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in results if isinstance(result, Completion)]
-
-
-def _key_digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()

@@ -1,15 +1,16 @@
 """What a checkpoint's chat template does. Invariant: the renderer is compared with the template before it renders anything.
 
 Probe conversations are rendered both ways, to ids. Where the template does what these families do in one of two ways (a default
-system prompt or none; tool results as a `tool` turn or wrapped in a user turn), the way is read off. Where it drops pictures, the
-place is noted in `Layout.refusals` and requests that need it are refused. Anything else that differs is a `ConfigError`.
+system prompt or none; tool results as a `tool` turn or wrapped in a user turn; white space around a message kept or trimmed), the
+way is read off. Where it drops pictures, the place is noted in `Layout.refusals` and requests that need it are refused. Where it
+rewrites earlier replies, the caller's choice of `History` says what is done. Anything else that differs is a `ConfigError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from deskhand.errors import ConfigError
 from deskhand.recorder.messages import Message, Picture, message
@@ -28,37 +29,42 @@ class Layout:
     """Text after `<|im_start|>` that asks for a reply."""
     tool_as_user: bool = False
     """Tool results stand in a user turn, each wrapped in `<tool_response>`."""
+    trims: bool = False
+    """White space at both ends of a message is removed."""
+    forgets_thoughts: bool = False
+    """Replies before the last user message stand without their thinking."""
+    trims_replies: bool = False
+    """Replies are trimmed too, instead of standing as they were sampled."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Why messages of a role ("tool") or pictures in them ("tool image") cannot be rendered."""
 
 
+History = Literal["refuse", "keep", "fork"]
+"""What is done about a template that rewrites earlier replies: it is refused; earlier replies stand as they were sampled, against
+the template, so that calls extend each other; or they stand as the template writes them, and each such call is a fork."""
 Render = Callable[[tuple[Message, ...], Layout], list[int]]
 
 
-def inspect_template(tokenizer: Any, render: Render, *, source: str, keep_replies: bool) -> Layout:
+def inspect_template(tokenizer: Any, render: Render, *, source: str, history: History) -> Layout:
     """Read the layout off the chat template and compare. Raises `ConfigError` naming what the template does otherwise."""
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(f"{source} has no chat template; put chat_template.jinja into its folder")
     probe = _Probe(tokenizer, render, source)
     layout = Layout(default_system=probe.default_system(), reply_head=probe.reply_head())
     user, seen = message("user", "Do it"), message("user", [_PICTURE, "Do it"])
+    padded = (message("user", "\n Do it \n\n"),)
+    if probe.difference(padded, layout) and not probe.difference(padded, replace(layout, trims=True)):
+        layout = replace(layout, trims=True)
     reply = message("assistant", "ok")
     for what, messages in {
         "a user's text": (user,),
-        "white space around a user's text": (message("user", "\n Do it \n\n"),),
+        "white space around a user's text": padded,
         "a picture before text": (seen,),
         "pictures between texts": (message("user", ["a", _PICTURE, " b\n", _PICTURE, _PICTURE, "c"]),),
         "pictures in several turns": (seen, reply, seen, message("assistant", "so"), message("user", ["and", _PICTURE])),
     }.items():
         probe.demand(what, messages, layout)
-    if not keep_replies:
-        for what, text in {"thoughts": _THOUGHTS, "white space": "\n ok \n"}.items():
-            for later in ((user,), (user, reply, user)):
-                if probe.difference((user, message("assistant", text), *later), layout):
-                    raise ConfigError(
-                        f"the chat template of {source} rewrites earlier assistant turns ({what}); no call would extend another; "
-                        "choose keep_replies to let them stand as they were sampled"
-                    )
+    layout = _with_history(probe, layout, source, history)
     refusals: dict[str, str] = {}
     if difference := probe.difference((message("system", "Be brief.\n"), seen), layout):
         refusals["system"] = f"the chat template treats system messages in a way of its own: {difference}"
@@ -69,7 +75,38 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, keep_replie
         refusals["tool"] = f"the chat template treats tool messages in a way of its own: {difference}"
     elif difference := probe.difference((user, reply, message("tool", ["a", _PICTURE]), message("tool", [_PICTURE])), layout):
         refusals["tool image"] = f"pictures in tool messages: {difference}; send them in a user message"
+    elif layout.forgets_thoughts and (
+        difference := probe.difference((user, message("assistant", _THOUGHTS), message("tool", "done")), layout)
+    ):
+        refusals["tool"] = f"the chat template removes thinking before tool results too: {difference}"
     return replace(layout, refusals=refusals)
+
+
+def _with_history(probe: _Probe, layout: Layout, source: str, history: History) -> Layout:
+    """The layout with what is done about earlier replies. Raises `ConfigError` when the template rewrites them and may not."""
+    user, reply = message("user", "Do it"), message("assistant", "ok")
+    kept = replace(layout, trims=False)
+    rewritten = [
+        (what, talk)
+        for what, text in {"thoughts": _THOUGHTS, "white space": "\n ok \n"}.items()
+        for later in ((user,), (user, reply, user))
+        if probe.difference(talk := (user, message("assistant", text), *later), kept)
+    ]
+    if not rewritten or history == "keep":
+        return layout
+    what = ", ".join(sorted({what for what, _ in rewritten}))
+    if history == "refuse":
+        raise ConfigError(
+            f"the chat template of {source} rewrites earlier assistant turns ({what}); no call would extend another; choose "
+            'history "keep" to let them stand as they were sampled, or "fork" to follow the template'
+        )
+    layout = replace(layout, forgets_thoughts="thoughts" in what, trims_replies=layout.trims)
+    for what, talk in rewritten:
+        if difference := probe.difference(talk, layout):
+            raise ConfigError(
+                f"the chat template of {source} rewrites earlier assistant turns ({what}) in a way of its own: {difference}"
+            )
+    return layout
 
 
 class _Probe:

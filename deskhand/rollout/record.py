@@ -18,11 +18,11 @@ from deskhand.actions import ops as ir
 from deskhand.actions.ops import Op, Point, Space
 from deskhand.agents.desktop_agent import Step, Transcript
 from deskhand.errors import RecordError
+from deskhand.recorder.files import pack, unpack
 from deskhand.recorder.graph import CallGraph
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
 
 FORMAT = 1
-_ARRAYS = {"new_prompt_ids": np.int64, "token_ids": np.int64, "logprobs": np.float64, "versions": np.int64, "served_ids": np.int64}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
             steps = [{**_shallow(step), "ops": [op_to_dict(op) for op in step.ops]} for step in value.steps]
             record["transcript"] = {**_shallow(value), "steps": steps}
         elif item.name == "graph":
-            record["graph"], tensors = _pack(value)
+            record["graph"], tensors = pack(value)
         else:
             record[item.name] = value
     return json.loads(json.dumps(record)), save(tensors)
@@ -90,7 +90,7 @@ def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
         for step in transcript["steps"]
     )
     values["transcript"] = Transcript(**transcript)
-    values["graph"] = _unpack(values["graph"], tensors)
+    values["graph"] = unpack(values["graph"], load(tensors))
     values["target"] = _tuple(values["target"])
     return EpisodeResult(**values)
 
@@ -123,25 +123,3 @@ def _rebuilt(value: Any) -> Any:
     if isinstance(value, dict):
         return Point(value["x"], value["y"], Space(**value["space"]))
     return tuple(_rebuilt(inner) for inner in value) if isinstance(value, list) else value
-
-
-def _pack(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The graph's dictionary with its arrays taken out: each key's arrays joined, with the length that each call has of it."""
-    data = graph.to_dict()
-    tensors: dict[str, np.ndarray] = {}
-    for key, kind in _ARRAYS.items():
-        found = [call.pop(key) for call in data["calls"]]
-        tensors[key] = np.array([value for part in found if part is not None for value in part], dtype=kind)
-        tensors[f"{key}_lengths"] = np.array([-1 if part is None else len(part) for part in found], dtype=np.int64)
-    return data, tensors
-
-
-def _unpack(data: dict[str, Any], tensors: bytes) -> CallGraph:
-    arrays = load(tensors)
-    calls = [dict(call) for call in data["calls"]]
-    for key in _ARRAYS:
-        position = 0
-        for call, length in zip(calls, arrays[f"{key}_lengths"].tolist(), strict=True):
-            call[key] = None if length < 0 else arrays[key][position : position + length].tolist()
-            position += max(length, 0)
-    return CallGraph.from_dict({**data, "calls": calls})

@@ -126,11 +126,18 @@ def test_a_graph_survives_json(graph: CallGraph) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
-def test_leaving_calls_out_leaves_the_others_as_they_are(graph: CallGraph, data: st.DataObject) -> None:
+def test_an_untrained_call_is_kept_and_trains_nothing(graph: CallGraph, data: st.DataObject) -> None:
     out = data.draw(st.sets(st.sampled_from([one.id for one in graph.calls])))
-    rest = graph.without(out)
-    assert [one.id for one in rest.calls] == [one.id for one in graph.calls if one.id not in out]
-    assert rest.sampled_tokens == sum(sum(row.sampled) for row in rest.sequences())
+    before = graph.sequences()
+    graph.untrained.update(dict.fromkeys(out, "orphan"))
+    for merge in (True, False):
+        rows = graph.sequences(merge)
+        trained = sorted(call_id for row in rows for call_id in row.call_ids)
+        assert trained == sorted(one.id for one in graph.calls if one.id not in out)
+        assert sum(sum(row.sampled) for row in rows) == sum(len(graph.get(one).completion.token_ids) for one in trained)
+    assert CallGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
+    graph.untrained.clear()
+    assert graph.sequences() == before
 
 
 def test_json_of_a_chain_grows_with_its_tokens_not_with_their_square() -> None:

@@ -150,6 +150,10 @@ def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor:
     assert images._prepared.used <= 3 * one
     assert set(images) == set(names)
     again = images[names[0]]
+    assert (processor.calls, len(again.pixel_values), again.tokens) == (8, len(again.pixel_values), images[names[7]].tokens)
+    assert images.add(png(0)).checksum == again.checksum
+    assert processor.calls == 8, "what is known of an image costs nothing; only its pixels do"
+    assert np.asarray(again.pixel_values).nbytes == one
     assert processor.calls == 9
     assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
 

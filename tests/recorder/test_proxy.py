@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
 import pytest
-import uvicorn
 from recording import ScriptedEngine, image_part, text_part
+from serving import on_a_port
 from starlette.applications import Starlette
 
 from deskhand.errors import ConfigError, InfrastructureError
@@ -47,16 +45,8 @@ async def in_process(app: Starlette) -> AsyncIterator[Callable[[str], openai.Asy
 
 @asynccontextmanager
 async def over_a_port(app: Starlette) -> AsyncIterator[Callable[[str], openai.AsyncOpenAI]]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        serving = asyncio.create_task(server.serve([listener]))
-        try:
-            yield lambda key: openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}", api_key=key, max_retries=0)
-        finally:
-            server.should_exit = True
-            await serving
+    async with on_a_port(app) as address:
+        yield lambda key: openai.AsyncOpenAI(base_url=address, api_key=key, max_retries=0)
 
 
 @pytest.mark.parametrize("transport", [in_process, over_a_port])
@@ -122,7 +112,16 @@ async def test_streaming_logprobs_and_usage_are_what_was_recorded(app: Starlette
         ({"top_logprobs": 5, "logprobs": True}, "top_logprobs"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"extra_body": {"structured_outputs": {"regex": "["}}}, "structured_outputs.regex"),
+        ({"extra_body": {"structured_outputs": {"regex": "a", "json": {}}}}, "structured_outputs"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"stop": 5}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"extra_body": {"top_k": 5}}, "top_k"),
         ({"extra_body": {"seed": True}}, "seed"),
@@ -184,9 +183,9 @@ async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
         for key in ("", ADMIN, "sk-wrong"):
             with pytest.raises(openai.AuthenticationError):
                 await client_for(key or "x").chat.completions.create(**request)
-        for key in ("", "wrong", recorder.start("other")):
+        for key, status in (("", 401), ("wrong", 401), (recorder.start("other"), 403)):
             answer = await http.post("/sessions", json={}, headers={"authorization": f"Bearer {key}"} if key else {})
-            assert answer.status_code == 401
+            assert answer.status_code == status
         admin = {"authorization": f"Bearer {ADMIN}"}
         opened = (await http.post("/sessions", json={"session_id": "mine"}, headers=admin)).json()
         assert opened["session_id"] == "mine"

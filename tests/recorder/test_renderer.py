@@ -51,6 +51,10 @@ def answered(prompt: Prompt, token_ids: tuple[int, ...], renderer: ChatRenderer,
     return Call(call_id, None, prompt.token_ids, prompt.spans, done, 1.0, renderer.text_of(token_ids))
 
 
+def remember(recall: Recall, talk: tuple[Message, ...], call: Call) -> None:
+    recall.record(talk, call, (message("assistant", call.text),))
+
+
 def ids(renderer: ChatRenderer, *texts: str) -> tuple[int, ...]:
     """Each text's tokens on its own, so that the sequence is not what tokenising the whole text gives."""
     return tuple(token_id for text in texts for token_id in renderer.encode_text(text))
@@ -59,11 +63,14 @@ def ids(renderer: ChatRenderer, *texts: str) -> tuple[int, ...]:
 TEXTS = st.text(st.sampled_from("ab 1\n\t.é<|>\u4e2d"), max_size=12)
 
 
-@pytest.mark.parametrize("template", ["QWEN2_5_VL", "QWEN3_VL"])
+@pytest.mark.parametrize(
+    ("template", "history"),
+    [("QWEN2_5_VL", "refuse"), ("QWEN3_VL", "refuse"), ("QWEN3_THINKING", "fork"), ("QWEN3_5", "fork")],
+)
 def test_conversations_with_images_are_rendered_as_the_template_does(
-    tokenizer: PreTrainedTokenizerFast, image_processor: Any, template: str
+    tokenizer: PreTrainedTokenizerFast, image_processor: Any, template: str, history: Any
 ) -> None:
-    renderer = renderer_with(tokenizer, getattr(chat_templates, template))
+    renderer = renderer_with(tokenizer, getattr(chat_templates, template), history=history)
     images = ImageCache(image_processor)
     pictures = [Picture(images.add(png(seed)).sha256) for seed in range(3)]
     reference = copy.deepcopy(tokenizer)
@@ -76,7 +83,8 @@ def test_conversations_with_images_are_rendered_as_the_template_does(
         talk = [message("system", data.draw(TEXTS))] if data.draw(st.booleans()) else []
         for _ in range(data.draw(st.integers(1, 4))):
             talk.append(message(data.draw(st.sampled_from(["user", "tool"])), data.draw(seen)))
-            talk.append(message("assistant", data.draw(TEXTS)))
+            thought = "<think>\nhm\n</think>\n\n" if history == "fork" and data.draw(st.booleans()) else ""
+            talk.append(message("assistant", thought + data.draw(TEXTS)))
         talk[-1] = message("user", data.draw(seen))
         got = renderer.render(tuple(talk), images)
         assert list(got.token_ids) == by_template(reference, talk, images)
@@ -139,13 +147,29 @@ def test_roles_that_the_template_refuses_are_refused_by_name(
 def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
-    renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, keep_replies=True)
+    renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="keep")
     assert renderer.layout.reply_head == "assistant\n<think>\n"
     talk, recall = (message("user", "go"),), Recall()
     call = answered(renderer.render(talk, images), ids(renderer, "look\n</think>\n\nclick") + renderer.stop_ids[:1], renderer)
-    recall.record(talk, call)
+    remember(recall, talk, call)
     later = renderer.render((*talk, message("assistant", call.text), message("user", "on")), images, recall)
     assert later.token_ids[: call.end] == call.end_ids
+
+
+def test_where_the_template_forgets_thoughts_calls_fork_at_questions_and_extend_between_them(
+    tokenizer: PreTrainedTokenizerFast, images: ImageCache
+) -> None:
+    renderer = renderer_with(tokenizer, chat_templates.QWEN3_THINKING, history="fork")
+    assert renderer.opens_thinking
+    talk, recall = (message("user", "go"),), Recall()
+    call = answered(renderer.render(talk, images), ids(renderer, "hm", "m\n</think>\n\n5", "12") + renderer.stop_ids[:1], renderer)
+    recall.record(talk, call, (message("assistant", "512"),))
+    in_loop = renderer.render((*talk, message("assistant", "512"), message("tool", "ok")), images, recall)
+    assert in_loop.token_ids[: call.end] == call.end_ids, "between questions, thinking stays as it was sampled"
+    asked = renderer.render((*talk, message("assistant", "512"), message("user", "on")), images, recall)
+    assert asked.token_ids[: call.end] != call.end_ids
+    assert "hmm" not in renderer.text_of(asked.token_ids)
+    assert "assistant\n512<|im_end|>" in renderer.text_of(asked.token_ids)
 
 
 def test_special_tokens_in_text_stay_text(renderer: ChatRenderer, images: ImageCache) -> None:
@@ -200,7 +224,7 @@ def test_a_reply_comes_back_as_its_sampled_tokens_where_retokenising_would_chang
     assert tuple(renderer.encode_text(text)) != sampled[:-1], "the text must be one that retokenising changes"
     talk, recall = (message("user", [shown[0], "go"]),), Recall()
     call = answered(renderer.render(talk, images), sampled, renderer)
-    recall.record(talk, call)
+    remember(recall, talk, call)
     longer = (*talk, message("assistant", text), message("user", [shown[1], "\non"]))
     extended = renderer.render(longer, images, recall)
     assert extended.token_ids[: call.end] == call.end_ids
@@ -218,7 +242,7 @@ def test_each_reply_is_closed_once_however_it_ended(renderer: ChatRenderer, imag
     talk, recall = (message("user", "go"),), Recall()
     call = answered(renderer.render(talk, images), ids(renderer, "ok") + tail, renderer)
     assert call.text == "ok"
-    recall.record(talk, call)
+    remember(recall, talk, call)
     later = renderer.render((*talk, message("assistant", "ok"), message("user", "on")), images, recall)
     between = later.token_ids[call.end :]
     assert between.count(im_end) == (1 if ending == "stop" else 2)
@@ -230,8 +254,8 @@ def test_of_two_calls_with_the_same_text_the_one_in_its_place_is_taken(renderer:
     recall, stop = Recall(), renderer.stop_ids[:1]
     one, two = ids(renderer, "5", "12") + stop, ids(renderer, "512") + stop
     first, second = (message("user", "a"),), (message("user", "b"),)
-    recall.record(first, answered(renderer.render(first, images), one, renderer, "1"))
-    recall.record(second, answered(renderer.render(second, images), two, renderer, "2"))
+    remember(recall, first, answered(renderer.render(first, images), one, renderer, "1"))
+    remember(recall, second, answered(renderer.render(second, images), two, renderer, "2"))
     reply = message("assistant", "512")
     for before, sampled in ((first, one), (second, two)):
         prompt = renderer.render((message("system", "new"), *before, reply, message("user", "c")), images, recall)
@@ -248,7 +272,7 @@ def test_a_recorded_call_that_lost_an_image_is_noticed(renderer: ChatRenderer, i
     talk, recall = (message("user", [Picture(images.add(png(1)).sha256), "go"]),), Recall()
     prompt = renderer.render(talk, images)
     blind = Prompt(prompt.token_ids, (), prompt.images)
-    recall.record(talk, answered(blind, ids(renderer, "ok") + renderer.stop_ids[:1], renderer))
+    remember(recall, talk, answered(blind, ids(renderer, "ok") + renderer.stop_ids[:1], renderer))
     with pytest.raises(RecordError, match="images_dropped"):
         renderer.render((*talk, message("assistant", "ok"), message("user", "on")), images, recall)
 

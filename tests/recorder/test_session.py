@@ -58,7 +58,7 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
             return done
 
     async def play() -> CallGraph:
-        recorder = recorder_with(renderer, images, Watching())
+        recorder = recorder_with(renderer, images, Watching(), orphans="train")
         session = opened(recorder)
         talk: list[Message] = [message("user", data.draw(parts))]
         for _ in range(data.draw(st.integers(1, 9))):
@@ -221,9 +221,9 @@ async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_record
     assert recorder.end("s").calls == []
 
 
-@pytest.mark.parametrize(("orphans", "kept"), [("keep", ["s.1", "s.2", "s.3"]), ("drop", ["s.2", "s.3"])])
-async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_or_dropped_as_asked(
-    renderer: ChatRenderer, images: ImageCache, orphans: Any, kept: list[str]
+@pytest.mark.parametrize(("orphans", "trained"), [("train", ["s.1", "s.2", "s.3"]), ("untrained", ["s.2", "s.3"])])
+async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_and_trained_only_when_asked(
+    renderer: ChatRenderer, images: ImageCache, orphans: Any, trained: list[str]
 ) -> None:
     replies = iter([[65, 65], [66, 66], [67, 67]])
     engine = ScriptedEngine(script=lambda prompt, sampling: [*next(replies), renderer.stop_ids[0]])
@@ -234,9 +234,10 @@ async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_or_dropped_as_asked(
     await recorder.complete(session, ask((*GO, reply_of(second), *GO)))
     assert session.orphans() == {"s.1"}
     graph = recorder.end("s")
-    assert [call.id for call in graph.calls] == kept
-    assert [row.call_ids for row in graph.sequences()][-1] == ("s.2", "s.3")
-    assert recorder.dropped_orphans == 3 - len(kept)
+    assert [call.id for call in graph.calls] == ["s.1", "s.2", "s.3"]
+    assert sorted(call_id for row in graph.sequences() for call_id in row.call_ids) == trained
+    assert CallGraph.from_dict(graph.to_dict()) == graph
+    assert recorder.orphans == 1
 
 
 async def test_an_agent_that_goes_back_to_the_first_of_two_replies_leaves_no_orphan(
@@ -339,4 +340,4 @@ def test_sessions_have_keys_of_their_own(renderer: ChatRenderer, images: ImageCa
     with pytest.raises(RequestRefused, match="no session"):
         recorder.end("s1")
     assert sum(recorder.session(key) is not None for key in keys) == 19
-    assert all(key not in repr(recorder.session(key)) for key in keys)
+    assert all(key not in repr(recorder.sessions.find(key)) for key in keys)

@@ -52,3 +52,59 @@ TRIMS_USERS = _each(
     "{%- if m['content'] is string %}" + _OPEN + "{{- m['content'] | trim }}" + _CLOSE + "{%- else %}" + _PLAIN + "{%- endif %}"
 )
 NOT_CHATML = "{%- for m in messages %}{{- '[INST]' + m['content'] + '[/INST]' }}{%- endfor %}"
+_TOOLS = (
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}"
+    "{%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] + '\\n\\n' }}{%- endif %}"
+    "{{- '# Tools\\n\\nFunctions that may be called:\\n<tools>' }}"
+    "{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}{{- '\\n</tools><|im_end|>\\n' }}{%- endif %}"
+)
+_HERMES_CALLS = (
+    "{%- for c in m['tool_calls'] or [] %}{%- if (loop.first and m['content']) or not loop.first %}{{- '\\n' }}{%- endif %}"
+    "{{- '<tool_call>\\n{\"name\": \"' + c['function']['name'] + '\", \"arguments\": ' }}"
+    "{{- c['function']['arguments'] | tojson }}{{- '}\\n</tool_call>' }}{%- endfor %}"
+)
+_CODER_CALLS = (
+    "{%- for c in m['tool_calls'] or [] %}{%- if loop.first %}{%- if m['content'] %}{{- '\\n\\n' }}{%- endif %}"
+    "{%- else %}{{- '\\n' }}{%- endif %}{{- '<tool_call>\\n<function=' + c['function']['name'] + '>\\n' }}"
+    "{%- for k, v in c['function']['arguments'].items() %}{{- '<parameter=' + k + '>\\n' }}"
+    "{{- v if v is string else v | tojson }}{{- '\\n</parameter>\\n' }}{%- endfor %}"
+    "{{- '</function>\\n</tool_call>' }}{%- endfor %}"
+)
+
+
+def _with_tools(calls: str) -> str:
+    """The tools stand in the system turn, after the system message if there is one."""
+    turns = _by_role("tool", _WRAPPED_TOOL.replace("PARTS", _PARTS), _OPEN + _PARTS + calls + _CLOSE)
+    return _TOOLS + _each("{%- if not (tools and loop.first and m['role'] == 'system') %}" + turns + "{%- endif %}")
+
+
+HERMES_TOOLS = _with_tools(_HERMES_CALLS)
+"""As Qwen3-VL writes tools and calls of them."""
+CODER_TOOLS = _with_tools(_CODER_CALLS)
+"""As Qwen3.5 does."""
+UNKNOWN_CALLS = _with_tools("{%- for c in m['tool_calls'] or [] %}{{- '[' + c['function']['name'] + ']' }}{%- endfor %}")
+_LAST_QUESTION = (
+    "{%- set ns = namespace(last=-1) %}{%- for m in messages %}{%- if m['role'] == 'user' %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+)
+_FORGETFUL_REPLY = (
+    _OPEN + "{%- if loop.index0 > ns.last or '</think>' not in m['content'] %}{{- m['content'] }}{%- else %}"
+    "{{- m['content'].split('</think>')[-1].lstrip('\\n') }}{%- endif %}" + _CLOSE
+)
+QWEN3_THINKING = _LAST_QUESTION + _each(
+    _by_role("tool", _WRAPPED_TOOL.replace("PARTS", _PARTS), _by_role("assistant", _FORGETFUL_REPLY, _PLAIN)),
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
+)
+"""Removes thinking from replies before the last user message, keeps it in the tool calls since, and opens it in the prompt."""
+_TRIMMED = (
+    "{%- set ns = namespace(t='') %}"
+    + _PARTS.replace("{{- m['content'] }}", "{%- set ns.t = m['content'] %}")
+    .replace(
+        "{{- '<|vision_start|><|image_pad|><|vision_end|>' }}",
+        "{%- set ns.t = ns.t + '<|vision_start|><|image_pad|><|vision_end|>' %}",
+    )
+    .replace("{{- p['text'] }}", "{%- set ns.t = ns.t + p['text'] %}")
+    + "{{- ns.t | trim }}"
+)
+QWEN3_5 = _each(_by_role("tool", _WRAPPED_TOOL.replace("PARTS", _TRIMMED), _OPEN + _TRIMMED + _CLOSE))
+"""Trims every message."""

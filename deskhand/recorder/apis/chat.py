@@ -1,51 +1,43 @@
-"""OpenAI chat completions, in and out. Invariant: what is not honoured exactly is refused by name, never ignored.
+"""OpenAI chat completions, in. Invariant: what is not honoured exactly is refused by name, never ignored.
 
-`read_request` turns a request body into messages and sampling, `reply_body` and `stream_chunks` a recorded reply into the response.
-`model` is a label: a recorder serves one policy, and the response says which.
+`read_request` turns a request body into messages, tools and sampling; `chat_reply` writes the response. `model` is a label: a
+recorder serves one policy, and the response says which. What only some engines can do (stop texts, alternatives of a token,
+constrained replies) is refused where the engine cannot. `structured_outputs` (constrained replies) and `return_token_ids` are
+parameters of vLLM's.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.engines.base import PreparedImage, Sampling
-from deskhand.recorder.graph import Call
-from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, Part, Picture, message
+from deskhand.engines.base import Grammar, Sampling
+from deskhand.recorder.apis import fields
+from deskhand.recorder.apis.fields import refuse_others, typed, unsupported, within
+from deskhand.recorder.images import Images
+from deskhand.recorder.messages import Message, Part, Picture, ToolCall, message
 from deskhand.recorder.refusal import RequestRefused
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest, Reply
+from deskhand.recorder.session import ChatRequest
 
-MAX_REPLIES = 64
+MAX_REPLIES, MAX_ALTERNATIVES, MAX_STOPS = 64, 20, 16
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
-    "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none",),
     "modalities": (["text"],),
     "store": (False,),
+    "parallel_tool_calls": (True,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
 }
 """Parameters that are taken only with a value that changes nothing (or null)."""
 HONOURED = (
-    "model",
-    "messages",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "logprobs",
-    "seed",
-    "stop",
-    "stream",
+    *("model", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs"),
+    *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens"),
+    *("tools", "tool_choice", "response_format", "structured_outputs", "return_token_ids"),
 )
 
 
@@ -55,174 +47,210 @@ class ChatBody:
 
     request: ChatRequest
     logprobs: bool
+    token_ids: bool
     stream: bool
     stream_usage: bool
 
 
-def read_request(body: Mapping[str, Any], renderer: ChatRenderer, images: ImageCache, default_max_tokens: int) -> ChatBody:
+def read_request(
+    body: Mapping[str, Any], renderer: ChatRenderer, images: Images, default_max_tokens: int, features: Collection[str] = ()
+) -> ChatBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
         raise RequestRefused("the body must be a JSON object")
-    for name, value in body.items():
-        if name in HONOURED or name == "stream_options" or value is None:
-            continue
-        if name not in NEUTRAL:
-            raise RequestRefused(
-                f"{name} is not supported by this endpoint; leave it out", param=name, code="unsupported_parameter"
-            )
-        if not any(type(value) is type(neutral) and value == neutral for neutral in NEUTRAL[name]):
-            raise RequestRefused(
-                f"{name}={repr(value)[:80]} is not supported; leave it out", param=name, code="unsupported_parameter"
-            )
-    stream = _typed(body, "stream", bool, False)
+    refuse_others(body, HONOURED, NEUTRAL)
+    stream = typed(body, "stream", bool, False)
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, Mapping) or set(options) - {"include_usage"}):
         raise RequestRefused("stream_options takes include_usage alone, and only with stream", param="stream_options")
-    limits = [_typed(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
+    limits = [typed(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
     given = [limit for limit in limits if limit is not None]
     if len(set(given)) > 1:
         raise RequestRefused("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
+    tools, must = _read_tools(body)
+    stop_ids, stop_texts = read_stops(body.get("stop"), "stop", renderer, features)
+    logprobs = typed(body, "logprobs", bool, False)
+    alternatives = within(typed(body, "top_logprobs", int, 0), 0, MAX_ALTERNATIVES, "top_logprobs")
+    if alternatives:
+        if not logprobs:
+            raise RequestRefused("top_logprobs needs logprobs", param="top_logprobs")
+        fields.need("top_logprobs", features, "top_logprobs")
     sampling = Sampling(
-        max_tokens=_within(given[0], 1, math.inf, "max_tokens") if given else default_max_tokens,
-        temperature=float(_within(_typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
-        top_p=float(_within(_typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
-        seed=_typed(body, "seed", int, None),
-        stop_ids=_stop_ids(body.get("stop"), renderer),
+        max_tokens=fields.max_tokens_of(given[0], "max_tokens") if given else default_max_tokens,
+        temperature=float(within(typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(within(typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        seed=fields.seed_of(body),
+        stop_ids=stop_ids,
+        stop_texts=stop_texts,
+        grammar=_read_grammar(body, renderer, features) or must_call(must, renderer, features),
+        top_logprobs=alternatives,
     )
-    count = _within(_typed(body, "n", int, 1), 1, MAX_REPLIES, "n")
-    request = ChatRequest(_read_messages(body.get("messages"), images), sampling, count)
-    usage = bool(options and options.get("include_usage"))
-    return ChatBody(request, _typed(body, "logprobs", bool, False), stream, usage)
+    count = within(typed(body, "n", int, 1), 1, MAX_REPLIES, "n")
+    request = ChatRequest(read_messages(body.get("messages"), images), sampling, count, tools)
+    return ChatBody(
+        request, logprobs, typed(body, "return_token_ids", bool, False), stream, bool(options and options.get("include_usage"))
+    )
 
 
-def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = body.get(name)
-    if value is None:
-        return default
-    allowed = (int, float) if kind is float else kind
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise RequestRefused(f"{name} must be a {kind.__name__}, not {value!r}", param=name)
-    return value
+def read_stops(stop: Any, name: str, renderer: ChatRenderer, features: Collection[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """(stop ids, stop texts): a text that is one special token needs nothing of the engine."""
+    ids, texts = [], []
+    given = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(given, list) or len(given) > MAX_STOPS:
+        raise RequestRefused(f"{name} must be a string or a list of at most {MAX_STOPS} strings", param=name)
+    for text in given:
+        if not isinstance(text, str) or not text:
+            raise RequestRefused(f"{name} must be a string or a list of strings that are not empty", param=name)
+        token_id = renderer.special_id(text)
+        if token_id is not None:
+            ids.append(token_id)
+            continue
+        if "stop_texts" not in features:
+            raise unsupported(name, f"{text[:40]!r} is not one special token of the model; cut the text in the agent")
+        texts.append(fields.encodable(text, name))
+    return tuple(ids), tuple(texts)
 
 
-def _within(value: Any, low: float, high: float, name: str) -> Any:
-    if not low <= value <= high:
-        raise RequestRefused(f"{name}={value} is outside {low:g}..{high:g}", param=name)
-    return value
+def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """(the tools offered, the names of those of which one must be called)."""
+    given = body.get("tools") or []
+    if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
+        raise RequestRefused(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+    tools = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
+    names = [tool["function"]["name"] for tool in tools]
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return tools, []
+    if choice == "none":
+        return (), []
+    if choice == "required" and tools:
+        return tools, names
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    if isinstance(function, Mapping) and function.get("name") in names:
+        return tools, [function["name"]]
+    raise RequestRefused('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
 
 
-def _stop_ids(stop: Any, renderer: ChatRenderer) -> tuple[int, ...]:
-    ids = []
-    for text in [stop] if isinstance(stop, str) else stop or []:
-        token_id = renderer.special_id(text) if isinstance(text, str) else None
-        if token_id is None:
-            raise RequestRefused(
-                f"stop={text!r} is not one special token of the model and cannot be honoured exactly; cut the text in the agent",
-                param="stop",
-                code="unsupported_parameter",
-            )
-        ids.append(token_id)
-    return tuple(ids)
+def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+    if not isinstance(function, Mapping) or set(tool) - {"type", "function"}:
+        raise unsupported(where, 'a tool is {"type": "function", "function": {"name": ...}}')
+    where = f"{where}.function"
+    refuse_others(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
+    return fields.tool_definition(function.get("name"), function.get("description"), function.get("parameters"), where)
 
 
-def _read_messages(messages: Any, images: ImageCache) -> tuple[Message, ...]:
-    if not isinstance(messages, list) or not messages:
-        raise RequestRefused("messages must be a list of at least one message", param="messages")
-    return tuple(_read_message(one, images, f"messages[{index}]") for index, one in enumerate(messages))
+def must_call(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
+    """The grammar of replies that call one of the tools of these names; None when none must be called."""
+    if not names:
+        return None
+    fields.need("regex", features, "tool_choice")
+    if renderer.tools.format is None:
+        raise RequestRefused("the checkpoint's chat template has no known way to write tool calls", param="tools", code="template")
+    thinking = r"[\s\S]*</think>\s*" if renderer.opens_thinking else ""
+    return Grammar("regex", thinking + renderer.tools.format.must_call(names))
 
 
-def _read_message(one: Any, images: ImageCache, where: str) -> Message:
+def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
+    form, outputs = body.get("response_format"), body.get("structured_outputs")
+    if form is not None and form != {"type": "text"}:
+        if outputs is not None:
+            raise RequestRefused("give response_format or structured_outputs, not both", param="structured_outputs")
+        grammar = _read_response_format(form, features)
+    elif outputs is not None:
+        grammar = _read_structured_outputs(outputs, features)
+    else:
+        return None
+    param = "structured_outputs" if form is None else "response_format"
+    if body.get("tools") and body.get("tool_choice") != "none":
+        raise unsupported(param, "a constrained reply cannot call tools; leave tools out")
+    if renderer.opens_thinking:
+        raise unsupported(param, "the checkpoint thinks before it answers; a constrained reply leaves no room for that")
+    return grammar
+
+
+def _read_response_format(form: Any, features: Collection[str]) -> Grammar:
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if kind == "json_object" and set(form) == {"type"}:
+        return fields.schema_grammar({"type": "object"}, features, "response_format")
+    named = form.get("json_schema") if kind == "json_schema" and not set(form) - {"type", "json_schema"} else None
+    if not isinstance(named, Mapping) or set(named) - {"name", "description", "schema", "strict"}:
+        raise unsupported("response_format", 'it is {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}')
+    return fields.schema_grammar(named.get("schema"), features, "response_format")
+
+
+def _read_structured_outputs(outputs: Any, features: Collection[str]) -> Grammar:
+    kind = next(iter(outputs)) if isinstance(outputs, Mapping) and len(outputs) == 1 else None
+    where = f"structured_outputs.{kind}"
+    if kind == "regex":
+        return fields.regex_grammar(outputs["regex"], features, where)
+    if kind == "json":
+        return fields.schema_grammar(outputs["json"], features, where)
+    if kind == "choice" and all(isinstance(choice, str) for choice in fields.listed(outputs["choice"], where)):
+        return fields.regex_grammar("|".join(re.escape(choice) for choice in outputs["choice"]), features, where)
+    raise unsupported("structured_outputs", "it holds one of regex, json and choice")
+
+
+def read_messages(messages: Any, images: Images) -> tuple[Message, ...]:
+    """The messages of a body. Raises `RequestRefused`."""
+    order = fields.CallOrder()
+    return tuple(
+        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(fields.listed(messages, "messages"))
+    )
+
+
+def _read_message(one: Any, images: Images, where: str, order: fields.CallOrder) -> Message:
     if not isinstance(one, Mapping) or one.get("role") not in ("system", "user", "assistant", "tool"):
         raise RequestRefused("a message must have the role system, user, assistant or tool", param=f"{where}.role")
-    role = one["role"]
+    role, calls = one["role"], tuple[ToolCall, ...]()
     for name, value in one.items():
-        if name in ("role", "content") or value is None or value == [] or (name == "tool_call_id" and role == "tool"):
-            continue
-        raise RequestRefused(f"{name} in a message is not supported", param=f"{where}.{name}", code="unsupported_parameter")
+        known = {"tool": ("tool_call_id",), "assistant": ("tool_calls", "reasoning_content", "reasoning")}.get(role, ())
+        if name not in ("role", "content", *known) and value is not None and value != []:
+            raise unsupported(f"{where}.{name}", "leave it out of the message")
+    if role == "assistant":
+        calls, call_ids = _read_calls(one.get("tool_calls") or [], f"{where}.tool_calls")
+        order.asked(call_ids)
+    elif role == "tool":
+        order.answered(typed(one, "tool_call_id", str, None, f"{where}."), f"{where}.tool_call_id")
     content = one.get("content")
+    if content is None and calls:
+        content = ""
     if isinstance(content, str):
-        return message(role, _text(content, f"{where}.content"))
+        return message(role, fields.encodable(content, f"{where}.content"), calls)
     if not isinstance(content, list):
         raise RequestRefused("content must be a string or a list of parts", param=f"{where}.content")
-    return message(role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)])
+    return message(role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls)
 
 
-def _text(text: str, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise RequestRefused("the text holds half a surrogate pair, which no tokeniser takes", param=where) from None
-    return text
+def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]]:
+    if not isinstance(calls, list):
+        raise RequestRefused("tool_calls must be a list", param=where)
+    found, call_ids = [], []
+    for index, call in enumerate(calls):
+        at = f"{where}[{index}]"
+        function = call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
+        if not isinstance(function, Mapping):
+            raise RequestRefused('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
+        found.append(fields.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
+        call_ids.append(typed(call, "id", str, "", f"{at}."))
+    return tuple(found), call_ids
 
 
-def _read_part(part: Any, images: ImageCache, where: str) -> Part:
+def _read_part(part: Any, images: Images, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" and isinstance(part.get("text"), str) and not set(part) - {"type", "text"}:
-        return _text(part["text"], where)
+        return fields.encodable(part["text"], where)
     image = part.get("image_url") if kind == "image_url" and not set(part) - {"type", "image_url"} else None
     if not isinstance(image, Mapping) or not isinstance(image.get("url"), str) or set(image) - {"url", "detail"}:
         raise RequestRefused(
             'a part is {"type": "text", "text": ...} or {"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
             param=where,
         )
-    if image.get("detail") not in (None, "auto", "high"):
-        raise RequestRefused(
-            f"detail={image['detail']!r} is not supported; images are seen as they are",
-            param=f"{where}.detail",
-            code="unsupported_parameter",
-        )
-    where = f"{where}.image_url.url"
-    prepared: PreparedImage = images.add_data_uri(image["url"], param=where)
-    return Picture(prepared.sha256)
+    return read_picture(image["url"], image.get("detail"), images, where, f"{where}.image_url.url")
 
 
-def reply_body(reply: Reply, body: ChatBody, renderer: ChatRenderer, model: str) -> dict[str, Any]:
-    """The `chat.completion` object. `system_fingerprint` is the version of the weights that sampled the first token."""
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": call.text},
-            "finish_reason": call.completion.finish_reason,
-            "logprobs": _logprobs(call, renderer) if body.logprobs else None,
-        }
-        for index, call in enumerate(reply.calls)
-    ]
-    return {**_head(reply, model), "object": "chat.completion", "choices": choices, "usage": _usage(reply)}
-
-
-def stream_chunks(reply: Reply, body: ChatBody, renderer: ChatRenderer, model: str) -> Iterator[str]:
-    """The reply as server-sent events: per choice one delta with the whole text and one with the finish reason."""
-    head = {**_head(reply, model), "object": "chat.completion.chunk"}
-    usage = {"usage": None} if body.stream_usage else {}
-    for index, call in enumerate(reply.calls):
-        logprobs = _logprobs(call, renderer) if body.logprobs else None
-        delta = {"role": "assistant", "content": call.text}
-        last = {"index": index, "delta": {}, "finish_reason": call.completion.finish_reason, "logprobs": None}
-        yield _event({**head, **usage, "choices": [{"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}]})
-        yield _event({**head, **usage, "choices": [last]})
-    if body.stream_usage:
-        yield _event({**head, "choices": [], "usage": _usage(reply)})
-    yield "data: [DONE]\n\n"
-
-
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-def _head(reply: Reply, model: str) -> dict[str, Any]:
-    version = reply.calls[0].completion.versions[0]
-    return {"id": reply.id, "created": int(time.time()), "model": model, "system_fingerprint": f"version-{version}"}
-
-
-def _usage(reply: Reply) -> dict[str, int]:
-    sampled = sum(len(call.completion.token_ids) for call in reply.calls)
-    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": sampled, "total_tokens": reply.prompt_tokens + sampled}
-
-
-def _logprobs(call: Call, renderer: ChatRenderer) -> dict[str, Any]:
-    entries = []
-    for token_id, logprob in zip(call.completion.token_ids, call.completion.logprobs, strict=True):
-        text = renderer.token_text(token_id)
-        encoded = None if "\ufffd" in text else list(text.encode())
-        entries.append({"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
-    return {"content": entries, "refusal": None}
+def read_picture(url: str, detail: Any, images: Images, where: str, url_where: str) -> Picture:
+    """A picture given as a data URI, prepared."""
+    if detail not in (None, "auto", "high"):
+        raise unsupported(f"{where}.detail", f"{repr(detail)[:40]}; images are seen as they are")
+    return Picture(images.add_data_uri(url, param=url_where).sha256)

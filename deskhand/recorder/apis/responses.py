@@ -1,0 +1,238 @@
+"""OpenAI responses, in. Invariant: the same as of chat completions: what is not honoured exactly is refused by name, never ignored.
+
+Items become messages: an assistant's message and the function calls that follow it are one turn, as they were sampled. Reasoning
+items that come back are taken and not compared. `previous_response_id` names a call of the same session; its conversation comes
+before the input, without its instructions. `responses_reply` writes the response.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deskhand.engines.base import Grammar, Sampling
+from deskhand.recorder.apis import fields
+from deskhand.recorder.apis.chat import must_call, read_picture
+from deskhand.recorder.apis.fields import refuse_others, typed, unsupported, within
+from deskhand.recorder.images import Images
+from deskhand.recorder.messages import Message, Part, Role, ToolCall, message
+from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import ChatRequest
+
+HONOURED = (
+    *("model", "input", "instructions", "previous_response_id", "store", "stream", "metadata", "user"),
+    *("max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "text"),
+)
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "parallel_tool_calls": (True,),
+    "truncation": ("disabled",),
+    "background": (False,),
+    "include": ([],),
+    "service_tier": ("auto", "default"),
+    "top_logprobs": (0,),
+}
+Earlier = Callable[[str], tuple[Message, ...] | None]
+"""The conversation of a response of the session, its reply included, by its id."""
+_ITEM = ("type", "id", "status")
+
+
+@dataclass(frozen=True)
+class ResponsesBody:
+    """A request read from its JSON body. `conversation`: its messages without instructions."""
+
+    request: ChatRequest
+    conversation: tuple[Message, ...]
+    stream: bool
+    store: bool
+    echo: Mapping[str, Any]
+    """Fields that the response repeats."""
+
+
+def read_request(
+    body: Mapping[str, Any],
+    renderer: ChatRenderer,
+    images: Images,
+    default_max_tokens: int,
+    features: Collection[str],
+    earlier: Earlier,
+) -> ResponsesBody:
+    """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
+    if not isinstance(body, Mapping):
+        raise RequestRefused("the body must be a JSON object")
+    refuse_others(body, HONOURED, NEUTRAL)
+    tools, must = _read_tools(body)
+    grammar = _read_grammar(body, features)
+    if grammar is not None and (tools or renderer.opens_thinking):
+        raise unsupported("text.format", "a constrained reply can neither call tools nor think")
+    limit = typed(body, "max_output_tokens", int, None)
+    sampling = Sampling(
+        max_tokens=default_max_tokens if limit is None else fields.max_tokens_of(limit, "max_output_tokens"),
+        temperature=float(within(typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(within(typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        grammar=grammar or must_call(must, renderer, features),
+    )
+    before = _earlier(body, earlier)
+    asked = [call_id_of(body["previous_response_id"], number) for number in range(len(before[-1].calls))] if before else []
+    conversation = before + read_input(body.get("input"), images, asked)
+    instructions = typed(body, "instructions", str, None)
+    system = () if instructions is None else (message("system", instructions),)
+    echo = {name: body.get(name) for name in ("instructions", "metadata", "previous_response_id", "max_output_tokens")}
+    echo |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "tools": body.get("tools") or []}
+    echo |= {"tool_choice": body.get("tool_choice") or "auto", "text": body.get("text") or {"format": {"type": "text"}}}
+    fields.encodable(json.dumps(echo, ensure_ascii=False), "metadata")
+    request = ChatRequest(system + conversation, sampling, 1, tools)
+    return ResponsesBody(request, conversation, typed(body, "stream", bool, False), typed(body, "store", bool, True), echo)
+
+
+def _earlier(body: Mapping[str, Any], earlier: Earlier) -> tuple[Message, ...]:
+    name = typed(body, "previous_response_id", str, None)
+    found = () if name is None else earlier(name)
+    if found is None:
+        raise RequestRefused("the session has no stored response of that id", param="previous_response_id", status=404)
+    return found
+
+
+def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """(the tools offered, the names of those of which one must be called)."""
+    given = body.get("tools") or []
+    if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
+        raise RequestRefused(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+    tools = []
+    for index, tool in enumerate(given):
+        where = f"tools[{index}]"
+        if not isinstance(tool, Mapping) or tool.get("type") != "function":
+            raise unsupported(where, "only tools of type function are taken")
+        refuse_others(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
+        tools.append(fields.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
+    names = [tool["function"]["name"] for tool in tools]
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return tuple(tools), []
+    if choice == "none":
+        return (), []
+    if choice == "required" and tools:
+        return tuple(tools), names
+    if isinstance(choice, Mapping) and choice.get("type") == "function" and choice.get("name") in names:
+        return tuple(tools), [choice["name"]]
+    raise RequestRefused('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
+
+
+def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar | None:
+    text = body.get("text")
+    if text is None:
+        return None
+    if not isinstance(text, Mapping):
+        raise RequestRefused('text is {"format": {...}}', param="text")
+    refuse_others(text, ("format",), {}, "text.")
+    form = text.get("format")
+    if form is None or form == {"type": "text"}:
+        return None
+    if not isinstance(form, Mapping):
+        raise RequestRefused("text.format must be an object", param="text.format")
+    kind = form.get("type")
+    if kind == "json_object":
+        return fields.schema_grammar({"type": "object"}, features, "text.format")
+    if kind == "json_schema" and not set(form) - {"type", "name", "description", "schema", "strict"}:
+        return fields.schema_grammar(form.get("schema"), features, "text.format")
+    raise unsupported("text.format", "it is of type text, json_object, or json_schema with a schema")
+
+
+class _Turns:
+    """Collects items into messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.order = fields.CallOrder()
+        self._parts: list[Part] | None = None
+        self._calls: list[ToolCall] = []
+        self._call_ids: list[str] = []
+
+    def assistant(self, parts: list[Part]) -> None:
+        """A message of the assistant begins its turn."""
+        self.close()
+        self._parts = parts
+
+    def call(self, call: ToolCall, call_id: str) -> None:
+        """A call belongs to the assistant's turn that is open, or begins one."""
+        self._parts = self._parts or []
+        self._calls.append(call)
+        self._call_ids.append(call_id)
+
+    def other(self, one: Message) -> None:
+        self.close()
+        self.messages.append(one)
+
+    def close(self) -> None:
+        """The assistant's turn, if one is open, is complete."""
+        if self._parts is not None:
+            self.messages.append(message("assistant", self._parts, tuple(self._calls)))
+            self.order.asked(self._call_ids)
+            self._parts, self._calls, self._call_ids = None, [], []
+
+
+def call_id_of(response_id: str, number: int) -> str:
+    """The id of a function call of a response."""
+    return f"call_{response_id}_{number}"
+
+
+def read_input(given: Any, images: Images, asked: list[str] | None = None) -> tuple[Message, ...]:
+    """The messages of an input; `asked` are the ids of calls made before it. Raises `RequestRefused`."""
+    if isinstance(given, str):
+        return (message("user", fields.encodable(given, "input")),)
+    turns = _Turns()
+    turns.order.asked(asked or [])
+    for index, item in enumerate(fields.listed(given, "input")):
+        where = f"input[{index}]"
+        if not isinstance(item, Mapping):
+            raise RequestRefused("an item of input must be an object", param=where)
+        kind = item.get("type", "message" if "role" in item else None)
+        if kind == "message":
+            _read_message(item, images, where, turns)
+        elif kind == "function_call":
+            refuse_others(item, ("call_id", "name", "arguments", *_ITEM), {}, f"{where}.")
+            call = fields.tool_call(item.get("name"), item.get("arguments"), where)
+            turns.call(call, typed(item, "call_id", str, "", f"{where}."))
+        elif kind == "function_call_output":
+            refuse_others(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
+            turns.close()
+            turns.order.answered(typed(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
+            turns.other(message("tool", _read_parts(item.get("output"), images, f"{where}.output")))
+        elif kind != "reasoning":
+            raise unsupported(where, f"items of type {str(kind)[:40]!r} are not taken")
+    turns.close()
+    return tuple(turns.messages)
+
+
+def _read_message(item: Mapping[str, Any], images: Images, where: str, turns: _Turns) -> None:
+    refuse_others(item, ("role", "content", *_ITEM), {"phase": ()}, f"{where}.")
+    role = item.get("role")
+    roles: dict[Any, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+    if not isinstance(role, str) or role not in roles:
+        raise RequestRefused("a message has the role user, assistant, system or developer", param=f"{where}.role")
+    parts = _read_parts(item.get("content"), images, f"{where}.content")
+    if role == "assistant":
+        turns.assistant(parts)
+    else:
+        turns.other(message(roles[role], parts))
+
+
+def _read_parts(content: Any, images: Images, where: str) -> list[Part]:
+    if isinstance(content, str):
+        return [fields.encodable(content, where)]
+    if not isinstance(content, list):
+        raise RequestRefused("content must be a string or a list of parts", param=where)
+    return [_read_part(part, images, f"{where}[{index}]") for index, part in enumerate(content)]
+
+
+def _read_part(part: Any, images: Images, where: str) -> Part:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
+        refuse_others(part, ("type", "text"), {"annotations": ([],), "logprobs": ([],)}, f"{where}.")
+        return fields.encodable(part["text"], where)
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        refuse_others(part, ("type", "image_url", "detail"), {}, f"{where}.")
+        return read_picture(part["image_url"], part.get("detail"), images, where, f"{where}.image_url")
+    raise unsupported(where, f"parts of type {str(kind)[:40]!r} are not taken here")

@@ -1,0 +1,87 @@
+"""Rewards of one session. Invariant: a reward is counted once. A session is rewarded either call by call or as a whole, giving a
+reward again replaces it, and over the rows of an export it sums to what the trained calls were given.
+
+The turn discount is AReaL's (`apply_reward_discount` of its OpenAI client): going backwards over the calls in the order in which
+they were made, `R_i = r_i + discount * R_{i+1}`, with r = 0 for calls without a reward. It runs over all calls of the session;
+`by_agent` keeps it within the calls of each agent, so that sub-agents working at once do not earn each other's rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from deskhand.recorder.graph import CallGraph, Sequence
+from deskhand.recorder.refusal import RequestRefused
+
+
+@dataclass
+class Rewards:
+    """`by_call` by call id, or `episode` for the whole session."""
+
+    by_call: dict[str, float] = field(default_factory=dict)
+    episode: float | None = None
+
+    def give(self, call_ids: list[str], reward: float, call_id: str | None = None) -> str:
+        """Reward one of the session's calls (None: the last) and return its id. Raises `RequestRefused`."""
+        _check(reward)
+        if self.episode is not None:
+            raise _mixed("the session has a reward as a whole; a call's reward would count twice")
+        if not call_ids:
+            raise RequestRefused("the session has no call to reward", param="call_id", code="call_unknown", status=409)
+        call_id = call_ids[-1] if call_id is None else call_id
+        if call_id not in call_ids:
+            raise RequestRefused(f"the session has no call {call_id[:80]}", param="call_id", code="call_unknown", status=404)
+        self.by_call[call_id] = reward
+        return call_id
+
+    def give_episode(self, reward: float) -> None:
+        """Reward the session as a whole. Raises `RequestRefused`."""
+        _check(reward)
+        if self.by_call:
+            raise _mixed("calls of the session are rewarded; a reward of the whole would count twice")
+        self.episode = reward
+
+    def returns(self, graph: CallGraph, turn_discount: float = 0.0, *, by_agent: bool = False) -> dict[str, float]:
+        """The discounted return of each call, by id. A reward of the whole session counts as that of its last call.
+
+        With `turn_discount` 0 each call has its own reward. Raises `RequestRefused` for a discount outside 0..1.
+        """
+        if not 0 <= turn_discount <= 1:
+            raise RequestRefused(f"turn_discount={turn_discount} is outside 0..1", param="turn_discount")
+        own = dict(self.by_call)
+        if self.episode is not None and graph.calls:
+            own[graph.calls[-1].id] = self.episode
+        found, following = dict[str, float](), dict[str, float]()
+        for call in reversed(graph.calls):
+            lane = call.agent if by_agent else ""
+            following[lane] = own.get(call.id, 0.0) + turn_discount * following.get(lane, 0.0)
+            found[call.id] = following[lane]
+        return {call.id: found[call.id] for call in graph.calls}
+
+    def of_row(self, row: Sequence) -> float:
+        """What the calls of a merged row were given themselves: over the rows of a graph it sums to the calls' rewards."""
+        return math.fsum(self.by_call.get(call_id, 0.0) for call_id in row.call_ids)
+
+    def of_calls(self, call_ids: list[str]) -> Rewards:
+        """The rewards of these calls alone, or of the whole."""
+        return Rewards({call_id: self.by_call[call_id] for call_id in call_ids if call_id in self.by_call}, self.episode)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {"by_call": dict(self.by_call), "episode": self.episode}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Rewards:
+        """What `to_dict` wrote."""
+        return Rewards(dict(data["by_call"]), data["episode"])
+
+
+def _mixed(reason: str) -> RequestRefused:
+    return RequestRefused(reason, param="reward", code="rewards_mixed", status=409)
+
+
+def _check(reward: float) -> None:
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
+        raise RequestRefused(f"reward must be a finite number, not {str(reward)[:40]}", param="reward")
