@@ -157,6 +157,55 @@ def evaluate(folder: Path, /, *, config: Path | None = None, step: int | None = 
     print(text)
 
 
+@app.command(name="record")
+def record_agent(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    upstream: str,
+    out: Path,
+    checkpoint: str | None = None,
+    token_ids: Annotated[bool, Flag] = False,
+    key_env: str = "UPSTREAM_API_KEY",
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> None:
+    """Record what an agent asks of an engine, without changing either, as data for supervised training and RL.
+
+    Parameters
+    ----------
+    command
+        The agent, after --; it finds the recording address and key in its environment. Without it, deskhand records until Ctrl-C.
+    upstream
+        The engine's address, as http://127.0.0.1:8000/v1; chat completions, responses and Anthropic messages are recorded.
+    out
+        The folder to write; a folder of earlier recordings is added to.
+    checkpoint
+        Folder, hub id or tiny: the model behind the address. Call graphs with token ids are written besides.
+    token_ids
+        Ask the engine for token ids and log-probs, as vLLM gives them.
+    key_env
+        The environment variable with the engine's key.
+    host
+        Where to listen.
+    port
+        Where to listen; 0 takes a free one.
+    """
+    import asyncio
+
+    from deskhand import online
+
+    code = 0
+    try:
+        relaying = online.record(upstream, out, command, host=host, port=port, key_env=key_env, ask_token_ids=token_ids)
+        code = asyncio.run(relaying)
+    except KeyboardInterrupt:
+        if command:
+            raise
+    finally:
+        if (out / "sessions").is_dir():
+            print("\n".join(online.write_data_sets(out, checkpoint).lines()), file=sys.stderr)
+    raise SystemExit(code)
+
+
 @app.command
 def report(folder: Path, /, *, out: Path | None = None) -> None:
     """Write the one-file HTML report of a run.

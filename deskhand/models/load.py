@@ -58,11 +58,25 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
     folder, family = check(source)
     preprocessing = _read_json(folder / "preprocessor_config.json")
+    _check_device(device)
+    tokenizer, image_processor = _processing(folder)
+    from deskhand.models.forward import check_positions
 
+    model = _model(folder, family, dtype, device)
+    _check_agreement(folder, model.config, tokenizer, image_processor, preprocessing)
+    check_positions(model)
+    return LoadedModel(model, tokenizer, image_processor, family, source)
+
+
+def load_processing(source: str) -> tuple[PreTrainedTokenizerFast, Any]:
+    """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`."""
+    return _processing(checkpoint_folder(source))
+
+
+def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
     from transformers import PreTrainedTokenizerFast
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    _check_device(device)
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:
@@ -71,9 +85,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
         image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
     except Exception as error:
         raise ConfigError(f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again") from error
-    model = _model(folder, family, dtype, device)
-    _check_agreement(folder, model.config, tokenizer, image_processor, preprocessing)
-    return LoadedModel(model, tokenizer, image_processor, family, source)
+    return tokenizer, image_processor
 
 
 def check(source: str) -> tuple[Path, Family]:

@@ -1,0 +1,184 @@
+"""Requests and replies of any engine, read after the fact. Invariant: what is not understood exactly is not turned into a training
+row, and says why.
+
+An `Exchange` is one request that an upstream answered: the messages, the replies (one per choice) and, where the upstream returned
+them, the token ids and log-probs. `read_exchange` reads the bodies of the three APIs, streamed or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from deskhand.recorder.apis import chat, messages, responses
+from deskhand.recorder.images import Images
+from deskhand.recorder.messages import Message, message
+from deskhand.recorder.refusal import RequestRefused
+
+Api = Literal["chat", "messages", "responses"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What vLLM's `return_token_ids` gives of one choice: placeholders in the prompt are expanded."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One answered request. `tokens` has an entry per reply, or none at all."""
+
+    messages: tuple[Message, ...]
+    replies: tuple[Message, ...]
+    finish_reasons: tuple[str, ...]
+    tokens: tuple[Tokens, ...] = ()
+    tools: str = "[]"
+    """The tools that were offered, as JSON in the API's own form."""
+
+
+def api_of(path: str) -> Api | None:
+    """Which API a path belongs to; None for paths whose requests are passed on and not recorded."""
+    ends: dict[str, Api] = {"/chat/completions": "chat", "/messages": "messages", "/responses": "responses"}
+    return next((api for end, api in ends.items() if path.endswith(end)), None)
+
+
+def read_exchange(api: Api, request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+    """Read a request and its reply (`assembled`, if it was streamed). Raises `RequestRefused` naming what is not understood."""
+    tools = json.dumps(request.get("tools") or [], ensure_ascii=False, sort_keys=True)
+    return replace(_READERS[api](request, reply, images), tools=tools)
+
+
+def _messages(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+    replied = messages.read_reply(reply.get("content"), images)
+    return Exchange(messages.read_conversation(request, images), (replied,), (str(reply.get("stop_reason")),))
+
+
+def _responses(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+    if request.get("previous_response_id") is not None:
+        raise RequestRefused("the conversation before it is stored upstream", param="previous_response_id")
+    instructions = request.get("instructions")
+    system = (message("system", instructions),) if isinstance(instructions, str) else ()
+    conversation = system + responses.read_input(request.get("input"), images)
+    *_, replied = responses.read_input(reply.get("output"), images)
+    if replied.role != "assistant":
+        raise RequestRefused("the response holds no message of the assistant", param="output")
+    return Exchange(conversation, (replied,), (str(reply.get("status")),))
+
+
+def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise RequestRefused("the reply has no choices", param="choices")
+    replies = tuple(_one(choice, f"choices[{index}].message", images) for index, choice in enumerate(choices))
+    prompt_ids = reply.get("prompt_token_ids")
+    tokens = tuple(_tokens(prompt_ids, choice) for choice in choices) if isinstance(prompt_ids, list) else ()
+    reasons = tuple(str(choice.get("finish_reason")) for choice in choices)
+    return Exchange(
+        chat.read_messages(request.get("messages"), images), replies, reasons, tuple(one for one in tokens if one is not None)
+    )
+
+
+_READERS = {"chat": _chat, "messages": _messages, "responses": _responses}
+
+
+def _one(choice: Any, where: str, images: Images) -> Message:
+    said = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(said, Mapping):
+        raise RequestRefused("a choice has no message", param=where)
+    known = ("role", "content", "tool_calls", "reasoning_content", "reasoning")
+    kept = {name: value for name, value in said.items() if name in known and value not in (None, [])}
+    return chat.read_messages([{"content": "", **kept}], images)[0]
+
+
+def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> Tokens | None:
+    """None when the choice lacks its ids or its log-probs, or they are not equally many."""
+    ids, scored = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
+    if not isinstance(ids, list) or not isinstance(scored, list) or len(ids) != len(scored):
+        return None
+    return Tokens(tuple(prompt_ids), tuple(ids), tuple(float(entry["logprob"]) for entry in scored))
+
+
+def assembled(api: Api, raw: bytes) -> dict[str, Any]:
+    """The reply that a stream of server-sent events amounts to. Raises `ValueError` when the stream does not end as it should."""
+    events = list(_events(raw))
+    if api == "responses":
+        ends = ("response.completed", "response.incomplete")
+        found = [event["response"] for event in events if event.get("type") in ends]
+        if not found:
+            raise ValueError("the stream ends without a completed response")
+        return found[-1]
+    return _assembled_message(events) if api == "messages" else _assembled_chat(events)
+
+
+def _events(raw: bytes) -> Iterator[dict[str, Any]]:
+    for block in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
+        lines = [line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:")]
+        data = b"\n".join(lines)
+        if data and data != b"[DONE]":
+            event = json.loads(data)
+            if not isinstance(event, dict) or "error" in event:
+                raise ValueError(f"the stream holds an error: {str(event)[:200]}")
+            yield event
+
+
+def _assembled_chat(events: list[dict[str, Any]]) -> dict[str, Any]:
+    choices: dict[int, dict[str, Any]] = {}
+    whole: dict[str, Any] = {}
+    for event in events:
+        whole |= {name: event[name] for name in ("id", "model", "prompt_token_ids") if event.get(name) is not None}
+        for part in event.get("choices", ()):
+            empty = {"message": {"role": "assistant", "content": "", "tool_calls": []}, "finish_reason": None}
+            choice = choices.setdefault(part["index"], empty)
+            _add_delta(choice["message"], part.get("delta") or {})
+            choice["finish_reason"] = part.get("finish_reason") or choice["finish_reason"]
+            choice.setdefault("token_ids", []).extend(part.get("token_ids") or ())
+            scored = (part.get("logprobs") or {}).get("content") or ()
+            choice.setdefault("logprobs", {"content": []})["content"].extend(scored)
+    if not choices or any(choice["finish_reason"] is None for choice in choices.values()):
+        raise ValueError("the stream ends before its choices do")
+    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def _add_delta(said: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for name in ("content", "reasoning_content", "reasoning"):
+        if delta.get(name):
+            said[name] = said.get(name, "") + delta[name]
+    for call in delta.get("tool_calls") or ():
+        calls = said["tool_calls"]
+        while len(calls) <= call["index"]:
+            calls.append({"type": "function", "id": "", "function": {"name": "", "arguments": ""}})
+        target = calls[call["index"]]
+        target["id"] = call.get("id") or target["id"]
+        for name, value in (call.get("function") or {}).items():
+            target["function"][name] += value or ""
+
+
+def _assembled_message(events: list[dict[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    inputs: dict[int, str] = {}
+    for event in events:
+        kind = event.get("type")
+        if kind == "message_start":
+            whole = dict(event["message"])
+        elif kind == "content_block_start":
+            blocks[event["index"]] = dict(event["content_block"])
+        elif kind == "content_block_delta":
+            index, delta = event["index"], event["delta"]
+            for name in ("text", "thinking", "signature"):
+                if name in delta:
+                    blocks[index][name] = blocks[index].get(name, "") + delta[name]
+            inputs[index] = inputs.get(index, "") + delta.get("partial_json", "")
+        elif kind == "message_delta":
+            whole |= event["delta"]
+    if whole.get("stop_reason") is None:
+        raise ValueError("the stream ends before its message does")
+    for index, written in inputs.items():
+        if blocks[index].get("type") == "tool_use" and written:
+            blocks[index]["input"] = json.loads(written)
+    return {**whole, "content": [blocks[index] for index in sorted(blocks)]}
