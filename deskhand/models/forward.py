@@ -10,6 +10,8 @@ Dimensions: B rows, T tokens, H hidden size, N image tokens, W rows of logits, V
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from deskhand.engines.base import ImageSpan, PreparedImage
-from deskhand.errors import RecordError
+from deskhand.errors import ConfigError, RecordError
 
 
 class Row(Protocol):
@@ -104,6 +106,28 @@ def positions(
     return positions_3T, position + length - index
 
 
+def check_positions(model: Any) -> None:
+    """Raise `ConfigError` unless `positions` gives a row with two images what the checkpoint's own code gives it."""
+    core = unwrap(model)
+    image_id, merge = core.config.image_token_id, core.config.vision_config.spatial_merge_size
+    grids = ((1, 2 * merge, 3 * merge), (1, 4 * merge, merge))
+    images = {f"{n}": PreparedImage(f"{n}", None, grid, math.prod(grid) // merge**2, 0, 0) for n, grid in enumerate(grids)}
+    ids, spans = [0] * 3, list[ImageSpan]()
+    for name, image in images.items():
+        spans.append(ImageSpan(len(ids), image.tokens, name))
+        ids += [image_id] * image.tokens + [0] * 2
+    ids_1T = torch.tensor([ids])
+    theirs, _ = core.model.get_rope_index(
+        ids_1T,
+        mm_token_type_ids=(ids_1T == image_id).int(),
+        image_grid_thw=torch.tensor(grids),
+        attention_mask=torch.ones_like(ids_1T),
+    )
+    ours, _ = positions(len(ids), spans, images, merge)
+    if not np.array_equal(theirs[:, 0].numpy(), ours):
+        raise ConfigError("rotary positions of images differ from those of transformers; install the version that is pinned")
+
+
 def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True) -> ModelInputs:
     """Make a batch of rows, with or without the pixels of its images. Raises `RecordError` when placeholders and images differ."""
     core = unwrap(model)
@@ -150,8 +174,23 @@ def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor |
     """Pixels and grids of images as the vision tower takes them; (None, None) without images."""
     if not images:
         return None, None
-    pixels = torch.cat([torch.as_tensor(image.pixel_values, dtype=torch.float32) for image in images])
+    pixels = join_pixels(images)
+    _check_pixels(images, pixels)
     return pixels.to(device), torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+
+
+def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
+    """The patches of the images, one image after the other: float32[patches, patch values]."""
+    return torch.cat([torch.as_tensor(np.asarray(image.pixel_values), dtype=torch.float32) for image in images])
+
+
+def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
+    """Raise `RecordError("pixels")` unless each image's patches are those that were prepared for it."""
+    end = 0
+    for image in images:
+        start, end = end, end + math.prod(image.grid_thw)
+        if image.checksum is not None and zlib.crc32(pixels[start:end].numpy()) != image.checksum:
+            raise RecordError("pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}")
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:
