@@ -1,126 +1,163 @@
-"""What the recorder costs beside the engine: `python -m benchmarks.recorder`.
+"""What the recorder costs beside the engine: `python -m benchmarks.recorder [--full]`.
 
-An agent plays episodes in process over an engine that answers at once, so that all the time is the client's, the endpoint's
-and the recorder's. Printed: CPU time per call, and the exponent of an episode's CPU time in its turns (1 is linear), for a window
-(grow to 10 screenshots, drop to 2) with and without the older turns' texts, by a plain HTTP client and by the `openai` client
-(which walks through every message of every request); then, with several agents at once, the longest callback of
-the event loop.
+An engine that answers at once stands behind the endpoint, so all the time is the endpoint's and the recorder's. Printed:
+
+1. overhead: from a request to its reply, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of 1280x720 in
+   the conversation, of which one is new in each call;
+2. growth: the CPU time of decoding, preprocessing, tokenising and rendering over episodes of more and more turns that keep all
+   their screenshots, and the exponent fitted to it (1 is linear), side by side with running the checkpoint's processor and
+   tokenizer on each whole prefix; the bytes of the requests, which the API itself makes grow with the square of the turns, are
+   printed beside it;
+3. the longest callback of the event loop, with several agents at once.
+
+Without --full the same is measured on smaller screens and shorter episodes. AReaL's proxy is not measured here.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import io
-import os
-import platform
-import secrets
+import functools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import openai
-from PIL import Image, ImageDraw
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.scripted import ScriptedEngine
-from deskhand.models.tiny.architecture import PREPROCESSOR
-from deskhand.models.tiny.tokenizer import build_tokenizer
-from deskhand.recorder.graph import CallGraph
-from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from benchmarks.bars import Bars, print_head
+from benchmarks.screens import QUESTION, Endpoint, body, forever, screenshot, turn
+from deskhand.recorder import images as images_module
+from deskhand.recorder.images import ImageCache, decode_rgb
+from deskhand.recorder.proxy import in_process_client
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
 
-GROW_TO, DROP_TO = 10, 2
-SIZES = {"256x192": (256, 192), "1280x720": (1280, 720)}
-
-
-def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
-    """PNG of windows, buttons and lines of text, never the same twice."""
-    image = Image.new("RGB", (width, height), (58, 110, 165))
-    draw = ImageDraw.Draw(image)
-    for _ in range(6):
-        left, top = int(random.integers(0, width * 3 // 4)), int(random.integers(0, height * 3 // 4))
-        draw.rectangle((left, top, left + width // 3, top + height // 3), fill=(236, 236, 236), outline=(90, 90, 90))
-        for line in range(height // 60):
-            draw.text((left + 4, top + 4 + 12 * line), f"File {random.integers(10**9)} Edit View", fill=(20, 20, 20))
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+EXPONENT = 1.1
+"""The bar of growth: time is proportional to turns to at most this power."""
 
 
-async def forever() -> AsyncIterator[str]:
-    while True:
-        yield '{"op":"click","x":512,"y":300}'
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    screen: tuple[int, int]
+    turns: tuple[int, ...]
+    shown: tuple[int, ...]
+    sessions: tuple[tuple[int, int], ...]
+    """How many at once, and the calls of each."""
 
 
-class Bench:
-    """A recorder over an engine that answers at once."""
+FULL = Size((1280, 720), (5, 10, 20, 40, 60), (1, 5, 15), ((1, 40), (32, 6)))
+SMALL = Size((320, 240), (5, 10, 20), (1, 5), ((1, 8), (8, 4)))
 
-    def __init__(self) -> None:
-        tokenizer = build_tokenizer(["Click the button named Save and then close the window."])
-        self.renderer = ChatRenderer(tokenizer)
-        self.processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PREPROCESSOR.items() if "type" not in key})
-        self.engine = ScriptedEngine(self.renderer.encode_text, self.renderer.stop_ids[0])
-        self.images = ImageCache(self.processor)
-        self.recorder = Recorder(self.renderer, self.engine, self.images)
-        self.app = create_app(self.recorder, secrets.token_urlsafe(32))
 
-    async def episode(self, http: Any, name: str, screens: list[bytes], keep_texts: bool, by_openai: bool) -> CallGraph:
-        key = self.recorder.start(name)
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
-        talk: list[dict[str, Any]] = []
-        with self.engine.playing(forever()):
+@functools.cache
+def screen_of(session: int, number: int, width: int, height: int) -> dict[str, Any]:
+    """A message with a screenshot of its own."""
+    return turn(screenshot(np.random.default_rng([session, number]), width, height))
+
+
+async def overheads_ms(screen: tuple[int, int], sessions: int, calls: int, shown: int) -> list[float]:
+    """Milliseconds of each call but the first, all sessions at once. Every call has `shown` screenshots, one of them new."""
+    bench = Endpoint()
+    requests = []
+    for session in range(sessions):
+        screens = [screen_of(session, number, *screen) for number in range(calls + shown)]
+        reply = {"role": "assistant", "content": "ok"}
+        requests.append([body([one for asked in screens[n : n + shown] for one in (asked, reply)][:-1]) for n in range(calls + 1)])
+    times: list[float] = []
+
+    async def play(session: int) -> None:
+        headers = {"authorization": f"Bearer {bench.recorder.start(f'{session}')}"}
+        for number, raw in enumerate(requests[session]):
+            started = time.perf_counter()
+            answer = await http.post("/v1/chat/completions", content=raw, headers=headers)
+            if number:
+                times.append((time.perf_counter() - started) * 1e3)
+            assert answer.status_code == 200, answer.text
+
+    async with in_process_client(bench.app) as http:
+        with bench.engine.playing(forever()):
+            await asyncio.gather(*(play(session) for session in range(sessions)))
+    return times
+
+
+async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
+    """(CPU seconds of the recorder's work on images and text in an episode that keeps all screenshots, bytes of its requests)."""
+    bench, talk, sent = Endpoint(prepared_bytes=8 << 30), list[dict[str, Any]](), 0
+    headers = {"authorization": f"Bearer {bench.recorder.start('s')}"}
+    async with in_process_client(bench.app) as http:
+        with bench.engine.playing(forever()), measured_work() as spent:
             for screen in screens:
-                url = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
-                image = {"type": "image_url", "image_url": {"url": url}}
-                talk.append({"role": "user", "content": [image, {"type": "text", "text": "Click the button named Save."}]})
-                shown = [index for index, one in enumerate(talk) if one["role"] == "user" and len(one["content"]) == 2]
-                if len(shown) > GROW_TO:
-                    first = shown[-DROP_TO]
-                    older = [{**one, "content": one["content"][1:]} if one["role"] == "user" else one for one in talk[:first]]
-                    talk = (older if keep_texts else []) + talk[first:]
-                body: dict[str, Any] = {"model": "m", "messages": talk, "max_tokens": 64}
-                if by_openai:
-                    reply = await client.chat.completions.create(**body)
-                    talk.append(reply.choices[0].message.model_dump(exclude_none=True))
-                else:
-                    answer = await http.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"})
-                    talk.append(answer.json()["choices"][0]["message"])
-        return self.recorder.end(name)
+                talk.append(turn(screen))
+                raw = body(talk)
+                sent += len(raw)
+                answer = await http.post("/v1/chat/completions", content=raw, headers=headers)
+                talk.append(answer.json()["choices"][0]["message"])
+    (row,) = bench.recorder.end("s").sequences()
+    assert len(row.spans) == len(screens)
+    return sum(spent), sent
 
 
-async def scaling(size: tuple[int, int], keep_texts: bool, by_openai: bool, turns: list[int]) -> tuple[dict[int, float], float]:
-    """CPU seconds of one episode by turns, and the exponent fitted to them. Screens are prepared before."""
-    bench, cpu_s = Bench(), {}
-    screens = [screenshot(np.random.default_rng(index), *size) for index in range(24)]
+def reprocessing_cost(screens: list[bytes]) -> float:
+    """CPU seconds of decoding, preprocessing and tokenising every prefix anew, as a processor on the whole conversation does."""
+    bench = Endpoint()
+    started = time.process_time()
+    for count in range(1, len(screens) + 1):
+        decoded = [decode_rgb(screen, max_pixels=1 << 26) for screen in screens[:count]]
+        grids = bench.processor(images=decoded, return_tensors="np")["image_grid_thw"]
+        talk = []
+        for _ in range(count):
+            talk.append({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]})
+            talk.append({"role": "assistant", "content": "ok"})
+        text = bench.tokenizer.apply_chat_template(talk[:-1], tokenize=False, add_generation_prompt=True)
+        for grid in grids:
+            text = text.replace("<|image_pad|>", "<|hole|>" * int(np.prod(grid) // 4), 1)
+        bench.tokenizer(text.replace("<|hole|>", "<|image_pad|>"), add_special_tokens=False)
+    return time.process_time() - started
+
+
+@contextmanager
+def measured_work() -> Iterator[list[float]]:
+    """Collect the CPU seconds of decoding, preprocessing and rendering, each in its own thread."""
+    spent: list[float] = []
+    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (ChatRenderer, "render")]
+    plain = [(owner, name, getattr(owner, name)) for owner, name in targets]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                spent.append(time.thread_time() - started)
+
+        return run
+
+    for owner, name, function in plain:
+        setattr(owner, name, timed(function))
+    try:
+        yield spent
+    finally:
+        for owner, name, function in plain:
+            setattr(owner, name, function)
+
+
+async def longest_callback_ms(size: Size, agents: int) -> tuple[float, float]:
+    """(wall, CPU) milliseconds of the longest callback of the event loop while several agents call."""
+    bench = Endpoint()
+    screens = [[turn(screenshot(np.random.default_rng([agent, n]), *size.screen)) for n in range(6)] for agent in range(agents)]
+
+    async def play(agent: int) -> None:
+        headers = {"authorization": f"Bearer {bench.recorder.start(f'{agent}')}"}
+        for screen in screens[agent]:
+            await http.post("/v1/chat/completions", content=body([screen]), headers=headers)
+
     async with in_process_client(bench.app) as http:
-        await bench.episode(http, "first", screens, keep_texts, by_openai)
-        for count in turns:
-            started = time.process_time()
-            graph = await bench.episode(http, f"{count}", [screens[index % 24] for index in range(count)], keep_texts, by_openai)
-            assert len(graph.calls) == count
-            cpu_s[count] = time.process_time() - started
-    slope = float(np.polyfit(np.log(list(cpu_s)), np.log(list(cpu_s.values())), 1)[0])
-    return cpu_s, slope
-
-
-async def longest_callback(size: tuple[int, int], agents: int, turns: int) -> tuple[float, float, int]:
-    """(wall, CPU) milliseconds of the longest callback of the event loop, and the calls made meanwhile.
-
-    CPU is that of the loop's own thread: what the callback computed, whatever else the machine was doing.
-    """
-    bench = Bench()
-    screens = [[screenshot(np.random.default_rng([agent, turn]), *size) for turn in range(turns)] for agent in range(agents)]
-    async with in_process_client(bench.app) as http:
-        await bench.episode(http, "first", screens[0][:3], True, True)
-        with measured_callbacks() as times_ms:
-            await asyncio.gather(*(bench.episode(http, f"{agent}", screens[agent], True, True) for agent in range(agents)))
-    return max(wall for wall, _ in times_ms), max(cpu for _, cpu in times_ms), agents * turns
+        with bench.engine.playing(forever()), measured_callbacks() as times_ms:
+            await asyncio.gather(*(play(agent) for agent in range(agents)))
+    return max(wall for wall, _ in times_ms), max(cpu for _, cpu in times_ms)
 
 
 @contextmanager
@@ -140,27 +177,47 @@ def measured_callbacks() -> Iterator[list[tuple[float, float]]]:
         asyncio.Handle._run = plain  # type: ignore[method-assign]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0] if __doc__ else None)
-    parser.add_argument("--turns", type=int, nargs="+", default=[25, 50, 100, 200])
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument("--agents", type=int, default=4)
-    arguments = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for name in arguments.sizes:
-        size = SIZES[name]
-        for by_openai in (False, True):
-            for keep_texts in (False, True):
-                cpu_s, slope = asyncio.run(scaling(size, keep_texts, by_openai, arguments.turns))
-                per_call = ", ".join(f"{count} turns {cpu / count * 1e3:.2f}" for count, cpu in cpu_s.items())
-                client = "openai client" if by_openai else "HTTP client"
-                history = "all texts kept" if keep_texts else "texts dropped with images"
-                print(f"{name}, {client}, {history}: CPU ms per call: {per_call}; exponent {slope:.2f}", flush=True)
-        wall_ms, cpu_ms, calls = asyncio.run(longest_callback(size, arguments.agents, 12))
+def exponent(turns: tuple[int, ...], seconds: list[float]) -> float:
+    """The slope of log time over log turns."""
+    return float(np.polyfit(np.log(turns), np.log(seconds), 1)[0])
+
+
+def growth(size: Size, bars: Bars) -> None:
+    """Print and judge how an episode's cost grows."""
+    screens = [screenshot(np.random.default_rng(n), *size.screen) for n in range(max(size.turns))]
+    asyncio.run(recorder_cost(screens[:2]))
+    ours, theirs = [], []
+    for turns in size.turns:
+        spent, sent = asyncio.run(recorder_cost(screens[:turns]))
+        again = reprocessing_cost(screens[:turns])
+        ours.append(spent)
+        theirs.append(again)
         print(
-            f"{name}, {arguments.agents} agents, {calls} calls with new screenshots: "
-            f"longest callback of the loop {wall_ms:.1f} ms wall, {cpu_ms:.1f} ms CPU"
+            f"{turns:3d} turns: recorder {spent:7.2f} s CPU, every prefix anew {again:7.2f} s, ratio {again / spent:5.1f}; "
+            f"requests {sent / 1e6:.1f} MB",
+            flush=True,
         )
+    slope, other = exponent(size.turns, ours), exponent(size.turns, theirs)
+    bars.check("growth of the recorder's cost", slope <= EXPONENT, f"turns^{slope:.2f}", f"<= turns^{EXPONENT}")
+    print(f"every prefix anew grows as turns^{other:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions")
+    size, bars = FULL if parser.parse_args().full else SMALL, Bars()
+    print_head()
+    print(f"screens of {size.screen[0]}x{size.screen[1]}")
+    for sessions, calls in size.sessions:
+        for shown in size.shown:
+            times = asyncio.run(overheads_ms(size.screen, sessions, calls, shown))
+            p50, p99 = np.percentile(times, [50, 99])
+            figure = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms ({len(times)} calls)"
+            print(f"overhead, {sessions} sessions, {shown} screenshots: {figure}", flush=True)
+    growth(size, bars)
+    wall, cpu = asyncio.run(longest_callback_ms(size, 4))
+    print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")
+    bars.finish()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""Made-up screens and an endpoint over an engine that answers at once, for benchmarks of the recorder."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+
+QUESTION = "Click the button named Save."
+
+
+def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
+    """PNG of windows, buttons and lines of text, never the same twice."""
+    image = Image.new("RGB", (width, height), (58, 110, 165))
+    draw = ImageDraw.Draw(image)
+    for _ in range(6):
+        left, top = int(random.integers(0, width * 3 // 4)), int(random.integers(0, height * 3 // 4))
+        draw.rectangle((left, top, left + width // 3, top + height // 3), fill=(236, 236, 236), outline=(90, 90, 90))
+        for line in range(height // 60):
+            draw.text((left + 4, top + 4 + 12 * line), f"File {random.integers(10**9)} Edit View", fill=(20, 20, 20))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+async def forever() -> AsyncIterator[str]:
+    """A script that says the same for ever."""
+    while True:
+        yield '{"op":"click","x":512,"y":300}'
+
+
+def turn(screen: bytes) -> dict[str, Any]:
+    """A user's message with a screenshot."""
+    url = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]}
+
+
+def body(talk: list[dict[str, Any]]) -> bytes:
+    """A request of chat completions."""
+    return json.dumps({"model": "m", "messages": talk, "max_tokens": 64}).encode()
+
+
+class Endpoint:
+    """A recorder over an engine that answers at once, and its application."""
+
+    def __init__(self, prepared_bytes: int = 512 << 20) -> None:
+        self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])
+        self.renderer = ChatRenderer(self.tokenizer)
+        self.processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PREPROCESSOR.items() if "type" not in key})
+        self.engine = ScriptedEngine(self.renderer.encode_text, self.renderer.stop_ids[0])
+        self.images = ImageCache(self.processor, prepared_bytes=prepared_bytes)
+        self.recorder = Recorder(self.renderer, self.engine, self.images)
+        self.app = create_app(self.recorder, secrets.token_urlsafe(32))

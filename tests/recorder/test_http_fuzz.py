@@ -1,0 +1,183 @@
+"""Whatever is sent to the endpoint, the answer is no server error, and a session goes on working."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import chat_templates
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recording import ScriptedEngine, data_uri
+from transformers import PreTrainedTokenizerFast
+
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+
+ADMIN = "admin-key-of-the-tests"
+EXAMPLES = int(os.environ.get("DESKHAND_FUZZ_EXAMPLES", "250"))
+"""How many requests are made up for each test; set the variable to look longer."""
+PICTURE = data_uri(1)
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+SOURCE = {"type": "base64", "media_type": "image/png", "data": PICTURE.partition(",")[2]}
+USE = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": PICTURE}}]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
+            {"role": "tool", "tool_call_id": "c", "content": "ok"},
+        ],
+        "max_tokens": 4, "temperature": 0.5, "top_p": 0.9, "n": 2, "seed": 3, "stop": ["x"], "stream": True, "logprobs": True,
+        "top_logprobs": 2, "stream_options": {"include_usage": True}, "tools": [TOOL], "tool_choice": "auto",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+        "structured_outputs": {"regex": "a"}, "return_token_ids": True,
+    },
+    "/v1/messages": {
+        "model": "m", "max_tokens": 4, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "image", "source": SOURCE}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "r"}, USE]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}]}]},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+        "stop_sequences": ["x"], "temperature": 1.0, "top_p": 1.0, "stream": True,
+    },
+    "/v1/responses": {
+        "model": "m", "instructions": "i", "max_output_tokens": 4, "previous_response_id": "s.1", "store": True, "stream": True,
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": PICTURE}, {"type": "input_text", "text": "t"}]},
+            {"type": "reasoning", "summary": []},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "o"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "x"},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": {}}], "metadata": {"a": "b"},
+        "text": {"format": {"type": "text"}},
+    },
+    "/sessions": {"session_id": "other"},
+    "/sessions/s/rewards": {"reward": 1.0, "call_id": "s.1", "whole": True},
+    "/sessions/s/keys": {"agent": "a"},
+}  # fmt: skip
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["", "assistant", "tool", "\ud800", PICTURE, "data:image/png;base64,AAAA", "<|im_end|>", "{"])
+    | st.sampled_from([-1, 0, 2**70, 1e308])
+)  # fmt: skip
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a body, as a path of keys and indices."""
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*path, key))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, Any]:
+    """A path and a body: a good one with up to three places dropped, doubled or replaced, or anything at all."""
+    path = draw(st.sampled_from(sorted(BODIES)))
+    if draw(st.integers(0, 9)) == 0:
+        return path, draw(ANYTHING)
+    body = json.loads(json.dumps(BODIES[path]))
+    for key in draw(st.lists(st.sampled_from(sorted(body)), max_size=len(body))):
+        body.pop(key, None)
+    for _ in range(draw(st.integers(0, 3))):
+        *parents, last = draw(st.sampled_from(list(places(body)))) or (None,)
+        if last is None:
+            continue
+        place = body
+        for key in parents:
+            place = place[key]
+        action = draw(st.sampled_from(["drop", "double", "replace", "add"]))
+        if action == "drop":
+            del place[last]
+        elif action == "double" and isinstance(place, list):
+            place.append(place[last])
+        elif action == "add" and isinstance(place, dict):
+            place[draw(st.text(max_size=8))] = draw(SCALARS)
+        else:
+            place[last] = draw(ANYTHING)
+    return path, body
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> Any:
+    """A renderer with tools and an image processor, made once."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = chat_templates.HERMES_TOOLS
+    return ChatRenderer(tokenizer), image_processor
+
+
+async def sent(renderer: ChatRenderer, processor: Any, path: str, content: bytes) -> tuple[int, str]:
+    recorder = Recorder(renderer, ScriptedEngine(), ImageCache(processor), context_tokens=2000)
+    key = recorder.start("s")
+    headers = {"authorization": f"Bearer {ADMIN if path == '/sessions' else key}"}
+    ask = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 4}
+    async with in_process_client(create_app(recorder, ADMIN, default_max_tokens=6)) as http:
+        await http.post("/v1/chat/completions", json=ask, headers=headers | {"authorization": f"Bearer {key}"})
+        answer = await http.post(path, content=content, headers=headers)
+        again = await http.post("/v1/chat/completions", json=ask, headers={"authorization": f"Bearer {key}"})
+        assert again.status_code == 200, again.text
+    recorder.end("s").sequences()
+    recorder.close()
+    return answer.status_code, answer.text
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests())
+def test_no_json_makes_a_server_error(fuzzed: Any, request_made: tuple[str, Any]) -> None:
+    path, body = request_made
+    status, text = asyncio.run(sent(*fuzzed, path, json.dumps(body).encode()))
+    assert status < 500, text
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(BODIES)), st.data())
+def test_no_bytes_make_a_server_error(fuzzed: Any, path: str, data: st.DataObject) -> None:
+    good = json.dumps(BODIES[path]).encode()
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, min(len(good), start + 40)))
+    raw = good[:start] + data.draw(st.binary(max_size=12)) + good[end:]
+    status, text = asyncio.run(sent(*fuzzed, path, raw))
+    assert status < 500, text
+
+
+@pytest.mark.parametrize("nested", [b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"max_tokens": NaN}', b'{"n": 1e999}'])
+def test_hostile_json_is_refused(fuzzed: Any, nested: bytes) -> None:
+    for path in BODIES:
+        status, text = asyncio.run(sent(*fuzzed, path, nested))
+        assert status == 400, text
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "DELETE"]),
+    st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=20),
+)
+def test_no_path_or_key_makes_a_server_error(fuzzed: Any, method: str, path: str) -> None:
+    renderer, processor = fuzzed
+    recorder = Recorder(renderer, ScriptedEngine(), ImageCache(processor))
+
+    async def ask() -> list[int]:
+        async with in_process_client(create_app(recorder, ADMIN)) as http:
+            paths = [f"/{quote(path)}", f"/sessions/{quote(path)}", f"/sessions/{quote(path)}/end", f"/v1/{quote(path)}"]
+            return [
+                (await http.request(method, one, headers={"authorization": f"Bearer {quote(path)}"})).status_code for one in paths
+            ]
+
+    assert all(status in (400, 401, 404, 405) or (status == 200 and path == "health") for status in asyncio.run(ask()))
