@@ -60,6 +60,10 @@ class AgentSection(_Section):
     drop_to: int = Field(default=4, ge=1)
     keep: int = Field(default=3, ge=1)
     """Turns of a sliding window."""
+    dropped: Literal["nothing", "replies", "steps"] = "replies"
+    """What the model is told of turns that are no longer shown; replies alone are not told in the compact style."""
+    overflow: Literal["end", "drop"] = "end"
+    """When the conversation no longer fits the model: end the episode, or drop the older half of the turns that are shown."""
     max_tokens: int = Field(default=64, ge=1)
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -84,7 +88,10 @@ class EngineSection(_Section):
     max_batch: int = Field(default=16, ge=1)
     """Requests that are decoded together."""
     max_tokens: int = Field(default=8192, ge=1)
-    """Prompt and reply together; what does not fit ends the episode as "overflow"."""
+    """Prompt and reply together; what does not fit is "overflow" (`agent.overflow`)."""
+    history: Literal["refuse", "keep", "fork"] = "refuse"
+    """What is done about a chat template that rewrites earlier replies, as those of thinking models do: refuse it, let replies
+    stand as they were sampled, or follow it (calls fork)."""
 
 
 class EvaluationSection(_Section):

@@ -126,7 +126,7 @@ async def player(
 ) -> AsyncIterator[Player]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
     model = load(source, dtype=config.dtype, device=config.device)
-    renderer = ChatRenderer(model.tokenizer, source=source)
+    renderer = ChatRenderer(model.tokenizer, source=source, history=config.engine.history)
     images = ImageCache(model.image_processor, fetch=run.frames.png)
     engine = HfEngine(model, max_batch=config.engine.max_batch, max_tokens=config.engine.max_tokens, version=version)
     recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
@@ -147,6 +147,8 @@ def agent_of(config: Config, temperature: float, image_processor: Any) -> Deskto
         seen=size_seen(image_processor),
         tell_errors=config.agent.tell_errors,
         window=window_of(config),
+        dropped=config.agent.dropped,
+        overflow=config.agent.overflow,
         max_errors=config.agent.max_errors,
         max_tokens=config.agent.max_tokens,
         temperature=temperature,

@@ -21,7 +21,7 @@ import openai
 from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.dialects.base import Dialect, View
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
-from deskhand.agents.context import GrowDrop, Window
+from deskhand.agents.context import Dropped, GrowDrop, Window, fewer, summary
 from deskhand.agents.prompts import Style, Turn, build_messages, image_url
 from deskhand.agents.zoom import zoomed
 from deskhand.desktop.base import Desktop, Frame
@@ -91,6 +91,12 @@ class AgentConfig:
     tell_errors: bool = True
     """Whether the model is told why a reply was not performed."""
     window: Window = field(default_factory=GrowDrop)
+    dropped: Dropped = "replies"
+    """What the model is told of turns that the window dropped; in the compact style replies alone are not told."""
+    dropped_most: int = 30
+    """So many of them, the latest."""
+    overflow: Literal["end", "drop"] = "end"
+    """When the conversation no longer fits the model, the episode ends, or the older half of the turns shown is dropped."""
     max_steps: int = 10
     max_errors: int = 3
     max_tokens: int = 64
@@ -132,10 +138,15 @@ class DesktopAgent:
         turns, steps, mistakes, waited_s = [Turn(url)], [], 0, 0.0
         stopped: Stopped = "max_steps"
         answer: str | None = None
+        first = 0
         for index in range(max_steps or config.max_steps):
             before = time.monotonic()
             view = replace(View.of_screen(*frame.size), seen=config.seen(*frame.size) if config.seen else None)
-            reply = await self._ask(client, instruction, turns, view)
+            first = max(first, config.window.first(len(turns)))
+            reply = await self._ask(client, instruction, turns, view, first)
+            while reply is None and config.overflow == "drop" and (later := fewer(first, len(turns))) is not None:
+                first = later
+                reply = await self._ask(client, instruction, turns, view, first)
             waited_s += time.monotonic() - before
             if reply is None:
                 stopped = "overflow"
@@ -176,17 +187,16 @@ class DesktopAgent:
         return shown[0][0], [url for _, url in shown]
 
     async def _ask(
-        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View
+        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View, first: int
     ) -> tuple[str, str, bool] | None:
-        """(text, call id, truncated), or None when the conversation does not fit the model."""
+        """(text, call id, truncated) to the turns from `first` on, or None when they do not fit the model."""
         config = self.config
-        first = config.window.first(len(turns))
         messages: Any = build_messages(
             config.style,
             instruction,
             turns[first:],
             prompt=config.dialect.prompt(view) if config.style == "full" else "",
-            earlier=[turn.reply or "" for turn in turns[:first]],
+            earlier=self._summary(turns, first),
         )
         try:
             async with asyncio.timeout(config.reply_timeout_s):
@@ -211,6 +221,14 @@ class DesktopAgent:
             raise InfrastructureError(f"the model's endpoint {client.base_url} returned no choice")
         choice = response.choices[0]
         return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
+
+    def _summary(self, turns: list[Turn], first: int) -> list[str]:
+        """What the model is told of the turns before `first`."""
+        config = self.config
+        if config.dropped == "replies" and config.style == "compact":
+            return []
+        replies, errors = [turn.reply or "" for turn in turns[:first]], [turn.error for turn in turns[1 : first + 1]]
+        return summary(config.dropped, replies, errors, config.dropped_most)
 
     async def _act(
         self, desktop: Desktop, view: View, text: str, truncated: bool, action_id: str

@@ -2,9 +2,9 @@
 give the same messages in training, in evaluation and in the warm start, and a longer list of turns only adds messages at the end.
 
 Style "compact": no system message; every user turn is the screenshot and the instruction; assistant turns are the action text.
-Style "full": a system message with the dialect's prompt; the instruction (and the texts of turns no longer shown) is in the first
-user turn; every user turn has its screenshot. In both, a reply that was not performed is answered by `error: <reason>`, and what a
-reply zoomed in on stands behind the next screenshot.
+Style "full": a system message with the dialect's prompt; the instruction is in the first user turn; every user turn has its
+screenshot. In both, what is told of turns that are no longer shown (`context.summary`) is in the first user turn that is, a reply
+that was not performed is answered by `error: <reason>`, and what a reply zoomed in on stands behind the next screenshot.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ def build_messages(
 ) -> list[dict[str, Any]]:
     """OpenAI chat messages for the turns shown.
 
-    `prompt` is the dialect's prompt (style "full" only); `earlier` are the replies of turns that the window dropped.
+    `prompt` is the dialect's prompt (style "full" only); `earlier` are lines about the turns that are not shown.
     """
     messages: list[dict[str, Any]] = []
     if style == "full":
         messages.append({"role": "system", "content": prompt})
     for index, turn in enumerate(turns):
-        text = instruction if style == "compact" else _first(instruction, earlier) if index == 0 else "The screen now."
+        text = instruction if style == "compact" or index == 0 else "The screen now."
+        if index == 0 and earlier:
+            text = "\n".join([text, "Replies so far:", *earlier])
         if turn.zoom_urls:
             text += "\nBehind the screen: what you zoomed in on."
         if turn.error is not None:
@@ -56,9 +58,3 @@ def build_messages(
         if turn.reply is not None:
             messages.append({"role": "assistant", "content": turn.reply})
     return messages
-
-
-def _first(instruction: str, earlier: Sequence[str]) -> str:
-    if not earlier:
-        return instruction
-    return "\n".join([instruction, "Replies so far:", *(f"{number}. {reply}" for number, reply in enumerate(earlier, 1))])

@@ -100,10 +100,18 @@ class CallGraph:
         return best.id if best else None
 
     def add(self, call: Call) -> None:
-        """Append a call.
+        """Append a call. Raises `RecordError` as `check`."""
+        self.check(call)
+        if call.parent is not None:
+            del self._tips[call.parent]
+        self.calls.append(call)
+        self._by_id[call.id] = self._tips[call.id] = call
 
-        Raises `RecordError` when its completion is inconsistent, its id is taken, its parent is unknown or not a prefix of
-        it, or another call extends that parent already.
+    def check(self, call: Call) -> None:
+        """Raise `RecordError` unless a call can be added.
+
+        It cannot when its completion is inconsistent, its id is taken, its parent is unknown or not a prefix of it, or another call
+        extends that parent already.
         """
         done = call.completion
         if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
@@ -121,9 +129,6 @@ class CallGraph:
                 raise RecordError("fork", f"call {call.id} extends call {call.parent}, which another call extends already")
             if parent.temperature != call.temperature or not parent.is_extended_by(call.prompt_ids, call.spans):
                 raise RecordError("not_a_prefix", f"call {call.id} does not extend call {call.parent}")
-            del self._tips[call.parent]
-        self.calls.append(call)
-        self._by_id[call.id] = self._tips[call.id] = call
 
     @property
     def ids(self) -> list[str]:
@@ -155,31 +160,9 @@ class CallGraph:
 
     def to_dict(self) -> dict[str, Any]:
         """A lossless dictionary of JSON types. Of an extending call only what comes after its parent is written."""
-        data: dict[str, Any] = {"format": FORMAT, "calls": [self.call_to_dict(call) for call in self.calls]}
+        calls = [call_to_dict(call, self._by_id[call.parent] if call.parent is not None else None) for call in self.calls]
+        data: dict[str, Any] = {"format": FORMAT, "calls": calls}
         return {**data, "untrained": dict(self.untrained)} if self.untrained else data
-
-    def call_to_dict(self, call: Call) -> dict[str, Any]:
-        """One call's part of `to_dict`. Its parent, if it has one, must be in this graph."""
-        parent = self._by_id[call.parent] if call.parent is not None else None
-        done = call.completion
-        data = {
-            "id": call.id,
-            "parent": call.parent,
-            "new_prompt_ids": list(call.prompt_ids[parent.end if parent else 0 :]),
-            "new_spans": [[span.start, span.count, span.sha256] for span in call.spans[len(parent.spans) if parent else 0 :]],
-            "token_ids": list(done.token_ids),
-            "logprobs": list(done.logprobs),
-            "versions": list(done.versions),
-            "finish_reason": done.finish_reason,
-            "served_ids": None if done.served_ids == call.prompt_ids else list(done.served_ids),
-            "temperature": call.temperature,
-            "text": call.text,
-        }
-        if call.agent:
-            data["agent"] = call.agent
-        if done.top_logprobs:
-            data["top_logprobs"] = [[list(pair) for pair in one] for one in done.top_logprobs]
-        return data
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> CallGraph:
@@ -215,6 +198,29 @@ class CallGraph:
         )
         self.add(call)
         return call
+
+
+def call_to_dict(call: Call, parent: Call | None) -> dict[str, Any]:
+    """One call's part of `CallGraph.to_dict`: what it has beyond its parent."""
+    done = call.completion
+    data = {
+        "id": call.id,
+        "parent": call.parent,
+        "new_prompt_ids": list(call.prompt_ids[parent.end if parent else 0 :]),
+        "new_spans": [[span.start, span.count, span.sha256] for span in call.spans[len(parent.spans) if parent else 0 :]],
+        "token_ids": list(done.token_ids),
+        "logprobs": list(done.logprobs),
+        "versions": list(done.versions),
+        "finish_reason": done.finish_reason,
+        "served_ids": None if done.served_ids == call.prompt_ids else list(done.served_ids),
+        "temperature": call.temperature,
+        "text": call.text,
+    }
+    if call.agent:
+        data["agent"] = call.agent
+    if done.top_logprobs:
+        data["top_logprobs"] = [[list(pair) for pair in one] for one in done.top_logprobs]
+    return data
 
 
 def _row(chain: list[Call], untrained: Mapping[str, str]) -> Sequence:

@@ -232,6 +232,7 @@ class Recorder:
                 call_id = request_id if request.n == 1 else f"{request_id}.{index}"
                 temperature = request.sampling.temperature
                 call = Call(call_id, parent, prompt.token_ids, prompt.spans, done, temperature, text, access.agent)
+                session.graph.check(call)
                 await self._write(self._journal, session.id, call)
                 session.graph.add(call)
                 forms = (said[index].as_message(), message("assistant", text))

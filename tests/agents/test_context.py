@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.agents.context import Full, GrowDrop, Sliding
+from deskhand.agents.context import Full, GrowDrop, Sliding, fewer, summary
 from deskhand.errors import ConfigError
 
 
@@ -32,6 +32,24 @@ def test_grow_and_drop_forks_seldom_and_sliding_always():
     assert forks(Full()) == 0
     assert forks(GrowDrop(8, 4)) == 7
     assert forks(Sliding(4)) == 36
+
+
+def test_a_summary_tells_of_what_is_not_shown_as_far_as_it_is_asked_to():
+    replies, errors = ["click", "type", "key"], [None, "off the screen", None]
+    assert summary("nothing", replies, errors, 9) == summary("steps", [], [], 9) == []
+    assert summary("replies", replies, errors, 9) == ["1. click", "2. type", "3. key"]
+    assert summary("steps", replies, errors, 2) == ["(1 earlier)", "2. type (not performed: off the screen)", "3. key"]
+
+
+@given(st.integers(0, 50), st.integers(1, 60))
+def test_dropping_for_the_budget_ends_with_the_turn_that_is_asked(first, turns):
+    asked = 0
+    while (later := fewer(first, first + turns)) is not None:
+        assert first < later < first + turns
+        turns, first = first + turns - later, later
+        asked += 1
+    assert turns == 1
+    assert asked <= 7
 
 
 def test_wrong_windows_are_refused():

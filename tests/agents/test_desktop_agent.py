@@ -214,3 +214,24 @@ async def test_the_window_bounds_what_is_shown():
     shown = [sum(message["role"] == "user" for message in asked["messages"]) for asked in endpoint.asked]
     assert shown == [1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7]
     assert len(transcript.steps) == 12
+
+
+def images_shown(asked: dict) -> int:
+    return sum(part["type"] == "image_url" for one in asked["messages"] if one["role"] == "user" for part in one["content"])
+
+
+async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_on_from_there():
+    too_long = (400, "context_length_exceeded")
+    replies = [RED, "nonsense", RED, too_long, too_long, '{"op":"wait","seconds":0}', '{"op":"done"}']
+    config = AgentConfig(style="full", dropped="steps", overflow="drop", max_errors=9)
+    transcript, endpoint, _ = await solve(replies, config=config)
+    assert transcript.stopped == "done"
+    assert [images_shown(asked) for asked in endpoint.asked] == [1, 2, 3, 4, 2, 1, 2]
+    told = endpoint.asked[5]["messages"][1]["content"][-1]["text"]
+    assert f"1. {RED}\n2. nonsense (not performed: " in told
+    assert f"3. {RED}" in told
+    assert endpoint.asked[6]["messages"][1] == endpoint.asked[5]["messages"][1], "the next call extends the one that fitted"
+    ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(overflow="end"))
+    assert (ended.stopped, len(endpoint.asked)) == ("overflow", 2)
+    ended, endpoint, _ = await solve([too_long], config=config)
+    assert (ended.stopped, len(endpoint.asked)) == ("overflow", 1)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
+import chat_templates
 import numpy as np
 import openai
 import pytest
 import torch
+from random_models import build
 from recording import image_part, text_part
-from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import PreTrainedTokenizerFast
 
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
@@ -21,47 +24,15 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
 
-@pytest.fixture(scope="module")
-def loaded(tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> LoadedModel:
-    torch.manual_seed(0)
-    token = tokenizer.convert_tokens_to_ids
-    text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "max_position_embeddings": 4096,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True},
-        "tie_word_embeddings": True,
-    }
-    vision = {
-        "depth": 1,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_heads": 2,
-        "patch_size": 4,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0],
-    }
-    config = Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
-        tie_word_embeddings=True,
-    )
-    model = Qwen3VLForConditionalGeneration(config).float().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.2)
-    return LoadedModel(model, tokenizer, image_processor, "qwen3_vl", "random")
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+def loaded(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> LoadedModel:
+    torch.set_num_threads(1)
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = {"qwen3_vl": chat_templates.QWEN3_VL, "qwen2_5_vl": chat_templates.QWEN2_5_VL}[request.param]
+    names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
+    ids = {f"{key}_token_id": tokenizer.convert_tokens_to_ids(name) for key, name in names.items()}
+    model = build(request.param, vocabulary=len(tokenizer), ids=ids)
+    return LoadedModel(model.float(), tokenizer, image_processor, request.param, "random")
 
 
 async def play(client: openai.AsyncOpenAI, seed: int, turns: int) -> None:

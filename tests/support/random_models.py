@@ -58,18 +58,19 @@ PREPROCESSOR = {
 IDS = {"image_token_id": IMAGE, "video_token_id": 154, "vision_start_token_id": START, "vision_end_token_id": END}
 
 
-def build(family: str, seed: int = 0) -> Any:
+def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[str, int] | None = None) -> Any:
     """A model whose weights are large enough that its distributions are far from flat."""
     torch.manual_seed(seed)
+    text, ids = {**TEXT, "vocab_size": vocabulary}, ids or IDS
     if family == "qwen3_vl":
         vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
         model = Qwen3VLForConditionalGeneration(
-            Qwen3VLConfig(text_config={**TEXT, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **IDS)
+            Qwen3VLConfig(text_config={**text, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **ids)
         )
     else:
         vision = {**VISION, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1], "tokens_per_second": 2}
         model = Qwen2_5_VLForConditionalGeneration(
-            Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, tie_word_embeddings=True, **IDS)
+            Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
         )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
