@@ -126,9 +126,9 @@ def write_data_sets(folder: Path, checkpoint: str | None = None) -> Written:
 
 
 def _processing(checkpoint: str, files: RecordFolder) -> tuple[ImageCache, int]:
-    from deskhand.models.load import load_processing
+    from deskhand.models.load import load_reading
 
-    tokenizer, image_processor = load_processing(checkpoint)
+    tokenizer, image_processor = load_reading(checkpoint)
     image_id = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
     if not isinstance(image_id, int):
         raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; give a Qwen2.5-VL or Qwen3-VL checkpoint")

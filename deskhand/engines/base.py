@@ -107,6 +107,8 @@ class Completion:
     """The prompt ids that the model really saw, placeholders expanded."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each sampled token the most likely (id, log-prob), best first; empty when none were asked for."""
+    exact: bool = True
+    """Whether ids and log-probs are those that `Sampling` states. What is not exact may be evaluated and is never trained on."""
 
 
 class Engine(Protocol):

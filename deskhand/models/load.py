@@ -68,7 +68,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
-def load_processing(source: str) -> tuple[PreTrainedTokenizerFast, Any]:
+def load_reading(source: str) -> tuple[PreTrainedTokenizerFast, Any]:
     """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`."""
     return _processing(checkpoint_folder(source))
 

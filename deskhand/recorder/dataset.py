@@ -34,7 +34,8 @@ class Recorded:
 
     session_id: str
     exchanges: list[tuple[str, Exchange]] = field(default_factory=list)
-    temperatures: dict[str, float] = field(default_factory=dict)
+    plain: set[str] = field(default_factory=set)
+    """Exchanges that were sampled at temperature 1 from the whole distribution, which is what vLLM's log-probs are of."""
     rewards: Rewards = field(default_factory=Rewards)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -72,8 +73,8 @@ def read_session(log: ExchangeLog, images: KeptImages, session_id: str) -> Recor
             found.left_out[f"malformed: {type(error).__name__}: {str(error)[:100]}"] += 1
             continue
         found.exchanges.append((entry["id"], exchange))
-        temperature = entry["request"].get("temperature")
-        found.temperatures[entry["id"]] = 1.0 if temperature is None else float(temperature)
+        if _is_plain(entry["request"]):
+            found.plain.add(entry["id"])
     return found
 
 
@@ -96,8 +97,8 @@ def graph_of(recorded: Recorded, images: ImageCache, image_id: int) -> CallGraph
         if len(exchange.tokens) != len(exchange.replies):
             recorded.left_out["no token ids or log-probs"] += 1
             continue
-        if recorded.temperatures[exchange_id] != 1.0:
-            recorded.left_out["log-probs are of temperature 1, the reply is not"] += 1
+        if exchange_id not in recorded.plain:
+            recorded.left_out["not sampled at temperature 1 from the whole distribution, which the log-probs are of"] += 1
             continue
         for number, (tokens, reason) in enumerate(zip(exchange.tokens, exchange.finish_reasons, strict=True)):
             name = exchange_id if len(exchange.tokens) == 1 else f"{exchange_id}.{number}"

@@ -77,7 +77,7 @@ class CallGraph:
 
     calls: list[Call] = field(default_factory=list)
     untrained: dict[str, str] = field(default_factory=dict)
-    """Ids of calls that are kept and not trained, with the reason ("orphan")."""
+    """Ids of calls that are kept and not trained, with the reason: "orphan" (a retry's) or "inexact" (the engine says so)."""
     _by_id: dict[str, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tips: dict[str, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -106,6 +106,8 @@ class CallGraph:
             del self._tips[call.parent]
         self.calls.append(call)
         self._by_id[call.id] = self._tips[call.id] = call
+        if not call.completion.exact:
+            self.untrained[call.id] = "inexact"
 
     def check(self, call: Call) -> None:
         """Raise `RecordError` unless a call can be added.
@@ -192,6 +194,7 @@ class CallGraph:
             entry["finish_reason"],
             prompt_ids if entry["served_ids"] is None else tuple(entry["served_ids"]),
             tuple(tuple((pair[0], pair[1]) for pair in one) for one in entry.get("top_logprobs", ())),
+            entry.get("exact", True),
         )
         call = Call(
             entry["id"], entry["parent"], prompt_ids, spans, done, entry["temperature"], entry["text"], entry.get("agent", "")
@@ -218,6 +221,8 @@ def call_to_dict(call: Call, parent: Call | None) -> dict[str, Any]:
     }
     if call.agent:
         data["agent"] = call.agent
+    if not done.exact:
+        data["exact"] = False
     if done.top_logprobs:
         data["top_logprobs"] = [[list(pair) for pair in one] for one in done.top_logprobs]
     return data

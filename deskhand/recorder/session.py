@@ -124,7 +124,7 @@ class Recorder:
         orphans = session.orphans()
         self.orphans += len(orphans)
         if not self._train_orphans:
-            session.graph.untrained.update(dict.fromkeys(sorted(orphans), "orphan"))
+            session.graph.untrained |= dict.fromkeys(sorted(orphans), "orphan")
         return session.graph, session.rewards
 
     async def reward(self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False) -> str | None:

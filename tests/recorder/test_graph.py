@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,3 +180,16 @@ def test_a_call_that_does_not_fit_is_a_record_error(wrong: Call, cause: str | No
 def test_a_dictionary_of_another_format_is_a_record_error() -> None:
     with pytest.raises(RecordError, match="format 99"):
         CallGraph.from_dict({"format": 99, "calls": []})
+
+
+def test_a_reply_that_the_engine_calls_inexact_is_kept_and_not_trained() -> None:
+    graph = CallGraph()
+    graph.add(call("a", None, (1, 2), (3,)))
+    inexact = call("b", "a", (1, 2, 3, 4), (5,))
+    graph.add(replace(inexact, completion=replace(inexact.completion, exact=False)))
+    graph.add(call("c", "b", (1, 2, 3, 4, 5, 6), (7,)))
+    assert graph.untrained == {"b": "inexact"}
+    (row,) = graph.sequences()
+    assert row.call_ids == ("a", "c")
+    assert [token for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled] == [3, 7]
+    assert CallGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph

@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from deskhand import online
 from deskhand.errors import ConfigError
-from deskhand.models.load import load_processing
+from deskhand.models.load import load_reading
 from deskhand.recorder.files import RecordFolder
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[ChatRenderer, Any]:
-    tokenizer, processor = load_processing("tiny")
+    tokenizer, processor = load_reading("tiny")
     return ChatRenderer(tokenizer), processor
 
 
