@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,6 +108,19 @@ def graph_of(recorded: Recorded, images: ImageCache, image_id: int) -> CallGraph
             except RecordError as error:
                 recorded.left_out[error.cause] += 1
     return graph
+
+
+def _is_plain(request: Mapping[str, Any]) -> bool:
+    neutral: dict[str, tuple[Any, ...]] = {
+        "temperature": (1,),
+        "top_p": (1,),
+        "top_k": (-1, 0),
+        "min_p": (0,),
+        "repetition_penalty": (1,),
+    }
+    neutral |= {"frequency_penalty": (0,), "presence_penalty": (0,), "response_format": ({"type": "text"},), "logit_bias": ({},)}
+    neutral |= {"structured_outputs": (), "tool_choice": ("auto", "none")}
+    return all(request.get(name) is None or request[name] in values for name, values in neutral.items())
 
 
 def _call(name: str, graph: CallGraph, exchange: Exchange, tokens: Tokens, reason: str, images: ImageCache, image_id: int) -> Call:
