@@ -27,7 +27,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from deskhand.errors import InfrastructureError, RecordError
-from deskhand.recorder.graph import Call, CallGraph, call_to_dict
+from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.rewards import Rewards
 
 FORMAT = 1
@@ -190,15 +190,15 @@ class _Journal:
 
     def __init__(self, path: Path, session_id: str, durable: bool) -> None:
         self.lock = threading.Lock()
-        self._calls: dict[str, Call] = {}
+        self._graph = CallGraph()
         self._durable = durable
         self._file = path.open("ab")
         self.append({"format": FORMAT, "session_id": session_id})
 
     def add(self, call: Call) -> None:
         """Append a call. Raises `RecordError("wire")` when its line is longer than any ids, log-probs and text of it can be."""
-        entry = call_to_dict(call, self._calls.get(call.parent) if call.parent is not None else None)
-        self._calls[call.id] = call
+        self._graph.add(call)
+        entry = self._graph.call_to_dict(call.id)
         numbers = len(entry["new_prompt_ids"]) + len(call.completion.token_ids) * (2 + _width(call))
         limit = _LINE_BYTES + _NUMBER_BYTES * numbers + 8 * len(call.text) + 100 * len(entry["new_spans"])
         self.append({"call": entry}, limit)

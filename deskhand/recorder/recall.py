@@ -8,7 +8,8 @@ its thinking.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from deskhand.recorder.graph import Call
 from deskhand.recorder.messages import Message
@@ -22,13 +23,27 @@ def running_digests(messages: tuple[Message, ...]) -> list[bytes]:
     return digests
 
 
-class Recall:
-    """The calls of one session, found by the conversation that they end or by the reply that they gave."""
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a call sampled."""
 
-    def __init__(self) -> None:
-        self._by_conversation: dict[bytes, Call] = {}
-        self._by_reply: dict[tuple[bytes, bytes], Call] = {}
-        self._by_content: dict[bytes, Call] = {}
+    call_id: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+class Recall:
+    """The calls of one session, found by the conversation that they end or by the reply that they gave.
+
+    `find` gives a call by its id (a graph's `get`); without it the calls are kept here.
+    """
+
+    def __init__(self, find: Callable[[str], Call] | None = None) -> None:
+        self._calls: dict[str, Call] | None = {} if find is None else None
+        self._find = find
+        self._by_conversation: dict[bytes, str] = {}
+        self._by_reply: dict[tuple[bytes, bytes], Output] = {}
+        self._by_content: dict[bytes, Output] = {}
 
     def record(self, messages: tuple[Message, ...], call: Call, replies: Iterable[Message]) -> None:
         """Remember that `call` answered `messages`; `replies` are the forms in which its reply may come back.
@@ -36,32 +51,35 @@ class Recall:
         Of calls with the same reply the latest counts.
         """
         before = running_digests(messages)[-1]
+        output = Output(call.id, call.completion.token_ids, call.text)
+        if self._calls is not None:
+            self._calls[call.id] = call
         for reply in replies:
-            self._by_conversation[hashlib.sha256(before + reply.digest).digest()] = call
-            self._by_reply[messages[-1].digest, reply.digest] = call
-            self._by_content[reply.digest] = call
+            self._by_conversation[hashlib.sha256(before + reply.digest).digest()] = call.id
+            self._by_reply[messages[-1].digest, reply.digest] = output
+            self._by_content[reply.digest] = output
 
     def longest(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
         """(n, call): the first n messages are `call`'s conversation and its reply, n as large as possible; (0, None) if none."""
         digests = running_digests(messages)
         for count in range(len(messages), 0, -1):
-            if messages[count - 1].role == "assistant" and (call := self._by_conversation.get(digests[count])):
-                return count, call
+            if messages[count - 1].role == "assistant" and (call_id := self._by_conversation.get(digests[count])):
+                return count, self._find(call_id) if self._find is not None else (self._calls or {})[call_id]
         return 0, None
 
     def knows(self, reply: Message) -> bool:
         """Whether a call gave this reply, wherever."""
         return reply.digest in self._by_content
 
-    def reply(self, before: Message | None, reply: Message) -> Call | None:
-        """The call that gave this reply: to the message `before` if there is one, else the latest with that reply."""
-        call = self._by_reply.get((before.digest, reply.digest)) if before is not None else None
-        return call or self._by_content.get(reply.digest)
+    def reply(self, before: Message | None, reply: Message) -> Output | None:
+        """What was sampled for this reply: to the message `before` if there is one, else the latest with that reply."""
+        found = self._by_reply.get((before.digest, reply.digest)) if before is not None else None
+        return found or self._by_content.get(reply.digest)
 
     def calls_in(self, messages: tuple[Message, ...]) -> set[str]:
         """Ids of the calls whose replies stand in these messages."""
         found = set()
         for before, one in zip((None, *messages), messages, strict=False):
-            if one.role == "assistant" and (call := self.reply(before, one)):
-                found.add(call.id)
+            if one.role == "assistant" and (output := self.reply(before, one)):
+                found.add(output.call_id)
         return found

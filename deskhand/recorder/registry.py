@@ -30,7 +30,7 @@ class Session:
 
     id: str
     graph: CallGraph = field(default_factory=CallGraph)
-    recall: Recall = field(default_factory=Recall)
+    recall: Recall = field(init=False)
     rewards: Rewards = field(default_factory=Rewards)
     stopped: RecordError | None = None
     ended: bool = False
@@ -50,6 +50,9 @@ class Session:
     returned: set[str] = field(default_factory=set)
     """Calls whose reply came back as history."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.recall = Recall(self.graph.get)
 
     def orphans(self) -> set[str]:
         """Calls whose request was repeated later and whose reply never came back."""

@@ -162,16 +162,16 @@ class ChatRenderer:
         asked = last_question(messages)
         for index in range(count, len(messages)):
             one, before = messages[index], messages[index - 1] if index else None
-            call = recall.reply(before, one) if one.role == "assistant" else None
-            if call is not None and (text := _rewritten(call.text, layout, index < asked)) != call.text:
+            said = recall.reply(before, one) if one.role == "assistant" else None
+            if said is not None and (text := _rewritten(said.text, layout, index < asked)) != said.text:
                 self._put_turn(line, "assistant", (text,), layout)
-            elif call is None and one.role == "assistant":
+            elif said is None and one.role == "assistant":
                 text = self._with_calls(one) if one.calls else one.text
                 self._put_turn(line, "assistant", (_rewritten(text, layout, index < asked),), layout)
-            elif call is not None:
+            elif said is not None:
                 line.special(self._start)
                 line.text(layout.reply_head)
-                self._put_reply(line, call.completion.token_ids)
+                self._put_reply(line, said.token_ids)
             elif one.role == "tool" and layout.tool_as_user:
                 after = messages[index + 1] if index + 1 < len(messages) else None
                 first, last = before is None or before.role != "tool", after is None or after.role != "tool"

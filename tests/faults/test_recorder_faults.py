@@ -28,11 +28,10 @@ from deskhand.engines.hf import HfEngine
 from deskhand.errors import ConfigError, DeskhandError, InfrastructureError, RecordError
 from deskhand.models import forward, load
 from deskhand.models.tiny.tokenizer import build_tokenizer
-from deskhand.recorder import files as files_module
 from deskhand.recorder import graph as graph_module
 from deskhand.recorder import renderer as renderer_module
 from deskhand.recorder.files import RecordFolder
-from deskhand.recorder.graph import Call, CallGraph
+from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import Message, Picture, message
 from deskhand.recorder.renderer import ChatRenderer
@@ -114,7 +113,7 @@ def expand_twice(line: Any, sha256: str) -> None:
 
 pictures = [renderer_module._Line.picture]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
-call_to_dict, put_image = files_module.call_to_dict, RecordFolder.put_image
+call_to_dict, put_image = CallGraph.call_to_dict, RecordFolder.put_image
 
 
 def drop_tool_pictures(renderer: ChatRenderer, line: Any, parts: Any) -> None:
@@ -139,9 +138,9 @@ def close_always(renderer: ChatRenderer, line: Any, token_ids: tuple[int, ...]) 
     line.text("\n")
 
 
-def pixels_on_the_wire(call: Call, parent: Call | None) -> dict[str, Any]:
+def pixels_on_the_wire(graph: CallGraph, call_id: str) -> dict[str, Any]:
     pixels = np.zeros((4784, 1176), np.float32).tobytes()
-    return {**call_to_dict(call, parent), "pixels": base64.b64encode(pixels).decode()}
+    return {**call_to_dict(graph, call_id), "pixels": base64.b64encode(pixels).decode()}
 
 
 def store_jpeg(folder: RecordFolder, sha256: str, encoded: bytes) -> None:
@@ -162,8 +161,8 @@ def last_parent(graph: CallGraph, prompt_ids: Any, spans: Any, temperature: floa
 row_of = graph_module._row
 
 
-def all_sampled(chain: Any, untrained: Any) -> Any:
-    row = row_of(chain, untrained)
+def all_sampled(line: Any, trained: Any) -> Any:
+    row = row_of(line, trained)
     return replace(row, sampled=(True,) * len(row.sampled))
 
 
@@ -173,7 +172,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "6: truncation cuts through a picture": (ChatRenderer, "render", cut_the_front, "placeholders"),
     "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenised"),
     "8: a reply that has its stop id is closed once more": (ChatRenderer, "_put_reply", close_always, "turn_ends"),
-    "11: pixels travel with every call": (files_module, "call_to_dict", pixels_on_the_wire, "wire"),
+    "11: pixels travel with every call": (CallGraph, "call_to_dict", pixels_on_the_wire, "wire"),
     "12: screenshots are stored in another encoding": (RecordFolder, "put_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),

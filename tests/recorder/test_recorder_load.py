@@ -11,6 +11,7 @@ from benchmarks import soak
 from benchmarks.bars import Bars
 from deskhand.recorder import images as images_module
 from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
@@ -27,8 +28,7 @@ def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPat
     written = RecordFolder.finish
 
     def forgetful(folder: RecordFolder, session_id: str, graph: Any, rewards: Any) -> Any:
-        graph.calls.pop()
-        return written(folder, session_id, graph, rewards)
+        return written(folder, session_id, CallGraph(graph.calls[:-1]), rewards)
 
     monkeypatch.setattr(RecordFolder, "finish", forgetful)
     monkeypatch.setattr(soak, "WAVES", 1)
