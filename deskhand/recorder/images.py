@@ -188,7 +188,13 @@ class ImageCache(Mapping[str, PreparedImage]):
         return self._prepare_once(name, lambda: self._decode_again(name))
 
     def __contains__(self, sha256: object) -> bool:
-        return sha256 in self._seen
+        """Whether `self[sha256]` gives an image. Raises `RecordError` when what is stored under that name is another."""
+        if sha256 in self._seen or self._fetch is None or not isinstance(sha256, str):
+            return sha256 in self._seen
+        try:
+            return self[sha256].sha256 == sha256
+        except (KeyError, InfrastructureError):
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._seen))

@@ -165,6 +165,8 @@ def test_images_come_back_from_storage_and_changed_storage_is_noticed(image_proc
     first.add(png(1, compress_level=0))
     assert stored == {name: png(1)}
     second = ImageCache(image_processor, fetch=stored.__getitem__)
+    assert name in second, "what an earlier process stored is there"
+    assert "0" * 64 not in second
     assert np.array_equal(second[name].pixel_values, first[name].pixel_values)
     for wrong in (png(2), b"damaged"):
         stored[name] = wrong
