@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from recording import ScriptedEngine, image_part, png
 
-from benchmarks import soak
+from benchmarks import sessions
 from benchmarks.bars import Bars
 from deskhand.recorder import images as images_module
 from deskhand.recorder.files import RecordFolder
@@ -20,7 +20,7 @@ from deskhand.recorder.session import Recorder
 
 def test_a_soak_loses_no_call_and_its_memory_stays() -> None:
     bars = Bars()
-    soak.soak(8, bars)
+    sessions.soak(8, bars)
     assert bars.met
 
 
@@ -31,9 +31,9 @@ def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPat
         return written(folder, session_id, CallGraph(graph.calls[:-1]), rewards)
 
     monkeypatch.setattr(RecordFolder, "finish", forgetful)
-    monkeypatch.setattr(soak, "WAVES", 1)
+    monkeypatch.setattr(sessions, "WAVES", 1)
     bars = Bars()
-    soak.soak(2, bars)
+    sessions.soak(2, bars)
     assert "wave 1" in bars.missed
 
 
