@@ -214,5 +214,5 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tup
 
 @pytest.mark.parametrize("upstream", ["127.0.0.1:8000", "ftp://x", "http://user:secret@host/v1", "http://h/v1?key=x"])
 def test_an_upstream_that_is_no_plain_address_is_a_config_error(upstream: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="write an address"):
+    with pytest.raises(ConfigError, match="write it as"):
         Relay(upstream, RecordFolder(tmp_path))

@@ -35,7 +35,9 @@ def by_template(tokenizer: PreTrainedTokenizerFast, messages: list[Message], ima
     turns = [
         {
             "role": one.role,
-            "content": [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in one.parts],
+            "content": one.text
+            if one.role == "assistant"
+            else [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in one.parts],
         }
         for one in messages
     ]
