@@ -189,7 +189,7 @@ def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
     end = 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and zlib.crc32(pixels[start:end].numpy()) != image.checksum:
+        if image.checksum is not None and zlib.crc32(pixels[start:end].numpy().data) != image.checksum:
             raise RecordError("pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}")
 
 

@@ -315,8 +315,9 @@ class Calls(collections.abc.Sequence[Call]):
         return (self._graph.get(call_id) for call_id in self._ids)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, collections.abc.Sequence) and len(self) == len(other)
-        return same and all(one == another for one, another in zip(self, other, strict=True))
+        if not isinstance(other, collections.abc.Sequence) or len(self) != len(other):
+            return False
+        return all(one == another for one, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -274,7 +274,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         patches = time * height * width
         if len(pixel_values) != patches or patches % self.merge_size**2:
             raise RecordError("grid", f"image {name[:12]}: {len(pixel_values)} patches do not make a {time}x{height}x{width} grid")
-        tokens, checksum = patches // self.merge_size**2, zlib.crc32(pixel_values)
+        tokens, checksum = patches // self.merge_size**2, zlib.crc32(pixel_values.data)
         return PreparedImage(name, pixel_values, (time, height, width), tokens, rgb.width, rgb.height, checksum)
 
 
