@@ -63,7 +63,9 @@ class Report:
 
     def kinds(self) -> dict[Kind, int]:
         """How many tasks have a need of each kind, most frequent first."""
-        counts = Counter(kind for task in self.tasks for kind in {need.kind for need in task.needs})
+        counts: Counter[Kind] = Counter()
+        for task in self.tasks:
+            counts.update({need.kind for need in task.needs})
         return {kind: count for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
 

@@ -48,9 +48,9 @@ class Evaluator(Part):
         if isinstance(self.func, str):
             one = [each if not isinstance(each, list) else None for each in (self.result, self.expected)]
             return [Clause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
-        rows = [[*(each or [])] if isinstance(each, list | None) else [] for each in (self.result, self.expected, self.options)]
-        padded = [[*row, *[None] * len(self.func)][: len(self.func)] for row in rows]
-        return [Clause(name, *parts[:2], parts[2] or {}) for name, *parts in zip(self.func, *padded, strict=True)]
+        rows = [each if isinstance(each, list) else [] for each in (self.result, self.expected, self.options)]
+        results, expected, options = ([*row, *[None] * len(self.func)] for row in rows)
+        return [Clause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)]
 
 
 @dataclass(frozen=True)
