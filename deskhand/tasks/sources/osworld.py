@@ -48,8 +48,7 @@ class Evaluator(Part):
         if isinstance(self.func, str):
             one = [each if not isinstance(each, list) else None for each in (self.result, self.expected)]
             return [Clause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
-        rows = [each if isinstance(each, list) else [] for each in (self.result, self.expected, self.options)]
-        results, expected, options = ([*row, *[None] * len(self.func)] for row in rows)
+        results, expected, options = (_each(value, len(self.func)) for value in (self.result, self.expected, self.options))
         return [Clause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)]
 
 
@@ -164,6 +163,11 @@ def task_files(folder: Path, places: tuple[str, ...]) -> list[Path]:
     if not paths:
         raise TaskFileError([Problem(str(folder), "", "no task file (*.json) is in this folder")])
     return paths
+
+
+def _each(value: object, count: int) -> list[Any]:
+    """A list's values, at least `count` of them; None where it is too short or no list."""
+    return [*(value if isinstance(value, list) else []), *[None] * count]
 
 
 def _problems(document: Document, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]) -> Iterator[Problem]:
