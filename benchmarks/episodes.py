@@ -23,9 +23,8 @@ from typing import Any, cast
 from benchmarks.bars import Bars, print_head
 from benchmarks.recording import EASY
 from benchmarks.watchdog import Watch, watched
-from deskhand.actions.dialects import deskhand_json
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.desktop.base import Desktop, StagedDesktop, Template
+from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.desktop.embedded import processes
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.pool import DesktopPool, Lease
@@ -43,6 +42,7 @@ from deskhand.rollout.loop import TrainingSource
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
 from deskhand.rollout.scheduler import Scheduler, settled_memory
+from deskhand.rollout.scripts import oracle
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
@@ -166,19 +166,13 @@ async def staged(
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
         async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
-            agent = DesktopAgent(AgentConfig(max_tokens=512))
-            runner = Runner(pool, recorder, agent, run.frames, script=oracle_replies, playing=engine.playing)
+            agent = DesktopAgent(settings := AgentConfig(max_tokens=512))
+            runner = Runner(pool, recorder, agent, run.frames, script=oracle(settings), playing=engine.playing)
             try:
                 yield Stage(run, runner, families, desktops)
             finally:
                 await runner.close()
                 recorder.close()
-
-
-async def oracle_replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
-    """What a model would have to say to do as the oracle does."""
-    async for ops in task.oracle(desktop):
-        yield deskhand_json.emit(ops)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bars import ROOT, Bars, print_head
-from deskhand.rollout.evaluate import Rate, Report, report_of
+from deskhand.rollout.evaluate import Report, report_of
+from deskhand.rollout.rates import Rate
 from deskhand.store.run import TRAIN, Run
 
 SHORT = ("minutes=30", "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.desktops=4", "evaluation.episodes=12")

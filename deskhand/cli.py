@@ -9,14 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from deskhand import cli_models
 from deskhand.actions.cli import actions_app
+from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
 from deskhand.tasks.cli import tasks_app
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deskhand.store.run import Run
 
 STARTED = time.monotonic()
-WRONG, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 
 app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
 tiny_app = App(name="tiny", help="The policy in the box.")
@@ -34,11 +34,10 @@ app.command(tasks_app)
 app.command(actions_app)
 app.command(desktop_app)
 app.command(tiny_app)
+app.command(cli_models.evaluate, name="eval")
+for _command in (cli_models.sft, cli_models.export):
+    app.command(_command)
 
-Overrides = Annotated[
-    list[str] | None, Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment.")
-]
-Flag = Parameter(negative="")
 DEMO_CONFIG = "tiny_cpu.yaml"
 
 
@@ -83,13 +82,19 @@ def demo(
             print(f"the run that was in {folder} is now in {moved}")
         run = story.start(config, folder, "deskhand demo")
     else:
-        config, run = _resumed(folder, overrides)
+        config, run = resumed(folder, overrides)
     _work(config, run)
 
 
 @app.command
 def train(
-    config: Path | None = None, /, *, folder: Path, resume: Annotated[bool, Flag] = False, overrides: Overrides = None
+    config: Path | None = None,
+    /,
+    *,
+    folder: Path,
+    resume: Annotated[bool, Flag] = False,
+    stage: Stage = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train as a config file says, and evaluate before and after.
 
@@ -108,53 +113,16 @@ def train(
     if resume:
         if config is not None:
             raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")
-        settings, run = _resumed(folder, overrides)
+        settings, run = resumed(folder, overrides)
+        if "sft" in run.about:
+            run.close()
+            raise ConfigError(f"{folder} holds a warm start; go on with it by: deskhand sft --folder {folder}")
     elif config is None:
         raise ConfigError("no config file was given; for instance: deskhand train configs/tiny_cpu.yaml --folder runs/mine")
     else:
-        settings = load(config, overrides or (), os.environ)
+        settings = load(config, overrides or (), os.environ, stage=stage)
         run = story.start(settings, folder, f"deskhand train {config}")
     _work(settings, run)
-
-
-@app.command(name="eval")
-def evaluate(folder: Path, /, *, config: Path | None = None, step: int | None = None, overrides: Overrides = None) -> None:
-    """Success on held-out tasks of a run's checkpoint, or of an untrained model when the folder is new.
-
-    Parameters
-    ----------
-    folder
-        The folder of a run; a new one needs --config.
-    config
-        YAML file of settings, for a new folder.
-    step
-        Which checkpoint; the last one if it is left out.
-    """
-    import asyncio
-
-    from deskhand import demo as story
-    from deskhand.config import load
-    from deskhand.view.progress import Display, interval_text
-
-    if (folder / "run.sqlite").exists():
-        if config is not None:
-            raise ConfigError(f"{folder} holds a run with settings of its own; leave --config out, or name a new folder")
-        settings, run = _resumed(folder, overrides)
-    elif config is None:
-        raise ConfigError(f"{folder} holds no run; name the folder of one, or give --config for a new one")
-    else:
-        settings = load(config, overrides or (), os.environ)
-        run = story.start(settings, folder, f"deskhand eval --config {config}")
-
-    async def main() -> str:
-        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops, folder) as pool:
-            found = await story.evaluate_step(settings, run, pool, step, display)
-        lines = [f"{name:24} {interval_text(rate)}" for name, rate in [("all families", found.success), *found.by_family.items()]]
-        return "\n".join([*lines, f"{'first click on target':24} {interval_text(found.first_click)}"])
-
-    with _opened(run), Display() as display:
-        text = asyncio.run(main())
-    print(text)
 
 
 @app.command(name="record")
@@ -220,7 +188,7 @@ def report(folder: Path, /, *, out: Path | None = None) -> None:
     from deskhand.view.from_run import open_run
 
     with open_run(folder) as run:
-        print(_report(run, out))
+        print(write_report(run, out))
 
 
 @app.command
@@ -268,73 +236,17 @@ def _ask(question: str) -> str:
                 return word
 
 
-def _resumed(folder: Path, overrides: list[str] | None) -> tuple[Config, Run]:
-    """A run that goes on with the settings that it was started with, changed by `--set`."""
-    from deskhand.config import load
-    from deskhand.store.run import Run
-
-    run = Run.open(folder)
-    try:
-        return load(None, overrides or (), base=(run.about.get("config", {}), f"{folder}/run.sqlite")), run
-    except BaseException:
-        run.close()
-        raise
-
-
 def _work(config: Config, run: Run) -> None:
     import asyncio
 
     from deskhand import demo as story
     from deskhand.view.progress import Display, comparison
 
-    with _opened(run), Display() as display:
+    with opened(run), Display() as display:
         done = asyncio.run(story.work(config, run, display, STARTED))
     if done.before and done.after:
-        from rich.console import Console
-
-        console = Console()
-        console.print(comparison(done.before, done.after), width=None if console.is_terminal else 120)
+        print_table(comparison(done.before, done.after))
     print(f"report: {(run.folder / 'report.html').resolve()}")
-
-
-@contextmanager
-def _opened(run: Run) -> Iterator[None]:
-    """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
-    from deskhand.demo import discard_if_empty
-
-    _log_to(run.folder)
-    with run:
-        try:
-            yield
-        except KeyboardInterrupt:
-            print(f"\ninterrupted; to go on: deskhand train --folder {run.folder} --resume", file=sys.stderr)
-            raise
-        finally:
-            if not discard_if_empty(run):
-                _report(run)
-
-
-def _report(run: Run, out: Path | None = None) -> Path:
-    from deskhand.view.from_run import report_view
-    from deskhand.view.report import write
-
-    return write(report_view(run), out or run.folder / "report.html")
-
-
-def _log_to(folder: Path) -> None:
-    """Log lines go to a file of the run, one JSON object a line, so that the terminal is for progress."""
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)),
-    )
 
 
 def _fail(message: str) -> NoReturn:

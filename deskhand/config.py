@@ -1,8 +1,8 @@
 """A run's settings. Invariant: file < environment < command line, and what is not understood stops the run before it starts.
 
 A file is YAML: `trainer: {learning_rate: 1e-4}`. The environment says the same as `DESKHAND_TRAINER__LEARNING_RATE=1e-4`, and the
-command line as `--set trainer.learning_rate=1e-4`. Every error is one line that names where the setting stands, its key and
-the mend.
+command line as `--set trainer.learning_rate=1e-4`. Under `stages` a file may hold settings by name of which `--stage` takes one,
+over the others of the file. Every error is one line that names where the setting stands, its key and the mend.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from deskhand.actions import dialects
 from deskhand.errors import ConfigError
 from deskhand.rollout.config import LoopConfig
-from deskhand.training.config import PolicyConfig, TrainerConfig
+from deskhand.training.config import PolicyConfig, SupervisedConfig, TrainerConfig
 
 ENVIRONMENT_PREFIX = "DESKHAND_"
+STAGES, FULL = "stages", "full"
 
 
 class _Section(BaseModel):
@@ -71,6 +72,9 @@ class AgentSection(_Section):
     """Replies in a row that cannot be parsed or performed before an episode ends."""
     tell_errors: bool = True
     """Whether the model is told why a reply was not performed."""
+    screen: Literal["pixels", "words"] = "pixels"
+    """Pictures of the screen, or its accessibility tree (where there is none: its windows) in words, for a run without the vision
+    path."""
     blind: bool = False
     """Show the model noise in place of every screenshot: a control of what can be learnt without seeing."""
 
@@ -92,6 +96,14 @@ class EngineSection(_Section):
     history: Literal["refuse", "keep", "fork"] = "refuse"
     """What is done about a chat template that rewrites earlier replies, as those of thinking models do: refuse it, let replies
     stand as they were sampled, or follow it (calls fork)."""
+    prefill_tokens: int = Field(default=8192, ge=1)
+    """Padded prompt tokens in one forward pass; a longer prompt is a pass of its own."""
+    parked_tokens: int = Field(default=32768, ge=0)
+    """Tokens of finished requests whose keys and values are kept for requests that go on from them."""
+    image_tokens: int = Field(default=65536, ge=1)
+    """Tokens of screenshots whose features are kept."""
+    share_weights: bool = False
+    """Whether the engine samples from the trainer's own weights instead of a second copy; it pauses while they are changed."""
 
 
 class EvaluationSection(_Section):
@@ -132,6 +144,7 @@ class Config(_Section):
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    sft: SupervisedConfig = Field(default_factory=SupervisedConfig)
     evaluation: EvaluationSection = EvaluationSection()
     tracking: TrackingSection = TrackingSection()
 
@@ -145,13 +158,20 @@ def load(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     base: tuple[Mapping[str, Any], str] | None = None,
+    stage: str | None = None,
 ) -> Config:
-    """Read the settings. `overrides` are `key.key=value`; `base` are settings that all others beat, and where they stand.
+    """Read the settings. `overrides` are `key.key=value`; `base` are settings that all others beat, and where they stand; `stage`
+    names one of the file's stages, FULL is the file without any.
 
     Raises `ConfigError`, one line for the first thing that is wrong.
     """
     stored = [((key,), value, base[1]) for key, value in base[0].items()] if base else []
-    said = [*stored, *(_from_file(path) if path else ()), *_from_environment(environment or {}), *_from_command_line(overrides)]
+    said = [
+        *stored,
+        *(_from_file(path, stage) if path else ()),
+        *_from_environment(environment or {}),
+        *_from_command_line(overrides),
+    ]
     settings = [setting for keys, value, origin in said for setting in _flattened(keys, value, origin)]
     values: dict[str, Any] = {}
     for keys, value, origin in settings:
@@ -205,7 +225,28 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _from_file(path: Path) -> Iterator[Setting]:
+def _from_file(path: Path, stage: str | None) -> Iterator[Setting]:
+    """The file's settings, then those of the stage. Those of the other stages are checked too."""
+    content = _content_of(path)
+    stages = content.pop(STAGES, None) or {}
+    if not isinstance(stages, dict) or any(not isinstance(settings, dict) for settings in stages.values()):
+        raise ConfigError(
+            f"{path}: '{STAGES}' is a mapping of names to settings; write for instance stages: {{smoke: {{minutes: 1}}}}"
+        )
+    if stage not in (None, FULL, *stages):
+        raise ConfigError(f"{path}: it has no stage '{stage}'; it has: {', '.join([*map(str, stages), FULL])}")
+    for key, value in content.items():
+        yield (str(key),), value, str(path)
+    for name, settings in stages.items():
+        origin = f"{path} stage {name}"
+        for key, value in settings.items():
+            for keys, _, _ in _flattened((str(key),), value, origin):
+                _check_key(keys, origin)
+            if name == stage:
+                yield (str(key),), value, origin
+
+
+def _content_of(path: Path) -> dict[Any, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
     except OSError as error:
@@ -217,12 +258,9 @@ def _from_file(path: Path) -> Iterator[Setting]:
         raise ConfigError(f"{path}{line}: not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise ConfigError(f"{path}: a config file is a mapping of keys to values, not a {type(content).__name__}")
-    for key, value in content.items():
-        yield (str(key),), value, str(path)
+    return content or {}
 
 
 def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setting]:

@@ -10,21 +10,21 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from deskhand.config import Config
 from deskhand.desktop.pool import DesktopPool
+from deskhand.evaluation import chosen, evaluate_policy
 from deskhand.models.load import check
 from deskhand.rollout.evaluate import Report
 from deskhand.rollout.progress import Progress
-from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import Run
 from deskhand.training.checkpoint import Checkpoints
-from deskhand.workshop import LEASES, desktops, evaluate_version, families_of, source_of, train
+from deskhand.workshop import LEASES, desktops, families_of, train
 
 WATCH_S = 2.0
 BOOK = tuple(f"{LEASES}{end}" for end in ("", "-wal", "-shm", ".lock"))
@@ -53,10 +53,11 @@ class Finished:
     after: Report | None
 
 
-def start(config: Config, folder: Path, command: str) -> Run:
-    """A new run. Raises `ConfigError` when the folder holds one, or the model is not there."""
+def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
+    """A new run; `more` is kept with what it is about. Raises `ConfigError` when the folder holds one or the model is not there."""
     families = families_of(config)
-    check(config.model)
+    if needs_model:
+        check(config.model)
     about = {
         "title": f"{'The policy in the box' if config.model == 'tiny' else Path(config.model).name} on {', '.join(families)}",
         "config": config.model_dump(mode="json"),
@@ -68,6 +69,7 @@ def start(config: Config, folder: Path, command: str) -> Run:
             "seed": config.seed,
             "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         },
+        **(more or {}),
     }
     return Run.create(folder, about)
 
@@ -172,14 +174,4 @@ async def _watch(run: Run, display: Display) -> None:
 
 async def evaluate_step(config: Config, run: Run, pool: DesktopPool, step: int | None, display: Display) -> Report:
     """Held-out success of a step (None: the last), shown as it goes."""
-    _, version = source_of(config, run, step)
-    name, total = f"version {version}", config.evaluation.episodes
-    done = successes = 0
-    display.working(f"{name}: held-out episodes")
-
-    def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes
-        done, successes = done + 1, successes + result.success
-        display.evaluated(name, done, max(total, done), successes)
-
-    return await evaluate_version(config, run, pool, step, ended)
+    return await evaluate_policy(config, run, pool, chosen(config, run, None, step), 1, display)

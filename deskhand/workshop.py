@@ -1,7 +1,7 @@
 """A run's parts, joined from its settings. Invariant: what is opened here is closed here, whatever happens in between.
 
-One process holds everything: desktops, the engine with its own copy of the weights, the recorder that agents talk to, and the
-trainer with another copy. Importing this imports torch.
+One process holds everything: desktops, the engine, the recorder that agents talk to, and the trainer, with a copy of the
+weights or (`engine.share_weights`) the very ones that the engine samples from. Importing this imports torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,24 @@ from deskhand.desktop.embedded.walls import Limits
 from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf.engine import HfEngine
+from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
-from deskhand.models.load import checkpoint_folder, load
+from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_reading
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.config import LoopConfig
-from deskhand.rollout.evaluate import Report, evaluate
+from deskhand.rollout.evaluate import evaluate
 from deskhand.rollout.loop import TrainingLoop
 from deskhand.rollout.progress import Progress
-from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.runner import Runner, Script
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.policy import Policy
+from deskhand.training.publish import join
 from deskhand.training.trainer import Trainer
 
 LEASES = "leases.sqlite"
@@ -59,6 +60,7 @@ class Player:
     recorder: Recorder
     images: ImageCache
     renderer: ChatRenderer
+    model: LoadedModel
 
 
 def families_of(config: Config) -> list[str]:
@@ -128,20 +130,39 @@ async def player(
     model = load(source, dtype=config.dtype, device=config.device)
     renderer = ChatRenderer(model.tokenizer, source=source, history=config.engine.history)
     images = ImageCache(model.image_processor, fetch=run.frames.png)
-    engine = HfEngine(model, max_batch=config.engine.max_batch, max_tokens=config.engine.max_tokens, version=version)
+    sizes = config.engine.model_dump(exclude={"share_weights", "history"})
+    engine = HfEngine(model, version=version, **sizes)
     recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
-    runner = Runner(pool, recorder, agent_of(config, temperature, model.image_processor), run.frames)
+    runner = Runner(pool, recorder, DesktopAgent(agent_of(config, temperature, model.image_processor)), run.frames)
     try:
-        yield Player(runner, engine, recorder, images, renderer)
+        yield Player(runner, engine, recorder, images, renderer, model)
     finally:
         await runner.close()
         recorder.close()
         await engine.close()
 
 
-def agent_of(config: Config, temperature: float, image_processor: Any) -> DesktopAgent:
-    """The agent of the settings, for a model that prepares its images so."""
-    agent = AgentConfig(
+@asynccontextmanager
+async def scripted_player(
+    config: Config, run: Run, pool: DesktopPool, script: Callable[[AgentConfig], Script], reply_tokens: int
+) -> AsyncIterator[Runner]:
+    """A script behind the recorder of the config's model, whose weights are not loaded: renderer and images are the model's."""
+    tokenizer, image_processor = load_reading(config.model)
+    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.history)
+    engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
+    recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=run.frames.png))
+    agent = replace(agent_of(config, 1.0, image_processor), max_tokens=reply_tokens)
+    runner = Runner(pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing)
+    try:
+        yield runner
+    finally:
+        await runner.close()
+        recorder.close()
+
+
+def agent_of(config: Config, temperature: float, image_processor: Any) -> AgentConfig:
+    """How the agent asks. `image_processor`: that of the model, which is shown what it makes of a screenshot."""
+    return AgentConfig(
         style=config.agent.style,
         dialect=dialects.get(config.agent.dialect),
         seen=size_seen(image_processor),
@@ -153,9 +174,9 @@ def agent_of(config: Config, temperature: float, image_processor: Any) -> Deskto
         max_tokens=config.agent.max_tokens,
         temperature=temperature,
         top_p=config.agent.top_p,
+        screen=config.agent.screen,
         blind=config.agent.blind,
     )
-    return DesktopAgent(agent)
 
 
 async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
@@ -163,9 +184,12 @@ async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[
     if config.tracking.wandb:
         run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
     async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:
-        model = load(config.model, dtype=config.dtype, device=config.device).model
-        trainer = Trainer(Policy(model, config.policy, parts.renderer.banned_ids), config.trainer)
-        examiner = Runner(pool, parts.recorder, agent_of(config, config.evaluation.temperature, parts.images.processor), run.frames)
+        shared = config.engine.share_weights
+        model = parts.model if shared else load(config.model, dtype=config.dtype, device=config.device)
+        trainer = Trainer(Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer)
+        join(trainer, parts.engine)
+        examining = agent_of(config, config.evaluation.temperature, parts.images.processor)
+        examiner = Runner(pool, parts.recorder, DesktopAgent(examining), run.frames)
 
         async def held_out(version: int) -> float:
             concurrency = config.evaluation.desktops or config.loop.desktops
@@ -199,7 +223,7 @@ def _loop_config(config: Config) -> LoopConfig:
 
 
 def evaluation_name(version: int) -> str:
-    """Under which the store keeps the evaluation of a version."""
+    """Under which the store keeps the evaluation of a version of the run itself."""
     return f"version-{version}"
 
 
@@ -216,14 +240,3 @@ def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, i
         kept = ", ".join(str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*")))
         raise ConfigError(f"{run.folder} has {which}; steps that are kept: {kept or 'none'}")
     return str(found.path), found.version
-
-
-async def evaluate_version(
-    config: Config, run: Run, pool: DesktopPool, step: int | None, ended: Callable[[EpisodeResult], None]
-) -> Report:
-    """Held-out success of the checkpoint of `step` (None: the last); goes on where an evaluation of it was left."""
-    source, version = source_of(config, run, step)
-    concurrency = config.evaluation.desktops or config.loop.desktops
-    async with player(config, run, pool, source, version, config.evaluation.temperature) as parts:
-        with settled_memory():
-            return await evaluate(run, evaluation_name(version), held_out_tasks(config), parts.runner, concurrency, ended=ended)

@@ -154,3 +154,29 @@ def test_an_override_without_a_value_shows_how_it_is_written() -> None:
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValueError, match="frozen"):
         config.load().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+STAGED = (
+    "loop: {steps: 100, desktops: 8}\nseed: 4\nstages:\n  smoke: {loop: {steps: 2}, minutes: 1}\n  slow: {loop: {desktops: 1}}\n"
+)
+
+
+def test_a_stage_beats_the_rest_of_its_file_and_nothing_else(tmp_path: Path) -> None:
+    path = written(tmp_path, STAGED)
+    made = config.load(path, ["minutes=3"], {"DESKHAND_LOOP__DESKTOPS": "5"}, stage="smoke")
+    assert (made.loop.steps, made.loop.desktops, made.minutes, made.seed) == (2, 5, 3.0, 4)
+    assert config.load(path) == config.load(path, stage="full")
+    assert config.load(path).loop.steps == 100
+
+
+def test_stages_that_are_not_chosen_are_checked_too(tmp_path: Path) -> None:
+    path = written(tmp_path, STAGED.replace("desktops: 1}", "desktop: 1}"))
+    assert message_of(path) == f"{path} stage slow: unknown key 'loop.desktop'; did you mean 'loop.desktops'?"
+
+
+def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    path = written(tmp_path, STAGED)
+    with pytest.raises(ConfigError, match="no stage 'small'; it has: smoke, slow, full"):
+        config.load(path, stage="small")
+    with pytest.raises(ConfigError, match="mapping of names to settings"):
+        config.load(written(tmp_path, "stages: [smoke]\n"))

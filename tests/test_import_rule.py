@@ -26,10 +26,10 @@ MAY_USE: dict[str, tuple[str, ...]] = {
 }
 """What a room may import besides `LEAVES`. The longest name that fits a module counts.
 A room that is not named here may use all but `cli` and `view`."""
-FRONT = ("cli", "view")
+FRONT = ("cli", "cli_models", "cli_parts", "view")
 HEAVY = ("torch", "transformers", "peft", "accelerate")
 MAY_BE_HEAVY = ("engines.hf", "models", "training")
-JOINS_TRAINING = ("rollout.loop", "workshop", "demo")
+JOINS_TRAINING = ("rollout.loop", "workshop", "demo", "evaluation", "warmup", "planning")
 """Modules that join the trainer with the rest; they may pull torch in when they are imported, and nothing else may."""
 
 

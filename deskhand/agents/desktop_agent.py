@@ -23,6 +23,7 @@ from deskhand.actions.dialects.base import Dialect, View
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
 from deskhand.agents.context import Dropped, GrowDrop, Window, fewer, summary
 from deskhand.agents.prompts import Style, Turn, build_messages, image_url
+from deskhand.agents.words import words_of
 from deskhand.agents.zoom import zoomed
 from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError
@@ -105,6 +106,8 @@ class AgentConfig:
     reply_timeout_s: float = 600.0
     """A model that has not answered by then is an outage."""
     model: str = "deskhand"
+    screen: Literal["pixels", "words"] = "pixels"
+    """What the model is shown of the screen: its picture, or what the desktop says of it (`agents.words`), without any picture."""
     blind: bool = False
     """Show noise in place of every screenshot: a control of what can be learnt without seeing. The desktop is untouched."""
 
@@ -135,7 +138,7 @@ class DesktopAgent:
         config, name = self.config, uuid.uuid4().hex
         frame = frame or await desktop.observe()
         sha256, (url,) = await self._show(frame, f"{instruction}-0", keep_frame)
-        turns, steps, mistakes, waited_s = [Turn(url)], [], 0, 0.0
+        turns, steps, mistakes, waited_s = [Turn(url, words=await self._words(desktop))], [], 0, 0.0
         stopped: Stopped = "max_steps"
         answer: str | None = None
         first = 0
@@ -164,7 +167,6 @@ class DesktopAgent:
             if error is None and after_step is not None:
                 await after_step(step, frame)
             turns[-1] = replace(turns[-1], reply=text)
-            turns.append(Turn(url, error=error if config.tell_errors else None, zoom_urls=tuple(zoom_urls)))
             if error is None and ops and isinstance(ops[-1], TERMINAL_OPS):
                 last = ops[-1]
                 stopped = "done" if isinstance(last, Done) else "answer" if isinstance(last, Answer) else "fail"
@@ -174,7 +176,12 @@ class DesktopAgent:
             if mistakes >= config.max_errors:
                 stopped = "truncated" if truncated else "too_many_errors"
                 break
+            told, words = error if config.tell_errors else None, await self._words(desktop)
+            turns.append(Turn(url, error=told, zoom_urls=tuple(zoom_urls), words=words))
         return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
+
+    async def _words(self, desktop: Desktop) -> str | None:
+        return await words_of(desktop) if self.config.screen == "words" else None
 
     async def _show(
         self, frame: Frame, seed: str, keep_frame: KeepFrame | None, zooms: Sequence[Zoom] = ()

@@ -28,6 +28,8 @@ class Turn:
     """Why the reply before this turn was not performed."""
     zoom_urls: tuple[str, ...] = ()
     """The rectangles that the reply before this turn asked to look at, as data URIs."""
+    words: str | None = None
+    """The screen in words, shown in place of every image of the turn."""
 
 
 def image_url(png: bytes) -> str:
@@ -49,11 +51,14 @@ def build_messages(
         text = instruction if style == "compact" or index == 0 else "The screen now."
         if index == 0 and earlier:
             text = "\n".join([text, "Replies so far:", *earlier])
-        if turn.zoom_urls:
+        if turn.zoom_urls and turn.words is None:
             text += "\nBehind the screen: what you zoomed in on."
         if turn.error is not None:
             text += f"\nerror: {turn.error}"
-        images = [{"type": "image_url", "image_url": {"url": url}} for url in (turn.image_url, *turn.zoom_urls)]
+        if turn.words is not None:
+            text += f"\nThe screen in words:\n{turn.words}"
+        urls = (turn.image_url, *turn.zoom_urls) if turn.words is None else ()
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         messages.append({"role": "user", "content": [*images, {"type": "text", "text": text}]})
         if turn.reply is not None:
             messages.append({"role": "assistant", "content": turn.reply})

@@ -1,7 +1,8 @@
 """Checkpoints in. Invariant: a checkpoint that loads is complete and agrees with itself; anything else is one `ConfigError`.
 
 `load` takes an ordinary Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json, preprocessor_config.json,
-model.safetensors or its shards), a hub id, or "tiny" for the policy in the box. Qwen3-VL and Qwen2.5-VL go the same way, and
+model.safetensors or its shards), a folder with adapters of peft (they are merged into the base model that it names), a hub id, or
+"tiny" for the policy in the box. Qwen3-VL and Qwen2.5-VL go the same way, and
 no image library but Pillow is needed. Torch and transformers are imported when `load` is called, not before.
 """
 
@@ -22,6 +23,7 @@ Family = Literal["qwen3_vl", "qwen2_5_vl"]
 
 TINY_FOLDER = Path(__file__).parent / "tiny" / "weights"
 DTYPES = ("float32", "bfloat16", "float16")
+ADAPTER_CONFIG = "adapter_config.json"
 _HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
 
 
@@ -56,6 +58,10 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
+    folder = checkpoint_folder(source)
+    base = _base_of(folder)
+    if base is not None:
+        return _merged(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check(source)
     preprocessing = _read_json(folder / "preprocessor_config.json")
     _check_device(device)
@@ -88,9 +94,37 @@ def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
     return tokenizer, image_processor
 
 
+def _base_of(folder: Path) -> str | None:
+    """The base model of a folder of adapters; None when the folder is a whole checkpoint."""
+    if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    base = _read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ConfigError(
+            f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is missing; say there which model the adapters are for"
+        )
+    return base
+
+
+def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
+    """The base model with the adapters of `folder` merged in."""
+    try:
+        from peft import PeftModel
+
+        model: Any = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload()
+    except Exception as error:
+        raise ConfigError(f"{folder}: the adapters do not fit {base.source} ({_line(error)}); name their own base model") from error
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
+
+
 def check(source: str) -> tuple[Path, Family]:
     """The folder and the family of a source whose files are all there; quick, no tensor is read. Raises `ConfigError` as `load`."""
     folder = checkpoint_folder(source)
+    base = _base_of(folder)
+    if base is not None:
+        return check(base)
     family = _family(folder, _read_json(folder / "config.json"))
     _weight_files(folder)
     _read_json(folder / "preprocessor_config.json")

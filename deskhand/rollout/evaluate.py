@@ -1,4 +1,4 @@
-"""Evaluation on held-out seeds. Invariant: each (family, seed) is judged once; an unscored episode is tried again and otherwise
+"""Evaluation on held-out seeds. Invariant: each (task, repeat) is judged once; an unscored episode is tried again and otherwise
 left out of the denominator and reported, never counted as a failure.
 
 Results are episodes of the run under the evaluation's name, so an evaluation that was killed goes on where it was.
@@ -17,13 +17,13 @@ from typing import Protocol
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import new_row, row_of
+from deskhand.rollout.rates import Rate, effective_total, pass_at
 from deskhand.rollout.record import EpisodeResult, to_record
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 
-Z_95 = 1.959963984540054
 ATTEMPTS = 3
 
 
@@ -31,37 +31,6 @@ class RunsEpisodes(Protocol):
     """What plays a ticket (`rollout.runner.Runner`)."""
 
     async def run(self, ticket: Ticket) -> EpisodeResult: ...
-
-
-@dataclass(frozen=True)
-class Rate:
-    """`hits` of `total` with the Wilson 95 % interval (Wilson, JASA 22, 1927)."""
-
-    hits: int
-    total: int
-
-    @property
-    def value(self) -> float:
-        return self.hits / self.total if self.total else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """(0, 1) when nothing was counted."""
-        return wilson(self.hits, self.total)
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.value:6.1%} [{low:.1%}, {high:.1%}] of {self.total}"
-
-
-def wilson(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson score interval of a proportion."""
-    if total == 0:
-        return 0.0, 1.0
-    share, square = hits / total, z * z
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    half = z * math.sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True)
@@ -76,38 +45,67 @@ class Report:
     reward: float
     """Mean over scored episodes."""
     unscored: dict[str, int] = field(default_factory=dict)
-    """Tasks that have no score after all attempts, by cause of the last."""
+    """Repeats that have no score after all attempts, by cause of the last."""
+    pass_at: dict[int, float] = field(default_factory=dict)
+    """Chance that one of k tries of a task succeeds, for k = 1, 2, 4, ... up to the repeats; empty without repeats."""
+    family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 def report_of(run: Run, name: str) -> Report:
     """Read an evaluation's results, complete or not."""
     scored = run.episodes(name, "scored")
-    clicks = [row.first_click for row in scored if row.first_click is not None]
+    clicked = [row for row in scored if row.first_click is not None]
     families = sorted({row.family for row in scored})
-    done = {row.task_id for row in scored}
-    lost = {row.task_id: row.cause or "" for row in run.episodes(name, "unscored") if row.task_id not in done}
+    done = {(row.task_id, row.member) for row in scored}
+    lost = {(row.task_id, row.member): row.cause or "" for row in run.episodes(name, "unscored")}
+    of_family = {family: [row for row in scored if row.family == family] for family in families}
     return Report(
         name,
-        _rate(scored),
-        {family: _rate([row for row in scored if row.family == family]) for family in families},
-        Rate(sum(clicks), len(clicks)),
+        _rate(scored, _succeeded),
+        {family: _rate(rows, _succeeded) for family, rows in of_family.items()},
+        _rate(clicked, lambda row: bool(row.first_click)),
         sum(row.reward or 0.0 for row in scored) / len(scored) if scored else math.nan,
-        dict(Counter(lost.values())),
+        dict(Counter(cause for key, cause in lost.items() if key not in done)),
+        _pass_at(scored),
+        {family: _pass_at(rows) for family, rows in of_family.items()},
     )
 
 
-def _rate(rows: Sequence[EpisodeRow]) -> Rate:
-    return Rate(sum((row.value or 0.0) >= 1.0 for row in rows), len(rows))
+def _succeeded(row: EpisodeRow) -> bool:
+    return (row.value or 0.0) >= 1.0
+
+
+def _rate(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Rate:
+    counts = list(_by_task(rows, hit).values())
+    effective = effective_total(counts) if len(counts) < len(rows) else None
+    return Rate(sum(hits for hits, _ in counts), len(rows), effective)
+
+
+def _pass_at(rows: Sequence[EpisodeRow]) -> dict[int, float]:
+    counts = list(_by_task(rows, _succeeded).values())
+    repeats = max((tries for _, tries in counts), default=0)
+    return {2**n: pass_at(2**n, counts) for n in range(repeats.bit_length())} if repeats > 1 else {}
+
+
+def _by_task(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> dict[str, tuple[int, int]]:
+    """(hits, tries) of each task."""
+    counts: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        hits, tries = counts.get(row.task_id, (0, 0))
+        counts[row.task_id] = hits + hit(row), tries + 1
+    return counts
 
 
 class _EvaluationSource:
-    """Each task once, unscored ones again at the end."""
+    """Each task as often as it is repeated, unscored ones again at the end."""
 
-    def __init__(self, run: Run, name: str, tasks: Sequence[Task], ended: Callable[[EpisodeResult], None] | None) -> None:
+    def __init__(
+        self, run: Run, name: str, tasks: Sequence[Task], repeats: int, ended: Callable[[EpisodeResult], None] | None
+    ) -> None:
         self._run, self._name, self._ended = run, name, ended
-        done = {row.task_id for row in run.episodes(name, "scored")}
-        self._left = [task for task in reversed(tasks) if task.id not in done]
-        self._attempts: Counter[str] = Counter()
+        done = {(row.task_id, row.member) for row in run.episodes(name, "scored")}
+        self._left = [(task, member) for member in range(repeats) for task in tasks if (task.id, member) not in done][::-1]
+        self._attempts: Counter[tuple[str, int]] = Counter()
         self._tasks = {task.id: task for task in tasks}
         self._in_flight = 0
         self._writing = asyncio.Lock()
@@ -119,9 +117,10 @@ class _EvaluationSource:
     async def next(self) -> Ticket | None:
         if not self._left:
             return None
-        ticket = Ticket(uuid.uuid4().hex, self._left.pop())
+        task, member = self._left.pop()
+        ticket = Ticket(uuid.uuid4().hex, task, None, member)
         self._in_flight += 1
-        self._attempts[ticket.task.id] += 1
+        self._attempts[task.id, member] += 1
         await self._write(lambda: self._run.start_episode(new_row(ticket, self._name)))
         return ticket
 
@@ -135,8 +134,8 @@ class _EvaluationSource:
 
         await self._write(write)
         self._in_flight -= 1
-        if not scored and self._attempts[result.task_id] < ATTEMPTS:
-            self._left.insert(0, self._tasks[result.task_id])
+        if not scored and self._attempts[result.task_id, result.member] < ATTEMPTS:
+            self._left.insert(0, (self._tasks[result.task_id], result.member))
         if self._ended is not None:
             self._ended(result)
 
@@ -152,9 +151,12 @@ async def evaluate(
     runner: RunsEpisodes,
     concurrency: int,
     *,
+    repeats: int = 1,
     ended: Callable[[EpisodeResult], None] | None = None,
 ) -> Report:
-    """Run every task that has no score under `name` yet, `concurrency` at a time; `ended` is told of each result.
+    """Run every task `repeats` times, less what has a score under `name` already, `concurrency` episodes at a time.
+
+    `ended` is told of each result.
 
     Raises `ConfigError` for a reserved name or a task twice, `InfrastructureError` when nothing but outages happens.
     """
@@ -163,7 +165,7 @@ async def evaluate(
     if len({task.id for task in tasks}) != len(tasks):
         raise ConfigError(f"evaluation {name!r} holds a task twice")
     await asyncio.to_thread(run.abandon_in_flight, None, name)
-    source = _EvaluationSource(run, name, tasks, ended)
+    source = _EvaluationSource(run, name, tasks, repeats, ended)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
     return await asyncio.to_thread(report_of, run, name)

@@ -1,5 +1,6 @@
-"""Runs tickets on leased desktops against a recorder in this process. Invariant: a lease is given back and a session is ended
-whatever happens, and the agent reaches the model only by HTTP requests of the public `openai` client.
+"""Runs tickets on leased desktops against a recorder in this process, or against an endpoint elsewhere. Invariant: a lease is
+given back and a session is ended whatever happens, and the agent reaches the model only by HTTP requests of the public `openai`
+client.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import openai
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.desktop.base import Desktop, Frame, Template
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.episode import run_episode, unscored_result
@@ -37,7 +39,39 @@ Script = Callable[[Task, Desktop], AsyncIterator[str]]
 Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 
 
-class Runner:
+class _Leasing:
+    """The part of a runner that has to do with desktops."""
+
+    def __init__(self, pool: Pool, agent: DesktopAgent, frames: Frames | None) -> None:
+        self.pool, self.agent, self.frames = pool, agent, frames
+
+    async def run(self, ticket: Ticket) -> EpisodeResult:
+        """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
+        task = ticket.task
+        try:
+            lease = await self.pool.lease(Template(task.template, task.width, task.height))
+        except InfrastructureError as error:
+            return unscored_result(ticket, "infrastructure", str(error))
+        try:
+            return await self._play(ticket, lease.desktop)
+        finally:
+            await asyncio.shield(self.pool.release(lease))
+
+    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
+        raise NotImplementedError
+
+    async def _episode(
+        self, ticket: Ticket, desktop: Desktop, client: openai.AsyncOpenAI, end_session: Callable[[], CallGraph] = CallGraph
+    ) -> EpisodeResult:
+        keep = self._keep if self.frames is not None else None
+        return await run_episode(ticket, desktop, self.agent, client, end_session=end_session, keep_frame=keep)
+
+    async def _keep(self, frame: Frame) -> None:
+        if self.frames is not None:
+            await asyncio.to_thread(lambda frames: frames.put(frame.sha256, frame.rgb()), self.frames)
+
+
+class Runner(_Leasing):
     """`await runner.run(ticket)`: lease, record, run, judge, release. `close` ends the in-process client.
 
     With `script` and `playing` (`ScriptedEngine.playing`) the policy is a script instead of a model.
@@ -53,37 +87,18 @@ class Runner:
         script: Script | None = None,
         playing: Playing | None = None,
     ) -> None:
-        self.pool = pool
+        super().__init__(pool, agent, frames)
         self.recorder = recorder
-        self.agent = agent
-        self.frames = frames
         self._script, self._playing = script, playing
         self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
         self.client = openai.AsyncOpenAI(
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
-    async def run(self, ticket: Ticket) -> EpisodeResult:
-        """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
-        task = ticket.task
-        try:
-            lease = await self.pool.lease(Template(task.template, task.width, task.height))
-        except InfrastructureError as error:
-            return unscored_result(ticket, "infrastructure", str(error))
-        try:
-            key = self.recorder.start(ticket.episode_id)
-            client = self.client.with_options(api_key=key)
-            with self._policy(task, lease.desktop):
-                return await run_episode(
-                    ticket,
-                    lease.desktop,
-                    self.agent,
-                    client,
-                    end_session=lambda: self.recorder.end(ticket.episode_id),
-                    keep_frame=self._keep if self.frames is not None else None,
-                )
-        finally:
-            await asyncio.shield(self.pool.release(lease))
+    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
+        client = self.client.with_options(api_key=self.recorder.start(ticket.episode_id))
+        with self._policy(ticket.task, desktop):
+            return await self._episode(ticket, desktop, client, lambda: self.recorder.end(ticket.episode_id))
 
     def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
         if self._script is None:
@@ -92,10 +107,24 @@ class Runner:
             raise ConfigError("a scripted policy needs the scripted engine's `playing`")
         return self._playing(self._script(task, desktop))
 
-    async def _keep(self, frame: Frame) -> None:
-        if self.frames is not None:
-            await asyncio.to_thread(lambda frames: frames.put(frame.sha256, frame.rgb()), self.frames)
-
     async def close(self) -> None:
         """Idempotent."""
         await self._http.aclose()
+
+
+class EndpointRunner(_Leasing):
+    """As `Runner`, but the agent asks `client` itself: a model of which nothing but its replies is known.
+
+    Episodes have a transcript and no call graph, so they can be judged and looked at, not trained on.
+    """
+
+    def __init__(self, pool: Pool, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None) -> None:
+        super().__init__(pool, agent, frames)
+        self.client = client
+
+    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
+        return await self._episode(ticket, desktop, self.client)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self.client.close()

@@ -109,17 +109,20 @@ class TrainerConfig(_Settings):
 
 
 class SupervisedConfig(_Settings):
-    """One `sft.train`."""
+    """A warm start by `deskhand sft`. The optimizer is that of `trainer`, with a learning rate of its own."""
 
-    steps: int = Field(default=1000, ge=1)
-    """Length of the cosine schedule; training ends there or when the batches end."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    final_learning_rate: float = Field(default=0.0, ge=0)
-    warmup_steps: int = Field(default=50, ge=0)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    max_gradient_norm: float = Field(default=1.0, gt=0)
-    evaluate_every: int = Field(default=0, ge=0)
-    """Steps between two calls of the evaluation callback; 0 is never."""
-    threads: int | None = Field(default=None, ge=1)
+    steps: int = Field(default=200, ge=1)
+    """Updates."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=20, ge=0)
+    """Updates over which the learning rate rises."""
+    decay: float = Field(default=0.4, ge=0, le=1)
+    """Share of the training, at its end, over which it falls to 0."""
+    batch_episodes: int = Field(default=8, ge=1)
+    """Whole episodes in one update."""
+    demonstrations: int = Field(default=200, ge=2)
+    """Episodes that the oracle plays, where no recorded ones are given."""
+    held_out: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the episodes that is not learned from; the loss on them is shown."""
+    report_every: int = Field(default=10, ge=1)
+    checkpoint_every: int = Field(default=50, ge=1)

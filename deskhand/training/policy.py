@@ -42,11 +42,12 @@ class Scores:
 class Policy:
     """A checkpoint's model with the means to score recorded rows and to take gradients of functions of their log-probs.
 
-    `banned_ids` must be those of the engine's `Sampling`; the image placeholder always belongs to them. `lock` is held while
+    `banned_ids` must be those of the engine's `Sampling`; the image placeholder always belongs to them. `seed`: of the
+    adapters' first values. `lock` is held while
     weights change and while they are copied.
     """
 
-    def __init__(self, model: Any, config: PolicyConfig | None = None, banned_ids: Sequence[int] = ()) -> None:
+    def __init__(self, model: Any, config: PolicyConfig | None = None, banned_ids: Sequence[int] = (), seed: int = 0) -> None:
         self.model = model.eval()
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
@@ -55,6 +56,7 @@ class Policy:
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
         if self.config.adapter is not None:
+            torch.manual_seed(seed)
             inject_adapter(unwrap(model), self.config.adapter)
         self._masters = self._make_masters()
 

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Protocol, runtime_checkable
 
 from deskhand.engines.base import Engine
 from deskhand.training.policy import Policy
+from deskhand.training.trainer import Trainer
+
+
+@runtime_checkable
+class SharesWeights(Protocol):
+    """An engine that can sample from a trainer's own tensors (`engines.hf`)."""
+
+    def shares(self, model: Any) -> bool: ...
+
+    def hold(self) -> None: ...
+
+    async def adopt(self, version: int) -> None: ...
+
+
+def join(trainer: Trainer, engine: Engine) -> None:
+    """Where engine and trainer share their weights, stop the engine before each update; `publish` lets it go on."""
+    if isinstance(engine, SharesWeights) and engine.shares(trainer.policy.model):
+        trainer.optimizer.register_step_pre_hook(lambda *_: engine.hold())
 
 
 async def publish(policy: Policy, engine: Engine, version: int) -> None:
-    """Copy the policy's weights, outside the event loop and between two updates, and hand the copy to the engine."""
+    """Hand the weights of now to the engine: a copy, made outside the event loop and between two updates, or (where the engine
+    shares them) only the word that they are those of `version`."""
+    if isinstance(engine, SharesWeights) and engine.shares(policy.model):
+        await engine.adopt(version)
+        return
     weights = await asyncio.to_thread(policy.snapshot)
     await engine.publish(version, weights)

@@ -1,16 +1,18 @@
-"""Supervised training on rows. Invariant: only target tokens are learned, and each weighs the same within a step.
+"""Supervised training. Invariant: only target tokens are learned, and each weighs the same within a batch.
 
-Used for warm starts: rows are demonstrations, with the tokens to imitate marked as targets. It runs on the same batches,
-forward pass and image features as reinforcement learning, so what is learned here is what will be sampled there.
+`fit` is the loop for every learner: the policy in the box is built with it (`models.tiny.warm_start`), and any checkpoint is warmed
+up with it (`PolicyLearner`), on the batches, forward pass and image features of reinforcement learning, so that what is learned
+here is what will be sampled there.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,9 +20,77 @@ from torch import Tensor
 from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.recorder.graph import Sequence
 from deskhand.training.batch import Batch
-from deskhand.training.config import SupervisedConfig
-from deskhand.training.optimizer import make_optimizer, torch_threads, update, warmup
+from deskhand.training.optimizer import update
 from deskhand.training.policy import Policy, Scores
+
+B = TypeVar("B", contravariant=True)
+T = TypeVar("T")
+Report = Callable[[int, float, float], None]
+"""Told (updates made, mean loss of those since it was last told, seconds)."""
+
+
+class Learner(Protocol[B]):
+    """A model with its optimizers."""
+
+    def gradient(self, batch: B) -> float:
+        """Add the gradient of a batch's loss; returns the loss."""
+        ...
+
+    def update(self, factor: float) -> None:
+        """One update at `factor` times the learner's own learning rates; the gradient is clear afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, and the factor on the learning rates: up over `warmup` updates, level, down to 0 over the last share `decay`."""
+
+    steps: int = 10**9
+    seconds: float = math.inf
+    warmup: int = 50
+    decay: float = 0.4
+
+    def progress(self, step: int, elapsed_s: float) -> float:
+        """Share of the training that is over before update `step` (from 0)."""
+        return max(step / self.steps, elapsed_s / self.seconds)
+
+    def factor(self, step: int, progress: float) -> float:
+        """On the learning rates of update `step`."""
+        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return rising * (min(1.0, (1.0 - progress) / self.decay) if self.decay else 1.0)
+
+
+def fit(
+    learner: Learner[T],
+    batches: Iterator[T],
+    schedule: Schedule,
+    *,
+    start: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+    report: Report | None = None,
+    every: int = 50,
+    keep: Callable[[int], None] | None = None,
+) -> None:
+    """Update on one batch after the other until the schedule or the batches end, from update `start` on.
+
+    `clock` must read alike in all processes of a team. `report` is told every `every` updates; `keep(updates made)` is called after
+    each, with the learner free to use.
+    """
+    began, losses = clock(), list[float]()
+    for step in range(start, schedule.steps):
+        elapsed_s = clock() - began
+        progress = schedule.progress(step, elapsed_s)
+        batch = next(batches, None) if progress < 1.0 else None
+        if batch is None:
+            return
+        losses.append(learner.gradient(batch))
+        learner.update(schedule.factor(step, progress))
+        if (step + 1) % every == 0:
+            if report is not None:
+                report(step + 1, sum(losses) / len(losses), elapsed_s)
+            losses.clear()
+        if keep is not None:
+            keep(step + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +102,11 @@ class SupervisedRow:
     spans: tuple[ImageSpan, ...] = ()
     weight: float = 1.0
 
+    @classmethod
+    def of(cls, sequence: Sequence) -> SupervisedRow:
+        """What was sampled in a recorded sequence is what is learned of it."""
+        return cls(sequence.token_ids, sequence.sampled, sequence.spans)
+
     def sequence(self) -> Sequence:
         """The row as if its targets had been sampled at temperature 1."""
         length = len(self.token_ids)
@@ -39,84 +114,46 @@ class SupervisedRow:
 
 
 SupervisedBatch = tuple[Rows[SupervisedRow], Mapping[str, PreparedImage]]
-"""The rows of one optimizer update and their images by sha256."""
+"""The rows of one update and their images by sha256."""
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisedMetrics:
-    """One update. `loss`: nats per target token, weighted; `accuracy`: share of target tokens with probability > 1/2."""
+@dataclass
+class PolicyLearner:
+    """A policy and the optimizer of its parameters. `norm` is that of the last gradient before clipping."""
 
-    step: int
-    loss: float
-    accuracy: float
-    gradient_norm: float
+    policy: Policy
+    optimizer: torch.optim.Optimizer
     learning_rate: float
-    target_tokens: int
-    rows: int
-    seconds: float
+    max_gradient_norm: float = 1.0
+    norm: float = 0.0
+
+    def gradient(self, batch: SupervisedBatch) -> float:
+        """Raises `RecordError` for a row whose placeholders and images disagree."""
+        return gradient(self.policy, *batch)
+
+    def update(self, factor: float) -> None:
+        self.norm, _ = update(self.policy, self.optimizer, self.learning_rate * factor, self.max_gradient_norm)
 
 
-def cosine(step: int, config: SupervisedConfig) -> float:
-    """Learning rate of update `step` (from 0): linear warm-up, then a half cosine down to the final rate at `config.steps`."""
-    progress = max(0.0, step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    shape = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
-    rate = config.final_learning_rate + (config.learning_rate - config.final_learning_rate) * shape
-    return rate * warmup(step, config.warmup_steps)
-
-
-def train(
-    policy: Policy,
-    batches: Iterable[SupervisedBatch],
-    config: SupervisedConfig,
-    on_step: Callable[[SupervisedMetrics], None] | None = None,
-    evaluate: Callable[[int], None] | None = None,
-) -> list[SupervisedMetrics]:
-    """Train until `config.steps` or the end of `batches`; returns the metrics of every update.
-
-    `evaluate(step)` is called every `config.evaluate_every` updates, with the model free to use. Raises `RecordError` for a
-    row whose placeholders and images disagree.
-    """
-    betas = (config.beta1, config.beta2)
-    optimizer = make_optimizer(policy.parameters(), config.learning_rate, betas, config.weight_decay)
-    history: list[SupervisedMetrics] = []
-    with torch_threads(config.threads):
-        for step, (rows, images) in zip(range(config.steps), batches, strict=False):
-            started = time.perf_counter()
-            loss, accuracy, tokens = gradient(policy, rows, images)
-            rate = cosine(step, config)
-            norm, _ = update(policy, optimizer, rate, config.max_gradient_norm)
-            history.append(
-                SupervisedMetrics(step + 1, loss, accuracy, norm, rate, tokens, len(rows), time.perf_counter() - started)
-            )
-            if on_step:
-                on_step(history[-1])
-            if evaluate and config.evaluate_every and (step + 1) % config.evaluate_every == 0:
-                evaluate(step + 1)
-    return history
-
-
-def gradient(policy: Policy, rows: Rows[SupervisedRow], images: Mapping[str, PreparedImage]) -> tuple[float, float, int]:
-    """Add the gradient of the token-weighted cross-entropy to `.grad`; returns (loss, accuracy, target tokens)."""
+def gradient(policy: Policy, rows: Rows[SupervisedRow], images: Mapping[str, PreparedImage]) -> float:
+    """Add the gradient of the token-weighted cross-entropy to `.grad`; returns the loss, nats a target token."""
     work = policy.plan([row.sequence() for row in rows], images)
     mass = sum(row.weight * sum(row.target) for row in rows)
-    tokens = sum(sum(row.target) for row in rows)
     if mass <= 0:
-        return 0.0, 0.0, tokens
-    total = likely = 0.0
+        return 0.0
+    total = 0.0
 
     def loss(batch: Batch, scores: Scores) -> Tensor:
-        nonlocal total, likely
+        nonlocal total
         weights_B = torch.tensor([rows[index].weight / mass for index in batch.rows], device=scores.logprobs_W.device)
         value = -(scores.logprobs_W * weights_B.index_select(0, batch.rows_W)).sum()
         total += value.item()
-        likely += (scores.logprobs_W.detach() > math.log(0.5)).sum().item()
         return value
 
     policy.accumulate(work, loss)
-    return total, likely / tokens, tokens
+    return total
 
 
-@torch.no_grad()
 def cross_entropy(policy: Policy, rows: Rows[SupervisedRow], images: Mapping[str, PreparedImage]) -> float:
     """Mean nats per target token under the weights of now."""
     logprobs = policy.logprobs([row.sequence() for row in rows], images)

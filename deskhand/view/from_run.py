@@ -10,8 +10,9 @@ from deskhand.actions.ops import Drag, Op, Point, to_screen_px
 from deskhand.agents.desktop_agent import Step
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
-from deskhand.rollout.evaluate import Rate, report_of
+from deskhand.rollout.evaluate import report_of
 from deskhand.rollout.journal import load_result
+from deskhand.rollout.rates import Rate
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
@@ -61,7 +62,7 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
         facts={name: str(value) for name, value in about.get("facts", {}).items()},
-        steps=tuple(step_views(run.metrics())),
+        steps=tuple(step_views([entry for entry in run.metrics() if "reward" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
         frames=dict(_frames(run, names)),
@@ -79,15 +80,17 @@ def _frames(run: Run, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
 
 
 def evaluation_views(run: Run) -> dict[str, EvaluationView]:
-    """Evaluations by the name under which they are stored, by version; the first is "before" when it is of version 0."""
+    """Evaluations by the name under which they are stored, by version; that of the run's version 0 is "before"."""
     found: dict[str, int] = {}
     for row in run.episodes():
         if row.purpose != TRAIN and row.state == "scored":
             found[row.purpose] = max(found.get(row.purpose, 0), row.version_max or 0)
     views: dict[str, EvaluationView] = {}
+    newest = max((version for name, version in found.items() if name == f"version-{version}"), default=0)
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
         report = report_of(run, name)
-        label = "before" if version == 0 else "after" if version == max(found.values()) else f"version {version}"
+        own = name == f"version-{version}"
+        label = name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
         views[name] = EvaluationView(
             label=label,
             step=version,

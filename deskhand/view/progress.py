@@ -12,7 +12,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from deskhand.rollout.evaluate import Rate, Report
+from deskhand.rollout.evaluate import Report
+from deskhand.rollout.rates import Rate
 from deskhand.view.report import duration
 
 ROWS = 14
@@ -149,6 +150,24 @@ def comparison(before: Report, after: Report) -> Table:
     for name, first, second in [*rows, ("first click on target", before.first_click, after.first_click)]:
         if first.total and second.total:
             table.add_row(name, interval_text(first), interval_text(second), change_text(first, second))
+    return table
+
+
+def evaluation_table(report: Report) -> Table:
+    """An evaluation by family, with 95 % Wilson intervals, and pass@k where tasks were played more than once."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title=report.name, title_justify="left")
+    table.add_column("family")
+    table.add_column("success", justify="right")
+    for k in report.pass_at:
+        table.add_column(f"pass@{k}", justify="right")
+    rows = [("all families", report.success, report.pass_at)]
+    rows += [(name, rate, report.family_pass_at.get(name, {})) for name, rate in report.by_family.items()]
+    for name, rate, chances in rows:
+        table.add_row(name, interval_text(rate), *(f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at))
+    if report.first_click.total:
+        table.add_row("first click on target", interval_text(report.first_click))
+    for cause, count in sorted(report.unscored.items()):
+        table.add_row(f"unscored ({cause})", str(count))
     return table
 
 

@@ -7,7 +7,8 @@ from shipped import needs_weights
 
 from benchmarks import learning
 from benchmarks.bars import Bars
-from deskhand.rollout.evaluate import Rate, Report
+from deskhand.rollout.evaluate import Report
+from deskhand.rollout.rates import Rate
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
 
 

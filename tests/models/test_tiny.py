@@ -21,6 +21,7 @@ from deskhand.models.tiny.tokenizer import NUMBERS, build_tokenizer
 from deskhand.recorder.messages import Message, Picture
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.tasks.task import Rect
+from deskhand.training.sft import Schedule, fit
 
 TOKENIZER = build_tokenizer(build.corpus(build.BuildPlan().families))
 
@@ -97,18 +98,10 @@ def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_pa
     scene = scenes.Scene("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
     inputs, taught_BT = warm_start.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
     before = float(warm_start.taught_loss(model, inputs, taught_BT).detach())
-    warm_start.fit(
-        model,
-        ([writer.grounding(scene, 1, rng)] for _ in itertools.count()),
-        Team(0, 1, tmp_path / "meeting"),
-        steps=30,
-        seconds=600.0,
-        pad_id=TOKENIZER.pad_token_id,
-        image_pad=writer.image_pad,
-        matrix_rate=4e-3,
-        other_rate=3e-3,
-        report=lambda step, loss, seconds: None,
-    )
+    team = Team(0, 1, tmp_path / "meeting")
+    ids = {"pad_id": TOKENIZER.pad_token_id, "image_pad": writer.image_pad}
+    learner = warm_start.Learner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
+    fit(learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds)
     assert float(warm_start.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
 
 

@@ -5,11 +5,9 @@ import dataclasses
 import painted
 import pytest
 import results
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deskhand.errors import ConfigError
-from deskhand.rollout.evaluate import evaluate, report_of, wilson
+from deskhand.rollout.evaluate import evaluate, report_of
 from deskhand.store.run import Run
 from deskhand.tasks.task import seed_for
 
@@ -31,6 +29,7 @@ class Player:
                 reward, episode_id=ticket.episode_id, first_click_on_target=reward == 1.0 if reward is not None else None
             ),
             task_id=ticket.task.id,
+            member=ticket.member,
             family=ticket.task.family,
             seed=ticket.task.seed,
             split=ticket.task.split,
@@ -39,20 +38,6 @@ class Player:
 
 def held_out(count: int):
     return [painted.square_task(seed_for("held_out", index)) for index in range(count)]
-
-
-def test_wilson_intervals_are_those_of_the_book():
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
-@given(st.integers(1, 500), st.data())
-def test_an_interval_holds_the_rate_and_lies_in_0_to_1(total, data):
-    hits = data.draw(st.integers(0, total))
-    low, high = wilson(hits, total)
-    assert 0 <= low <= hits / total + 1e-12
-    assert hits / total - 1e-12 <= high <= 1
 
 
 async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
@@ -92,6 +77,21 @@ async def test_an_evaluation_that_was_killed_goes_on_where_it_was(tmp_path):
         assert report_of(run, "after") == report
         assert await evaluate(run, "after", tasks, player, 1) == report
         assert len(player.played) == 12 - done
+
+
+async def test_repeats_are_played_each_once_and_give_pass_at_k(tmp_path):
+    tasks = held_out(6)
+    player = Player(lambda seed, attempt: float(seed % 3 == 0 or (seed % 3 == 1 and attempt == 2)))
+    with Run.create(tmp_path / "run", {}) as run:
+        await evaluate(run, "after", tasks, player, 2, repeats=2)
+        report = await evaluate(run, "after", tasks, player, 2, repeats=4)
+        assert len(player.played) == 24
+        assert {(row.task_id, row.member) for row in run.episodes("after")} == {(task.id, k) for task in tasks for k in range(4)}
+        assert (report.success.hits, report.success.total) == (2 * 4 + 2, 24)
+        assert report.pass_at == pytest.approx({1: (2 + 2 / 4) / 6, 2: (2 + 2 * (1 - 3 / 6)) / 6, 4: 4 / 6})
+        assert report.family_pass_at == {"square": report.pass_at}
+        assert report.success.effective is not None
+        assert report.success.effective < 24
 
 
 async def test_reserved_names_and_double_tasks_are_refused(tmp_path):

@@ -9,17 +9,16 @@ import assembly
 import pytest
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.scripted import ScriptedEngine
-from deskhand.errors import AgentError
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.runner import Runner
+from deskhand.rollout.scripts import oracle
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import seed_for
 
@@ -41,31 +40,16 @@ def image_processor():
     )
 
 
-def speaking(dialect):
-    """The oracle's ops as replies in `dialect`: together, or one by one where it cannot say them together."""
-
-    async def script(task, desktop):
-        view = View.of_screen(task.width, task.height)
-        async for ops in task.oracle(desktop):
-            try:
-                texts = [dialect.emit(ops, view)]
-            except AgentError:
-                texts = [dialect.emit([op], view) for op in ops]
-            for text in texts:
-                yield text
-
-    return script
-
-
 @pytest.mark.parametrize("name", dialects.names())
 async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
     dialect = dialects.get(name)
     renderer = ChatRenderer(tokenizer)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor))
-    agent = DesktopAgent(AgentConfig(dialect=dialect, max_tokens=1000))
+    settings = AgentConfig(dialect=dialect, max_tokens=1000)
+    agent = DesktopAgent(settings)
     async with DesktopPool(DESKTOPS, spares=0) as pool:
-        runner = Runner(pool, recorder, agent, script=speaking(dialect), playing=engine.playing)
+        runner = Runner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
         tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
         try:
             results = await asyncio.gather(*(runner.run(Ticket(task.id, task)) for task in tasks))

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from deskhand.rollout.evaluate import Rate, Report
+from deskhand.rollout.evaluate import Report
+from deskhand.rollout.rates import Rate
 from deskhand.view.progress import Display, comparison
 
 STEP = SimpleNamespace(

@@ -295,6 +295,10 @@ class Batch:
             if ".visual." in name and not seen_changed:
                 seen_changed = not torch.equal(target, value.to(target.device, target.dtype))
             target.copy_(value)
+        self.forget(seen_changed)
+
+    def forget(self, seen_changed: bool) -> None:
+        """Drop keys and values of finished requests, and features of images when the vision tower has changed."""
         self._parked.clear()
         if seen_changed:
             self._features.clear()

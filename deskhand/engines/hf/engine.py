@@ -6,6 +6,10 @@ All work on the model happens in one thread: it alternates between admitting wha
 New weights while requests are in flight: they go on with the keys and values that the old weights computed (partial rollout);
 each token's version says which weights sampled it. Finished keys and values and, when the vision tower changed, image
 features are dropped, so no later request starts from a mixture.
+
+A trainer in the same process may train the very tensors that the engine samples from: nothing is copied, and there is no second
+model in memory. It calls `hold` before it changes them and `adopt` when they are those of a version: in between no token is
+sampled.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import itertools
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,7 +74,9 @@ class HfEngine:
         self._wake = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._commands: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
-        self._paused = False
+        self._paused = self._held = False
+        self._working = threading.Lock()
+        """Held by the thread while it runs the model."""
         self._closing = False
         self._failure: InfrastructureError | None = None
         if threads is None and sum(parameter.numel() for parameter in self._core.parameters()) < _SMALL_PARAMETERS:
@@ -145,6 +152,40 @@ class HfEngine:
 
         await self._command(swap)
 
+    def shares(self, model: Any) -> bool:
+        """Whether `model` consists of the tensors that the engine samples from."""
+        return unwrap(model) is self._core
+
+    def hold(self) -> None:
+        """Sample nothing until `adopt`. Blocks until the step in progress is done; for the thread that changes shared weights."""
+        with self._wake:
+            self._held = True
+        with self._working:
+            pass
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside the block nothing is sampled: for what changes shared weights and puts them back."""
+        before = self._held
+        self.hold()
+        try:
+            yield
+        finally:
+            with self._wake:
+                self._held = before
+                self._wake.notify()
+
+    async def adopt(self, version: int) -> None:
+        """The shared weights are now those of `version`: drop what others computed, and sample again."""
+        seen_changed = any(parameter.requires_grad for parameter in self._core.model.visual.parameters())
+
+        def go_on() -> None:
+            self._batch.forget(seen_changed)
+            self._version = version
+            self._held = False
+
+        await self._command(go_on)
+
     async def pause(self) -> None:
         """Stop after the step in progress; requests in flight keep their slots."""
         await self._command(lambda: setattr(self, "_paused", True))
@@ -213,7 +254,7 @@ class HfEngine:
         """Wait for work, then run the commands, admit, and make one step. False when the engine closes."""
         batch = self._batch
         with self._wake:
-            while not (self._closing or self._commands or (not self._paused and (self._waiting or batch.requests))):
+            while not (self._closing or self._commands or (not self._stopped and (self._waiting or batch.requests))):
                 self._wake.wait()
             if self._closing:
                 return False
@@ -222,8 +263,18 @@ class HfEngine:
             action()
             self._commands.popleft()
             _settle(future, None)
-        if self._paused:
-            return True
+        with self._working:
+            if not self._stopped:
+                self._work()
+        return True
+
+    @property
+    def _stopped(self) -> bool:
+        return self._paused or self._held
+
+    def _work(self) -> None:
+        """Admit what waits, then make one step."""
+        batch = self._batch
         self._answer()
         while batch.room and (newcomers := self._next_waiting(batch.room)):
             batch.admit(newcomers, self._version)
@@ -234,7 +285,6 @@ class HfEngine:
         if batch.requests:
             batch.step(self._version)
             self._answer()
-        return True
 
     def _next_waiting(self, count: int) -> list[Request]:
         """The first requests in the queue, which stay there so that a failure reaches them too; cancelled ones leave it."""

@@ -31,6 +31,7 @@ from deskhand.models.tiny.team import Team, run_team
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
+from deskhand.training.sft import Schedule, fit
 
 SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
 """Where in the training split the seeds of scenes and demonstrations begin; RL takes its seeds from 0 on."""
@@ -40,7 +41,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of `warm_start.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
+    """One run of `training.sft.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
 
     name: str
     seconds: float
@@ -188,17 +189,18 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
     def report(step: int, loss: float, elapsed: float) -> None:
         print(f"{stage.name} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
 
-    warm_start.fit(
+    learner = warm_start.Learner(
         model,
-        _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common),
         team,
-        seconds=stage.seconds,
         pad_id=tokenizer.pad_token_id,
         image_pad=writer.image_pad,
         matrix_rate=stage.matrix_rate,
         other_rate=stage.other_rate,
-        report=report,
     )
+    batches = _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common)
+    model.train()
+    fit(learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None)
+    model.eval()
     if team.rank == 0:
         partial = work / f"{stage.name}.partial"
         torch.save(model.state_dict(), partial)

@@ -7,7 +7,6 @@ Rows of one batch have the same screen size, so patches stack without padding.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,60 +149,38 @@ def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Te
     return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
 
 
-def optimizers(model: Any, matrix_rate: float, other_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables, biases and norms."""
-    tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
-    matrices, others = [], []
-    for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim == 2 and not any(t in name for t in tables) else others).append(parameter)
-    return [
-        torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+class Learner:
+    """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables,
+    biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
 
+    def __init__(self, model: Any, team: Team, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float) -> None:
+        self.model, self.team, self._pad_id, self._image_pad = model, team, pad_id, image_pad
+        tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
+        matrices, others = [], []
+        for name, parameter in model.named_parameters():
+            (matrices if parameter.ndim == 2 and not any(t in name for t in tables) else others).append(parameter)
+        self._optimizers = [
+            torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+        self._rates = [(group, group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
-def fit(
-    model: Any,
-    batches: Iterator[list[Row]],
-    team: Team,
-    *,
-    seconds: float,
-    pad_id: int,
-    image_pad: int,
-    matrix_rate: float,
-    other_rate: float,
-    report: Callable[[int, float, float], None],
-    steps: int = 10**9,
-) -> None:
-    """Train for `steps` steps or `seconds`, whichever ends first: warm-up over 50 steps, decay to zero over the last 40 %.
-
-    Matrix products run in bfloat16, weights and optimizers are float32. `report(step, mean loss, seconds)` runs every 50 steps.
-    """
-    chosen = optimizers(model, matrix_rate, other_rate)
-    groups = [group for optimizer in chosen for group in optimizer.param_groups]
-    base = [group["lr"] for group in groups]
-    model.train()
-    started, losses = team.seconds(), []
-    for step in range(steps):
-        elapsed = team.seconds() - started
-        progress = max(step / steps, elapsed / seconds)
-        if progress >= 1.0:
-            break
-        for group, rate in zip(groups, base, strict=True):
-            group["lr"] = rate * min(1.0, (step + 1) / 50) * min(1.0, (1.0 - progress) / 0.4)
-        inputs, taught_BT = batch_inputs(next(batches), pad_id, image_pad)
+    def gradient(self, batch: list[Row]) -> float:
+        """The mean over the team, also of the gradient; the loss is this member's."""
+        inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
         with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # for rows this short the plain kernel is fastest
-            loss = taught_loss(model, inputs, taught_BT)
+            loss = taught_loss(self.model, inputs, taught_BT)
         loss.backward()
-        team.average_gradients(model.parameters())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in chosen:
+        self.team.average_gradients(self.model.parameters())
+        return float(loss.detach())
+
+    def update(self, factor: float) -> None:
+        for group, rate in self._rates:
+            group["lr"] = rate * factor
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self._optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses.append(float(loss.detach()))
-        if (step + 1) % 50 == 0 and team.rank == 0:
-            report(step + 1, float(np.mean(losses[-50:])), elapsed)
-    model.eval()
 
 
 @torch.inference_mode()

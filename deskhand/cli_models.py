@@ -1,0 +1,138 @@
+"""Commands on models: evaluate, warm up, export. `deskhand.cli` gives them their names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from deskhand.cli_parts import Flag, Overrides, Stage, opened, print_table, resumed
+from deskhand.errors import ConfigError
+
+
+def evaluate(
+    folder: Path,
+    /,
+    *,
+    policy: str | None = None,
+    served_name: str | None = None,
+    step: int | None = None,
+    repeats: int | None = None,
+    config: Path | None = None,
+    stage: Stage = None,
+    overrides: Overrides = None,
+) -> None:
+    """Success on held-out tasks of any policy. The same command goes on with an evaluation that was interrupted.
+
+    Parameters
+    ----------
+    folder
+        Where results are kept: the folder of a run, or a new one.
+    policy
+        A run (runs/other or runs/other@12), a checkpoint folder or hub name, "oracle", "idle", or the address of an
+        OpenAI-compatible endpoint (its key in OPENAI_API_KEY). Left out: the run's own checkpoint, or the config's model.
+    served_name
+        What the endpoint calls its model.
+    step
+        Which checkpoint; the last one if it is left out.
+    repeats
+        How often each task is played; with more than once pass@k is shown.
+    config
+        YAML file of settings, for a new folder.
+    """
+    import asyncio
+
+    from deskhand import demo as story
+    from deskhand import evaluation
+    from deskhand.config import load
+    from deskhand.view.progress import Display, evaluation_table
+
+    if repeats is not None and repeats < 1:
+        raise ConfigError(f"--repeats {repeats}: play each task at least once")
+    asked = {"policy": policy, "served_name": served_name, "repeats": repeats}
+    if (folder / "run.sqlite").exists():
+        if config is not None:
+            raise ConfigError(f"{folder} holds a run with settings of its own; leave --config out, or name a new folder")
+        settings, run = resumed(folder, overrides)
+        kept = run.about.get("evaluation", {}) if policy is None and step is None else {}
+        asked = {key: kept.get(key) if value is None else value for key, value in asked.items()}
+    elif config is None and policy is None:
+        raise ConfigError(f"{folder} holds no run; name the folder of one, or give --policy or --config for a new one")
+    else:
+        settings = load(config, overrides or (), os.environ, stage=stage)
+        run = story.start(settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None)
+
+    async def main() -> evaluation.Report:
+        which = evaluation.chosen(settings, run, asked["policy"], step, asked["served_name"] or "")
+        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops, folder) as pool:
+            return await evaluation.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
+
+    with opened(run, f"deskhand eval {folder}"), Display() as display:
+        found = asyncio.run(main())
+    print_table(evaluation_table(found))
+
+
+def sft(
+    config: Path | None = None,
+    /,
+    *,
+    folder: Path,
+    episodes: Annotated[list[Path] | None, Parameter(negative="")] = None,
+    stage: Stage = None,
+    overrides: Overrides = None,
+) -> None:
+    """Warm a model up on demonstrations before reinforcement learning. The same command goes on with what was interrupted.
+
+    Parameters
+    ----------
+    config
+        YAML file of settings, those of the warm start under `sft`; left out for a folder that holds one already.
+    folder
+        Where demonstrations and checkpoints are kept.
+    episodes
+        Run folder whose successful training episodes are learned from; may be given several times. Left out: the oracle plays.
+    """
+    from deskhand import demo as story
+    from deskhand import warmup
+    from deskhand.config import load
+    from deskhand.view.progress import Display
+
+    if (folder / "run.sqlite").exists():
+        settings, run = resumed(folder, overrides)
+        if "sft" not in run.about:
+            run.close()
+            raise ConfigError(f"{folder} holds a run of another kind; name a new folder")
+        episodes = [Path(name) for name in run.about["sft"]]
+    elif config is None:
+        raise ConfigError("no config file was given; for instance: deskhand sft configs/tiny_cpu.yaml --folder runs/warm")
+    else:
+        settings = load(config, overrides or (), os.environ, stage=stage)
+        about = {"sft": [str(path.resolve()) for path in episodes or []]}
+        run = story.start(settings, folder, f"deskhand sft {config}", about)
+    with opened(run, f"deskhand sft --folder {folder}"), Display() as display:
+        path = warmup.warm_up(settings, run, episodes or [], display)
+    print(f"checkpoint: {path}")
+    print(f"to train it: deskhand train CONFIG --folder FOLDER --set model={path}")
+
+
+def export(folder: Path, /, *, out: Path, step: int | None = None, adapter: Annotated[bool, Flag] = False) -> None:
+    """Write a checkpoint of a run as a Hugging Face folder with a model card.
+
+    Parameters
+    ----------
+    folder
+        The folder of a run.
+    out
+        The folder to write; it must be new or empty.
+    step
+        Which checkpoint; the last one if it is left out.
+    adapter
+        Write the adapters alone instead of the merged weights.
+    """
+    from deskhand.exporting import export_model
+    from deskhand.view.from_run import open_run
+
+    with open_run(folder) as run:
+        print(export_model(run, out, step=step, adapter=adapter))

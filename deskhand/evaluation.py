@@ -1,0 +1,143 @@
+"""Evaluation of any policy. Invariant: every policy plays the same tasks through the same agent, and results that were made in
+another way never stand under one name.
+
+A policy is a checkpoint of the run itself, one of another run (`runs/other`, `runs/other@12`), a model (a folder, a hub name,
+"tiny"), a script ("oracle", "idle"), or an OpenAI-compatible endpoint (`https://host/v1`, with its key in OPENAI_API_KEY).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.config import Config
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import ConfigError
+from deskhand.models.load import load_reading
+from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.scheduler import settled_memory
+from deskhand.rollout.scripts import SCRIPTS
+from deskhand.store.run import Run
+from deskhand.workshop import agent_of, evaluation_name, held_out_tasks, player, scripted_player, source_of
+
+SCRIPT_TOKENS = 1000
+"""Of a script's reply: a script is not cut."""
+
+
+class Shown(Protocol):
+    """Where progress is shown."""
+
+    def working(self, text: str) -> None: ...
+
+    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A policy. `name` is that of its results in the run; `source` a checkpoint, a script's name, or an endpoint's address."""
+
+    kind: Literal["weights", "script", "endpoint"]
+    name: str
+    source: str
+    version: int = 0
+    served_name: str = ""
+    """What the endpoint calls its model."""
+
+
+def chosen(config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = "") -> Chosen:
+    """What `policy` names; None is the run's own checkpoint of `step` (None: the last).
+
+    Raises `ConfigError` when it is not there, or `step` is given for something else than a run's checkpoint.
+    """
+    if policy is None:
+        source, version = source_of(config, run, step)
+        found = Chosen("weights", evaluation_name(version), source, version)
+    else:
+        found = _named(config, policy, step, served_name)
+    changes = _changes(run.about.get("config", {}), config)
+    return replace(found, name=f"{found.name} ({', '.join(changes)})") if changes else found
+
+
+def _named(config: Config, policy: str, step: int | None, served_name: str) -> Chosen:
+    if policy.startswith(("http://", "https://")):
+        address = urlsplit(policy)
+        if address.username or address.password or address.query:
+            raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
+        if not served_name:
+            raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
+        return Chosen("endpoint", f"{served_name} at {address.netloc}", policy, served_name=served_name)
+    if policy in SCRIPTS:
+        return Chosen("script", policy, policy)
+    folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
+    if (Path(folder) / "run.sqlite").exists():
+        with Run.open(Path(folder), read_only=True) as other:
+            source, version = source_of(config, other, int(at) if at else step)
+        return Chosen("weights", f"{Path(folder).name} version {version}", source, version)
+    if step is not None:
+        raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
+    return Chosen("weights", f"model {Path(policy).name}", policy)
+
+
+def _changes(before: Mapping[str, Any], config: Config) -> list[str]:
+    """Settings that bear on what is found and are not those that the run was started with, as `key=value`."""
+    now = config.model_dump(mode="json")
+    kept = {"agent": None, "desktop": ("quiet_ms", "cap_s", "isolation"), "evaluation": ("temperature",), "engine": ("max_tokens",)}
+    changes = []
+    for section, keys in kept.items():
+        for key, value in now[section].items():
+            old = before.get(section, {}).get(key, value)
+            if old != value and (keys is None or key in keys):
+                changes.append(f"{section}.{key}={value}")
+    return changes + [f"dtype={now['dtype']}" for _ in range(before.get("dtype", now["dtype"]) != now["dtype"])]
+
+
+@asynccontextmanager
+async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -> AsyncIterator[RunsEpisodes]:
+    """What plays episodes with a policy."""
+    temperature = config.evaluation.temperature
+    if policy.kind == "weights":
+        async with player(config, run, pool, policy.source, policy.version, temperature) as parts:
+            yield parts.runner
+    elif policy.kind == "script":
+        async with scripted_player(config, run, pool, SCRIPTS[policy.source], SCRIPT_TOKENS) as runner:
+            yield runner
+    else:
+        import openai
+
+        from deskhand.rollout.runner import EndpointRunner
+
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
+        agent = DesktopAgent(replace(agent_of(config, temperature, load_reading(config.model)[1]), model=policy.served_name))
+        runner = EndpointRunner(pool, client, agent, run.frames)
+        try:
+            yield runner
+        finally:
+            await runner.close()
+
+
+async def evaluate_policy(config: Config, run: Run, pool: DesktopPool, policy: Chosen, repeats: int, display: Shown) -> Report:
+    """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left."""
+    tasks = held_out_tasks(config)
+    total = len(tasks) * repeats
+    kept = {task.id for task in tasks}
+    earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]
+    done, successes = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier)
+    display.working(f"{policy.name}: held-out episodes")
+
+    def ended(result: EpisodeResult) -> None:
+        nonlocal done, successes
+        done, successes = done + 1, successes + result.success
+        display.evaluated(policy.name, done, max(total, done), successes)
+
+    concurrency = config.evaluation.desktops or config.loop.desktops
+    async with playing(config, run, pool, policy) as runner:
+        with settled_memory():
+            return await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended)

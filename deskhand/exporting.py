@@ -1,0 +1,172 @@
+"""`deskhand export`: a run's checkpoint as a Hugging Face folder. Invariant: what is written is the weights of that checkpoint, and
+every figure on its card was read from the run.
+
+Merged: an ordinary checkpoint. Adapter: what peft reads, to be laid over the base model that its config names. `models.load` takes
+both. The folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deskhand.config import Config
+from deskhand.errors import ConfigError
+from deskhand.rollout.evaluate import Report, report_of
+from deskhand.rollout.rates import Rate
+from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, Run
+
+PRIVATE = ("manifest.json", "trainer.safetensors")
+"""Files of a checkpoint that only its trainer reads."""
+NEEDED_BY_ADAPTER = ("tokenizer*", "preprocessor_config.json", "chat_template.jinja")
+
+
+def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bool = False) -> Path:
+    """Write the checkpoint of `step` (None: the last) to a new folder; returns it.
+
+    Raises `ConfigError` when there is no such checkpoint, the folder is not empty, or `adapter` is asked of a run without one.
+    """
+    from deskhand.training.checkpoint import verify
+
+    found = run.checkpoint(step)
+    if found is None or not found.path.is_dir():
+        raise ConfigError(f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; export to a new folder")
+    manifest = verify(found.path)
+    if adapter and not manifest["adapter"]:
+        raise ConfigError(f"{run.folder} was trained without adapters; leave --adapter out")
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    config = Config.model_validate(run.about["config"])
+    if adapter:
+        _write_adapter(found.path, partial, manifest["adapter"], config.model)
+    else:
+        for file in sorted(found.path.iterdir()):
+            if file.name not in PRIVATE:
+                shutil.copyfile(file, partial / file.name)
+    (partial / "README.md").write_text(card(run, config, found, manifest, adapter=adapter), encoding="utf-8")
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+    return folder
+
+
+def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], base: str) -> None:
+    """adapter_config.json and adapter_model.safetensors, with the names that peft gives to a model's own adapters."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    tensors = {}
+    with safe_open(checkpoint / "trainer.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            if name.startswith("parameter/") and ".lora_" in name:
+                plain = name.removeprefix("parameter/").replace(".default.", ".")
+                tensors[f"base_model.model.{plain}"] = file.get_tensor(name)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    values = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base,
+        "r": settings["rank"],
+        "lora_alpha": settings["alpha"],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": rf".*language_model\..*\.({'|'.join(settings['targets'])})",
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(values, indent=1) + "\n")
+    for pattern in NEEDED_BY_ADAPTER:
+        for file in checkpoint.glob(pattern):
+            shutil.copyfile(file, folder / file.name)
+
+
+def card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
+    """README.md of an exported checkpoint: data, seeds and figures, all of them from the run."""
+    about, name = run.about, Path(config.model).name
+    head: dict[str, Any] = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "image-text-to-text"}
+    if "/" in config.model and not Path(config.model).exists():
+        head["base_model"] = config.model
+    head["tags"] = ["deskhand", "computer-use"]
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {about.get('title') or name}",
+        f"{'Adapter for' if adapter else 'Weights of'} `{config.model}` after {manifest['updates']} updates in {checkpoint.step} "
+        "steps. Made with Deskhand; every figure below was read from the run.",
+        "## Data\n\n" + "\n".join(_data(run)),
+        "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
+        "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
+        f"Settings that are not the defaults:\n\n```yaml\n{yaml.safe_dump(_changed(config), sort_keys=False)}```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _data(run: Run) -> Iterator[str]:
+    """What was trained on, by purpose: families, tasks, seeds."""
+    trained = [
+        row for row in run.episodes() if row.state == "trained" or (row.purpose == "demonstrations" and row.state == "scored")
+    ]
+    for purpose in sorted({row.purpose for row in trained}):
+        rows = [row for row in trained if row.purpose == purpose]
+        what = "episodes of the policy itself" if purpose == TRAIN else "episodes of the tasks' oracle"
+        seeds = [row.seed for row in rows]
+        yield (
+            f"- {len(rows)} {what} on {len({row.task_id for row in rows})} tasks of {', '.join(sorted({r.family for r in rows}))}; "
+            f"seeds {min(seeds)} to {max(seeds)}, all of the training split"
+        )
+    if not trained:
+        yield "- none of this run's own: it was not trained, or on episodes that another run recorded"
+    lost = sum(row.state == "unscored" for row in run.episodes(TRAIN))
+    if lost:
+        yield f"- {lost} further episodes had no score (outages) and were not trained on"
+
+
+def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
+    """Before and after, with Wilson intervals, and what else was evaluated."""
+    before, after = report_of(run, "version-0"), report_of(run, f"version-{checkpoint.version}")
+    if not after.success.total:
+        yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder}` does it."
+        return
+    held = [row for row in run.episodes(after.name, "scored") if row.split == "held_out"]
+    yield "| family | before | after |\n|---|---|---|"
+    rows: list[tuple[str, Rate, Rate]] = [("all families", before.success, after.success)]
+    rows += [(name, before.by_family.get(name, Rate(0, 0)), rate) for name, rate in after.by_family.items()]
+    for name, first, second in rows:
+        yield f"| {name} | {_cell(first)} | {_cell(second)} |"
+    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(after)}"
+
+
+def _cell(rate: Rate) -> str:
+    return str(rate).strip() if rate.total else "not evaluated"
+
+
+def _seeds(rows: list[EpisodeRow]) -> str:
+    return f"seeds {min(row.seed for row in rows)} to {max(row.seed for row in rows)}" if rows else "none"
+
+
+def _unscored(report: Report) -> str:
+    lost = sum(report.unscored.values())
+    return f"{lost} had no score and do not count." if lost else "None was without a score."
+
+
+def _changed(config: Config) -> dict[str, Any]:
+    """The settings that are not the defaults, nested as in a config file."""
+
+    def difference(given: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in given.items():
+            other = default.get(key)
+            if isinstance(value, dict) and isinstance(other, dict):
+                value = difference(value, other)
+                if value:
+                    found[key] = value
+            elif value != other:
+                found[key] = value
+        return found
+
+    return difference(config.model_dump(mode="json"), Config().model_dump(mode="json"))

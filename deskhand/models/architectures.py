@@ -1,0 +1,137 @@
+"""Published architectures as plain numbers. Invariant: what stands here is what the checkpoint's own config.json says.
+
+With these a plan or a benchmark needs no download: `values_of("Qwen/Qwen3-VL-4B-Instruct")` is its config.json without what does
+not shape a tensor. Sources: the config.json files of the named checkpoints on the Hugging Face hub.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deskhand.errors import ConfigError
+from deskhand.models.load import TINY_FOLDER, checkpoint_folder
+
+_IDS = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653}
+QWEN3_VL_4B: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "tie_word_embeddings": True,
+    **_IDS,
+    "text_config": {
+        "vocab_size": 151936,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5_000_000.0,
+            "mrope_section": [24, 20, 20],
+            "mrope_interleaved": True,
+        },
+    },
+    "vision_config": {
+        "depth": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_heads": 16,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 2560,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [5, 11, 17],
+    },
+}
+QWEN25_VL_3B: dict[str, Any] = {
+    "model_type": "qwen2_5_vl",
+    "tie_word_embeddings": True,
+    **_IDS,
+    "text_config": {
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [16, 24, 24]},
+    },
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 2048,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+        "tokens_per_second": 2,
+    },
+}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen3-VL-4B-Instruct": QWEN3_VL_4B,
+    "Qwen/Qwen3-VL-4B-Thinking": QWEN3_VL_4B,
+    "Qwen/Qwen2.5-VL-3B-Instruct": QWEN25_VL_3B,
+}
+
+AREAS = {"qwen3_vl": (65536, 16_777_216), "qwen2_5_vl": (3136, 12_845_056)}
+"""Least and most pixels of a prepared image, from the published preprocessor_config.json of each family."""
+
+
+def values_of(source: str) -> dict[str, Any]:
+    """config.json of "tiny", of a checkpoint folder, of a name in `PUBLISHED`, or of another hub name (fetched).
+
+    The text model's values are under "text_config" in all of them. Raises `ConfigError` when there is none.
+    """
+    if source in PUBLISHED and not Path(source).is_dir():
+        return PUBLISHED[source]
+    file = (TINY_FOLDER if source == "tiny" else checkpoint_folder(source)) / "config.json"
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: missing or unreadable; name a complete checkpoint folder") from error
+    return values if "text_config" in values else {**values, "text_config": values}
+
+
+def preprocessing_of(source: str) -> tuple[int, int]:
+    """(least, most) pixels of a prepared image. Raises `ConfigError` when the checkpoint does not say."""
+    if source in PUBLISHED and not Path(source).is_dir():
+        return AREAS[PUBLISHED[source]["model_type"]]
+    file = (TINY_FOLDER if source == "tiny" else checkpoint_folder(source)) / "preprocessor_config.json"
+    try:
+        given = json.loads(file.read_text(encoding="utf-8"))
+        size = given.get("size") or {}
+        return size.get("shortest_edge") or given["min_pixels"], size.get("longest_edge") or given["max_pixels"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{file}: missing, or without a size; name a complete checkpoint folder") from error
+
+
+def build(values: dict[str, Any]) -> Any:
+    """A model of that architecture, made wherever the caller's `torch.device` context says (meta: shapes without memory)."""
+    import transformers
+
+    from deskhand.models.patches import embed_patches_by_product
+
+    kinds = {
+        "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),
+        "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
+    }
+    if values.get("model_type") not in kinds:
+        raise ConfigError(f"model_type is {values.get('model_type')!r}; Deskhand trains qwen3_vl and qwen2_5_vl")
+    configuration, kind = kinds[values["model_type"]]
+    made: Any = configuration(**{name: value for name, value in values.items() if name != "model_type"})
+    made._attn_implementation = "sdpa"
+    model = kind(made)
+    embed_patches_by_product(model)
+    return model.eval()

@@ -1,0 +1,51 @@
+"""Policies that are programs. Invariant: a script speaks the agent's dialect, so what it says is parsed like any model's reply.
+
+`oracle` shows what a suite allows at best and makes demonstrations; `idle` shows what doing nothing is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from deskhand.actions.dialects.base import View
+from deskhand.actions.ops import Done
+from deskhand.agents.desktop_agent import AgentConfig
+from deskhand.desktop.base import Desktop
+from deskhand.errors import AgentError
+from deskhand.rollout.runner import Script
+from deskhand.tasks.task import Task
+
+
+def oracle(agent: AgentConfig) -> Script:
+    """The task's own solution, one reply a step; ops that the dialect cannot say together are said one by one."""
+    dialect = agent.dialect
+
+    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+        view = _view(agent, task)
+        async for ops in task.oracle(desktop):
+            try:
+                texts = [dialect.emit(ops, view)]
+            except AgentError:
+                texts = [dialect.emit([op], view) for op in ops]
+            for text in texts:
+                yield text
+
+    return replies
+
+
+def idle(agent: AgentConfig) -> Script:
+    """Says that it is done, at once."""
+
+    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+        yield agent.dialect.emit([Done()], _view(agent, task))
+
+    return replies
+
+
+def _view(agent: AgentConfig, task: Task) -> View:
+    seen = agent.seen(task.width, task.height) if agent.seen else None
+    return replace(View.of_screen(task.width, task.height), seen=seen)
+
+
+SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {"oracle": oracle, "idle": idle}

@@ -1,0 +1,208 @@
+"""`deskhand sft`: demonstrations in, a checkpoint out. Invariant: what is learned was recorded by the recorder, and none of it
+comes from a held-out task; what was interrupted goes on from its last checkpoint with the same batches.
+
+Demonstrations are successful episodes: the oracle's, played here on training tasks that no training run meets, or those of other
+runs. The result is a run whose checkpoints are ordinary Hugging Face folders, from which `deskhand train --set model=<folder>`
+starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from deskhand.config import Config
+from deskhand.engines.base import PreparedImage
+from deskhand.errors import ConfigError
+from deskhand.evaluation import Chosen, playing
+from deskhand.models.load import checkpoint_folder, load
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.rollout.evaluate import evaluate
+from deskhand.rollout.journal import load_result
+from deskhand.rollout.record import EpisodeResult
+from deskhand.store.frames import Frames
+from deskhand.store.run import Checkpoint, Run
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.optimizer import torch_threads
+from deskhand.training.policy import Policy
+from deskhand.training.sft import PolicyLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, fit
+from deskhand.training.trainer import Trainer
+from deskhand.workshop import SEEDS_PER_RUN, desktops, families_of
+
+DEMONSTRATIONS = "demonstrations"
+START = 300_000_000
+"""Where in the training split the seeds of demonstrations begin; RL takes its seeds from 0 on, the policy in the box from 1e8."""
+
+
+class Shown(Protocol):
+    """Where progress is shown."""
+
+    def say(self, text: str) -> None: ...
+
+    def working(self, text: str) -> None: ...
+
+    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One episode's rows."""
+
+    episode_id: str
+    rows: tuple[SupervisedRow, ...]
+
+
+def demonstration_tasks(config: Config) -> list[Task]:
+    """Families in turn, each with seeds of its own."""
+    names, count = families_of(config), config.sft.demonstrations
+    first = START + config.seed * SEEDS_PER_RUN
+    return [basics.make_task(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
+
+
+async def demonstrate(config: Config, run: Run, display: Shown) -> None:
+    """Let the oracle play what it has not played yet, through agent and recorder."""
+    tasks = demonstration_tasks(config)
+    done = len(run.episodes(DEMONSTRATIONS, "scored"))
+    if done >= len(tasks):
+        return
+    successes = done
+
+    def ended(result: EpisodeResult) -> None:
+        nonlocal done, successes
+        done, successes = done + 1, successes + result.success
+        display.evaluated(DEMONSTRATIONS, done, max(done, len(tasks)), successes)
+
+    display.working(f"{DEMONSTRATIONS}: the oracle plays")
+    async with (
+        desktops(config, config.loop.desktops, run.folder) as pool,
+        playing(config, run, pool, Chosen("script", DEMONSTRATIONS, "oracle")) as runner,
+    ):
+        await evaluate(run, DEMONSTRATIONS, tasks, runner, config.loop.desktops, ended=ended)
+
+
+def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
+    """The successful episodes of a run (of one purpose, or all) on training tasks, in the order of their tasks."""
+    rows = sorted(run.episodes(purpose), key=lambda row: (row.seed, row.family, row.member, row.id))
+    rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
+    found = (Lesson(row.id, tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences()))) for row in rows)
+    return [lesson for lesson in found if any(any(row.target) for row in lesson.rows)]
+
+
+def recorded(folders: Sequence[Path], config: Config, frames: Frames) -> list[Lesson]:
+    """Lessons of other runs; their screens are copied to `frames`.
+
+    Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
+    """
+    own, found = _tokenizer_sha256(checkpoint_folder(config.model)), list[Lesson]()
+    for folder in folders:
+        with Run.open(folder, read_only=True) as other:
+            model = other.about.get("config", {}).get("model", "")
+            first = other.folder / "checkpoints" / "step-000000"
+            if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(model)) != own:
+                raise ConfigError(
+                    f"{folder} was recorded with the tokenizer of {model}, not that of {config.model}; record it anew"
+                )
+            part = lessons(other)
+            if not part:
+                raise ConfigError(f"{folder} holds no successful episode on a training task; give other runs")
+            for name in {span.sha256 for lesson in part for row in lesson.rows for span in row.spans}:
+                frames.put(name, other.frames.rgb(name))
+            found += part
+    return found
+
+
+def _tokenizer_sha256(folder: Path) -> str:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(f"{file}: not there; name a complete checkpoint folder")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def batches(taught: Sequence[Lesson], images: ImageCache, size: int, seed: int, start: int) -> Iterator[SupervisedBatch]:
+    """Endless batches of `size` episodes from update `start` on: each pass over the lessons is in an order of its own."""
+    size = min(size, len(taught))
+    per_pass, step = len(taught) // size, start
+    while True:
+        number, place = divmod(step, per_pass)
+        order = np.random.default_rng([seed, number]).permutation(len(taught))
+        rows = [row for index in order[place * size : (place + 1) * size] for row in taught[index].rows]
+        yield rows, shown_in(rows, images)
+        step += 1
+
+
+def shown_in(rows: Sequence[SupervisedRow], images: ImageCache) -> dict[str, PreparedImage]:
+    """The screenshots of some rows, prepared."""
+    return {sha256: images[sha256] for sha256 in dict.fromkeys(span.sha256 for row in rows for span in row.spans)}
+
+
+def split(found: Sequence[Lesson], share: float) -> tuple[list[Lesson], list[Lesson]]:
+    """(taught, held out), chosen by the hash of the episode's id, so that it is the same after a resume."""
+    held = [lesson for lesson in found if int(hashlib.sha256(lesson.episode_id.encode()).hexdigest()[:8], 16) < share * 2**32]
+    return [lesson for lesson in found if lesson not in held], held
+
+
+def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> Path:
+    """Fit the config's model to lessons, from the run's last checkpoint if it has one; the folder of the last checkpoint."""
+    settings = config.sft
+    taught, held = split(found, settings.held_out)
+    if not taught:
+        raise ConfigError(f"sft: {len(found)} successful episodes leave none to learn from; raise sft.demonstrations")
+    loaded = load(config.model, dtype=config.dtype, device=config.device)
+    images = ImageCache(loaded.image_processor, fetch=run.frames.png)
+    banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
+    policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
+    trainer, checkpoints = Trainer(policy, config.trainer), Checkpoints(run.folder / "checkpoints")
+    assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
+    held_rows = [row for lesson in held for row in lesson.rows]
+
+    def save() -> None:
+        path = checkpoints.save(trainer, assets)
+        run.commit(books=run.books(), checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()), metrics=pending)
+        pending.clear()
+
+    def report(step: int, loss: float, seconds: float) -> None:
+        entry: dict[str, object] = {"step": step, "loss": loss, "gradient_norm": learner.norm, "elapsed_s": seconds}
+        text = f"update {step}/{settings.steps}  loss {loss:.4f}"
+        if held_rows:
+            entry["held_out_loss"] = cross_entropy(policy, held_rows, shown_in(held_rows, images))
+            text += f"  on held-out episodes {entry['held_out_loss']:.4f}"
+        pending.append(entry)
+        display.say(text)
+
+    def keep(step: int) -> None:
+        trainer.steps = trainer.updates = step
+        if step % settings.checkpoint_every == 0 or step == settings.steps:
+            save()
+
+    learner = PolicyLearner(policy, trainer.optimizer, settings.learning_rate, config.trainer.max_gradient_norm)
+    last = run.checkpoint()
+    if last is None:
+        save()
+    else:
+        checkpoints.load(trainer, last.step)
+    display.say(f"{len(taught)} episodes to learn from, {len(held)} held out")
+    schedule = Schedule(settings.steps, warmup=settings.warmup, decay=settings.decay)
+    source = batches(taught, images, settings.batch_episodes, config.trainer.seed, trainer.steps)
+    with torch_threads(config.trainer.threads):
+        fit(learner, source, schedule, start=trainer.steps, report=report, every=settings.report_every, keep=keep)
+    return checkpoints.path(trainer.steps)
+
+
+def warm_up(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:
+    """The whole command; returns the folder of the last checkpoint."""
+    if folders:
+        found = recorded(folders, config, run.frames)
+    else:
+        asyncio.run(demonstrate(config, run, display))
+        found = lessons(run, DEMONSTRATIONS)
+    return teach(config, run, found, display)

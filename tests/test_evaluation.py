@@ -1,0 +1,148 @@
+"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on disk."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from test_cli import ROOT, called
+
+from deskhand.config import load
+from deskhand.evaluation import chosen
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.journal import load_result
+from deskhand.store.run import Run
+
+SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set", "desktop.spares=0"]
+
+
+def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    few = [*SMALL, "--set", "evaluation.episodes=2"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--repeats", "2", *few)
+    assert code == 0, err
+    assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
+    assert "pass@2" in out
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle")
+    assert code == 0, err
+    assert "0.0 % [0.0, 65.8] 0/2" in out
+    with Run.open(folder, read_only=True) as run:
+        assert {row.purpose for row in run.episodes()} == {"oracle", "idle"}
+        assert {(row.task_id, row.member) for row in run.episodes("idle")} <= {
+            (row.task_id, row.member) for row in run.episodes("oracle")
+        }
+
+
+def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = ["eval", str(folder), "--policy", "oracle", *SMALL, "--set", "evaluation.episodes=6", "--set", "loop.desktops=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deskhand", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline, done = time.monotonic() + 120, 0
+    while done < 2 and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+        if (folder / "run.sqlite").exists():
+            with Run.open(folder, read_only=True) as run:
+                done = len(run.episodes("oracle", "scored"))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert 2 <= done < 6
+    code, out, err = called(monkeypatch, capsys, *command)
+    assert code == 0, err
+    assert "6/6" in out
+    with Run.open(folder, read_only=True) as run:
+        scored = run.episodes("oracle", "scored")
+        assert len(scored) == len({row.task_id for row in scored}) == 6
+        assert all(row.cause == "cancelled" for row in run.episodes("oracle", "unscored"))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[str, str]]:
+    """(address, key) of the policy in the box behind a real HTTP server."""
+    from deskhand.engines.hf import HfEngine
+    from deskhand.models.load import load as load_model
+
+    model = load_model("tiny")
+    recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model), ImageCache(model.image_processor))
+    key = recorder.start("from outside")
+    config = uvicorn.Config(create_app(recorder, secrets.token_urlsafe(32)), host="127.0.0.1", port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1", key
+    finally:
+        server.should_exit = True
+        thread.join()
+        recorder.close()
+
+
+def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
+    monkeypatch, capsys, tmp_path: Path, endpoint: tuple[str, str]
+) -> None:
+    address, key = endpoint
+    folder = tmp_path / "run"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    arguments = ["--policy", address, "--served-name", "box", *SMALL, "--set", "evaluation.episodes=2"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), *arguments)
+    assert code == 0, err
+    assert "/2" in out
+    with Run.open(folder, read_only=True) as run:
+        found = [load_result(run, row.id) for row in run.episodes()]
+        assert all(step.text for result in found for step in result.transcript.steps)
+        assert all(not result.graph.calls for result in found)
+        assert all(
+            path.exists() for result in found for step in result.transcript.steps for path in [run.frames.path(step.frame_sha256)]
+        )
+    assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+WRONG = {
+    "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "put it into the environment as OPENAI_API_KEY"),
+    "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
+    "a step of a script": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
+    "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_evaluated_is_said_in_one_line(name: str, monkeypatch, capsys, tmp_path: Path) -> None:
+    arguments, expected = WRONG[name]
+    code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "new"), *arguments, *SMALL)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+    assert "secret" not in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
+    settings = load()
+    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
+        assert chosen(settings, run, None).name == "version-0"
+        greedy = load(None, ["evaluation.temperature=0", "evaluation.episodes=3", "loop.desktops=1"])
+        assert chosen(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
+        blind = load(None, ["agent.blind=true"])
+        assert chosen(blind, run, "oracle").name == "oracle (agent.blind=True)"
+    with Run.open(tmp_path / "run") as run:
+        other = load()
+        assert chosen(other, run, str(tmp_path / "run")).name == "run version 0"

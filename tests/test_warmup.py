@@ -1,0 +1,176 @@
+"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a checkpoint that
+loads back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import assembly
+import pytest
+import torch
+from test_cli import called
+
+from deskhand.models.load import load
+from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.store.run import Run
+from deskhand.training.checkpoint import Checkpoints
+from deskhand.warmup import DEMONSTRATIONS, START, lessons, split
+
+SETTINGS = {
+    "families": "[dialog_choice]",
+    "loop.desktops": "2",
+    "desktop.spares": "0",
+    "sft.demonstrations": "4",
+    "sft.steps": "6",
+    "sft.warmup": "1",
+    "sft.batch_episodes": "2",
+    "sft.report_every": "2",
+    "sft.checkpoint_every": "2",
+    "sft.held_out": "0.2",
+    "sft.learning_rate": "3e-3",
+    "trainer.threads": "1",
+}
+
+
+def options(**more: str) -> list[str]:
+    return [word for key, value in {**SETTINGS, **more}.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model that takes the box's screens."""
+    folder = assembly.checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    images = {**PREPROCESSOR, "patch_size": 8, "size": {"shortest_edge": 16 * 16, "longest_edge": 96 * 96}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone on with."""
+    from deskhand.training import sft
+
+    folder = tmp_path_factory.mktemp("warm") / "run"
+    (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{adapter: {{rank: 4}}}}\n")
+    command = ["sft", str(folder.parent / "empty.yaml"), "--folder", str(folder), *options()]
+    with pytest.MonkeyPatch.context() as patch:
+        real = sft.PolicyLearner.update
+        count = 0
+
+        def interrupted(self, factor):
+            nonlocal count
+            count += 1
+            if count == 6:
+                raise KeyboardInterrupt
+            real(self, factor)
+
+        patch.setattr(sft.PolicyLearner, "update", interrupted)
+        assert run_command(patch, command) == 130
+    with pytest.MonkeyPatch.context() as patch:
+        assert run_command(patch, ["sft", "--folder", str(folder)]) == 0
+    return folder
+
+
+def run_command(patch: pytest.MonkeyPatch, command: list[str]) -> int:
+    class Silent:
+        @staticmethod
+        def readouterr():
+            return "", ""
+
+    return called(patch, Silent, *command)[0]  # type: ignore[arg-type]
+
+
+def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meets(warm: Path) -> None:
+    with Run.open(warm, read_only=True) as run:
+        rows = run.episodes(DEMONSTRATIONS, "scored")
+        assert [row.value for row in rows] == [1.0] * 4
+        assert {row.split for row in rows} == {"train"}
+        assert all(START <= row.seed < START + 1000 for row in rows)
+        found = lessons(run, DEMONSTRATIONS)
+        assert len(found) == 4
+        assert all(run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans)
+        taught, held = split(found, 0.5)
+        assert sorted(each.episode_id for each in taught + held) == sorted(each.episode_id for each in found)
+
+
+def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        config = warm.parent / "empty.yaml"
+        assert run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
+    first, second = (Checkpoints(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other))
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes() != (Checkpoints(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
+    with Run.open(other, read_only=True) as run:
+        losses = [entry["loss"] for entry in run.metrics()]
+        assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
+        assert losses[-1] < losses[0]
+
+
+def logits_of(source: Path) -> torch.Tensor:
+    loaded = load(str(source))
+    with torch.inference_mode():
+        return loaded.model(input_ids=torch.arange(5, 40).unsqueeze(0)).logits
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
+    out = tmp_path / "exported"
+    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else []))
+    assert code == 0, err
+    assert said.strip() == str(out)
+    expected = logits_of(Checkpoints(warm / "checkpoints").path(6))
+    torch.testing.assert_close(logits_of(out), expected, atol=1e-6, rtol=0)
+    assert not torch.allclose(expected, logits_of(Checkpoints(warm / "checkpoints").path(0)), atol=1e-3)
+    assert (out / "adapter_model.safetensors").exists() == adapter
+    assert (out / "model.safetensors").exists() != adapter
+    assert not (out / "trainer.safetensors").exists()
+
+
+def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    code, _, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(tmp_path / "exported"))
+    assert code == 0, err
+    card = (tmp_path / "exported" / "README.md").read_text()
+    with Run.open(warm, read_only=True) as run:
+        seeds = [row.seed for row in run.episodes(DEMONSTRATIONS, "scored")]
+    assert f"4 episodes of the tasks' oracle on 4 tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
+    assert "after 6 updates in 6 steps" in card
+    assert "Version 6 has not been evaluated" in card
+    assert "rank: 4" in card
+    assert card.startswith("---\nlibrary_name: transformers\n")
+
+
+WRONG = {
+    "a folder that is not empty": ("export", ["{warm}", "--out", "{warm}"], "is not empty; export to a new folder"),
+    "a step that is not there": ("export", ["{warm}", "--out", "{new}", "--step", "3"], "no checkpoint of step 3"),
+    "no config": ("sft", ["--folder", "{new}"], "deskhand sft configs/tiny_cpu.yaml"),
+    "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "holds no run"),
+    "resuming a warm start as training": ("train", ["--folder", "{warm}", "--resume"], "deskhand sft --folder"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_done_is_said_in_one_line(name: str, warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    command, arguments, expected = WRONG[name]
+    names = {"{warm}": str(warm), "{new}": str(tmp_path / "new"), "{config}": str(warm.parent / "empty.yaml")}
+    for key, value in names.items():
+        arguments = [argument.replace(key, value) for argument in arguments]
+    code, _, err = called(monkeypatch, capsys, command, *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_batches_go_through_all_lessons_before_any_comes_again(warm: Path) -> None:
+    from deskhand.warmup import batches
+
+    with Run.open(warm, read_only=True) as run:
+        found = lessons(run, DEMONSTRATIONS)
+    pictures = dict.fromkeys(span.sha256 for lesson in found for row in lesson.rows for span in row.spans)
+    source = batches(found, pictures, 2, 7, 0)  # type: ignore[arg-type]
+    first = [next(source)[0] for _ in range(4)]
+    again = batches(found, pictures, 2, 7, 3)  # type: ignore[arg-type]
+    assert next(again)[0] == first[3]
+    seen = [row for rows in first[:2] for row in rows]
+    assert sorted(map(hash, seen)) == sorted(hash(row) for lesson in found for row in lesson.rows)
