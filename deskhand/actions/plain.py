@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
-from deskhand.actions.ops import Op, Point, to_screen_px
+from deskhand.actions.ops import Op, Point, Space, screen_px, to_screen_px
+from deskhand.errors import AgentError
 
 _NAMES = {"MouseDown": "mouse_down", "MouseUp": "mouse_up", "KeyDown": "key_down", "KeyUp": "key_up"}
 
@@ -46,3 +47,47 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 OPS = tuple(_DEFAULTS)
 """The names of ops."""
+
+
+def op_of(plain: object, width: int, height: int) -> Op:
+    """The op that `plain_op` wrote. Raises `AgentError` for anything else: an unknown op or field, a value of another type."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("op"), str) or plain["op"] not in _KINDS:
+        raise AgentError(f'an op is an object with "op" one of {", ".join(sorted(_KINDS))}')
+    kind = _KINDS[plain["op"]]
+    known = {item.name for item in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in plain.items():
+        if name == "op":
+            continue
+        if name not in known:
+            raise AgentError(f"{plain['op']} has no field {str(name)[:40]!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        values[name] = _read(name, value, screen_px(width, height))
+    try:
+        return kind(**values)
+    except TypeError:
+        raise AgentError(f"{plain['op']} needs all of: {', '.join(sorted(known - set(_DEFAULTS[plain['op']])))}") from None
+
+
+def _read(name: str, value: Any, space: Space) -> Any:
+    match name, value:
+        case "point" | "top_left" | "bottom_right", [int() | float() as x, int() | float() as y]:
+            return Point(x, y, space)
+        case "point", None:
+            return None
+        case "path", list():
+            return tuple(_read("point", point, space) for point in value)
+        case "modifiers" | "keys", list() if all(isinstance(key, str) for key in value):
+            return tuple(value)
+        case "text" | "reason" | "key", str():
+            return value
+        case "button", "left" | "middle" | "right" | "back" | "forward":
+            return value
+        case "count" | "dx" | "dy", int() if not isinstance(value, bool):
+            return value
+        case "seconds", int() | float() if not isinstance(value, bool):
+            return value
+        case _:
+            raise AgentError(f"{name}: {str(value)[:60]!r} is not what it takes")
+
+
+_KINDS: dict[str, type[Any]] = {name_of(kind): kind for kind in get_args(Op)}

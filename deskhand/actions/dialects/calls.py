@@ -67,6 +67,8 @@ class Grammar:
     """Dotted names of calls that may stand behind `with`."""
     loops: bool = False
     """`for ... in range(3):` is read; the calls in it say the same in every turn, as they have literal arguments."""
+    constants: frozenset[str] = frozenset()
+    """Dotted names that may stand as an argument; each is read as its own text."""
 
 
 def read_calls(text: str, start: int, end: int, grammar: Grammar) -> list[Call]:
@@ -186,6 +188,8 @@ class _Source:
                 return -value
             case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
                 return value
+            case ast.Attribute() if (name := _dotted(node)) in self._grammar.constants:
+                return name
             case ast.List(elts=items) | ast.Tuple(elts=items) if depth < _MAX_DEPTH and len(items) <= MAX_ITEMS:
                 return tuple(self._literal(item, depth + 1) for item in items)
         raise ParseError(

@@ -36,7 +36,7 @@ from deskhand.actions.dialects.gestures import (
     write_press,
     write_word,
 )
-from deskhand.actions.dialects.kinds import NUMBER, PACE, WHOLE, WHOLE_UP
+from deskhand.actions.dialects.kinds import NUMBER, PACE, WHOLE, WHOLE_UP, choice
 from deskhand.actions.dialects.reasoning import after_reasoning
 from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
 from deskhand.actions.dialects.text import TextDialect
@@ -52,12 +52,25 @@ X, Y = point_parameters()
 X_NEEDED, Y_NEEDED = point_parameters(required=True)
 DURATION, INTERVAL = Parameter("duration", PACE), Parameter("interval", PACE)
 PAUSES = (Parameter("pause", PACE), Parameter("_pause", PACE))
+TWEENS = frozenset(
+    f"pyautogui.{name}"
+    for name in (
+        "linear",
+        *(
+            f"ease{way}{curve}"
+            for way in ("In", "Out", "InOut")
+            for curve in ("Quad", "Cubic", "Quart", "Quint", "Sine", "Expo", "Circ", "Elastic", "Back", "Bounce")
+        ),
+    )
+)
+"""How the pointer gathers speed on its way, which changes nothing of where it ends."""
+_TWEEN = Parameter("tween", choice({name: name for name in sorted(TWEENS)}))
 _BUTTON = Parameter("button", BUTTON, "button")
 _COUNT = Parameter("clicks", WHOLE, "count")
 _UP = Parameter("clicks", WHOLE_UP, "dy", required=True, named=False)
 _RIGHT = Parameter("clicks", WHOLE, "dx", required=True, named=False)
 _OFFSETS = (Parameter("xOffset", NUMBER, "dx", required=True), Parameter("yOffset", NUMBER, "dy", required=True))
-_DRAG = (DURATION, _BUTTON, Parameter("mouseDownUp", TRUTH, "down_up"), *PAUSES)
+_DRAG = (DURATION, _BUTTON, Parameter("mouseDownUp", TRUTH, "down_up"), _TWEEN, *PAUSES)
 _KEY = Parameter("key", KEY, "key", required=True, named=False)
 _CENTRE = Point(0.5, 0.4, REL_1)
 _THERE = Point(0.7, 0.6, REL_1)
@@ -100,7 +113,7 @@ POINTER_ROWS = (
         example=ir.Click(_CENTRE, count=3),
     ),
     Row("pyautogui.leftClick", (X, Y, INTERVAL, DURATION, *PAUSES), ir.Click, only_read=True),
-    Row("pyautogui.moveTo", (X_NEEDED, Y_NEEDED, DURATION, *PAUSES), ir.Move, example=ir.Move(_CENTRE)),
+    Row("pyautogui.moveTo", (X_NEEDED, Y_NEEDED, DURATION, _TWEEN, *PAUSES), ir.Move, example=ir.Move(_CENTRE)),
     Row(
         "pyautogui.dragTo",
         (X_NEEDED, Y_NEEDED, *_DRAG),
@@ -111,8 +124,8 @@ POINTER_ROWS = (
         about="from the first place to the second",
     ),
     Row("pyautogui.dragTo", (X_NEEDED, Y_NEEDED, *_DRAG), ir.Drag, write=write_path),
-    Row("pyautogui.moveRel", (*_OFFSETS, DURATION, *PAUSES), read=move_by, only_read=True),
-    Row("pyautogui.move", (*_OFFSETS, DURATION, *PAUSES), read=move_by, only_read=True),
+    Row("pyautogui.moveRel", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
+    Row("pyautogui.move", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
     Row("pyautogui.dragRel", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
     Row("pyautogui.drag", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
     Row("pyautogui.mouseDown", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseDown, example=ir.MouseDown()),
@@ -181,6 +194,7 @@ GRAMMAR = Grammar(
     settings=frozenset({"pyautogui.PAUSE", "pyautogui.FAILSAFE"}),
     contexts=frozenset({"pyautogui.hold"}),
     loops=True,
+    constants=TWEENS,
 )
 _CODE_AT_LINE = re.compile(
     r"^[ \t]*+(?P<mark>action[ \t]*+:[ \t]*+)?"
