@@ -180,6 +180,14 @@ class StagedDesktop(Desktop, Protocol):
         """Move (and resize) so that the client area's top-left is at (x, y); returns the window as it then is."""
         ...
 
+    async def activate_window(self, window: Window) -> None:
+        """Bring a window to the front and give it the keyboard; one that is gone is no error."""
+        ...
+
+    async def close_window(self, window: Window) -> None:
+        """Ask a window to close, as its button does; the program may ask back."""
+        ...
+
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         """Text of an X selection as its owner gives it, or None. Guest-trusted."""
         ...

@@ -57,7 +57,7 @@ class EmbeddedDesktop:
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"deskhand-desktop-{self.label}")
-        self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"deskhand-files-{self.label}")
+        self._helpers = ThreadPoolExecutor(max_workers=16, thread_name_prefix=f"deskhand-files-{self.label}")
         self._session: Session | None = None
         self._performer: Performer | None = None
         self._done = Remembered(REMEMBERED_ACTIONS)
@@ -189,6 +189,16 @@ class EmbeddedDesktop:
         session, _ = self._parts()
         self._untouched = None
         return await self._on_x(lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0)
+
+    async def activate_window(self, window: Window) -> None:
+        session, _ = self._parts()
+        self._untouched = None
+        await self._on_x(lambda: windows.activate(session.connection, window), "activating a window", 2.0)
+
+    async def close_window(self, window: Window) -> None:
+        session, _ = self._parts()
+        self._untouched = None
+        await self._on_x(lambda: windows.close(session.connection, window), "closing a window", 2.0)
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         session, _ = self._parts()

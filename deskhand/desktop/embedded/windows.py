@@ -114,6 +114,16 @@ def place(
         time.sleep(_POLL_S / 4)
 
 
+def activate(connection: Connection, window: Window) -> None:
+    """Ask the window manager to bring it to the front, out of its icon if need be, with the keyboard."""
+    connection.send_root_message(window.id, "_NET_ACTIVE_WINDOW", [_FROM_PAGER, 0, 0, 0, 0])
+
+
+def close(connection: Connection, window: Window) -> None:
+    """Ask the window manager to close it as its own button does."""
+    connection.send_root_message(window.id, "_NET_CLOSE_WINDOW", [0, _FROM_PAGER, 0, 0, 0])
+
+
 def wait_window_manager(connection: Connection, timeout_s: float = 20.0) -> None:
     """Until the window manager really manages: it says so before it listens, so a window of ours is shown until it is taken up."""
     deadline = time.monotonic() + timeout_s
