@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from deskhand import cli_models
 from deskhand.actions.cli import actions_app
+from deskhand.bridge.cli import serve
 from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
@@ -37,6 +38,7 @@ app.command(tiny_app)
 app.command(cli_models.evaluate, name="eval")
 for _command in (cli_models.sft, cli_models.export):
     app.command(_command)
+app.command(serve)
 
 DEMO_CONFIG = "tiny_cpu.yaml"
 

@@ -1,0 +1,94 @@
+"""The command `deskhand serve`. Invariant: it is refused before a desktop starts when others could use it without a key."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def serve(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8700,
+    desktops: int = 1,
+    spares: int = 1,
+    screen: str = "1920x1080",
+    accessibility: bool = True,
+    idle_s: float = 600.0,
+    book: Path | None = None,
+    key_file: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+) -> None:
+    """Serve embedded desktops over HTTP, in OSWorld's protocol; the key is read from DESKHAND_BRIDGE_KEY or --key-file.
+
+    Parameters
+    ----------
+    host
+        The address to listen on; anything but loopback needs a key.
+    port
+        The bridge's own port; the ports after it are the desktops', one for each.
+    desktops
+        How many desktops are leased at a time at most.
+    spares
+        How many desktops are kept ready.
+    screen
+        Size of a desktop's screen in pixels, WxH, when a client asks for none.
+    accessibility
+        Whether desktops have an accessibility tree when a client asks for neither; OSWorld's environment reads it at every step.
+    idle_s
+        A lease that is not used for so many seconds is given back.
+    book
+        Where leases are written down, so that epochs go on rising when the bridge starts again; in memory if it is left out.
+    key_file
+        A file with the owner's key that others cannot read.
+    tls_certificate
+        A file with the certificate chain, for HTTPS.
+    tls_key
+        A file with the certificate's private key.
+    """
+    import asyncio
+
+    from deskhand.bridge.keys import check_binding, owner_key
+    from deskhand.bridge.server import Settings, serving
+    from deskhand.desktop.base import Template
+    from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+    from deskhand.desktop.leases import LeaseBook
+    from deskhand.desktop.pool import DesktopPool
+    from deskhand.errors import ConfigError
+
+    width, times, height = screen.partition("x")
+    if not (times and width.isdecimal() and height.isdecimal()):
+        raise ConfigError(f"--screen {screen}: write a size as WIDTHxHEIGHT, for instance --screen 1920x1080")
+    if (tls_certificate is None) != (tls_key is None):
+        raise ConfigError("--tls-certificate and --tls-key belong together; give both")
+    if idle_s <= 0:
+        raise ConfigError(f"--idle-s {idle_s:g}: give a number of seconds above 0")
+    key = owner_key(key_file, os.environ)
+    os.environ.pop("DESKHAND_BRIDGE_KEY", None)
+    check_binding(host, key)
+    template = Template(width=int(width), height=int(height), accessibility=accessibility)
+    settings = Settings(host, port, key, idle_s, certificate=tls_certificate, certificate_key=tls_key)
+
+    def make() -> EmbeddedDesktop:
+        return EmbeddedDesktop(crashes_fail=False)  # OSWorld's tasks start programs and kill them
+
+    async def main() -> None:
+        async with (
+            DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book)) as pool,
+            serving(pool, settings) as running,
+        ):
+            scheme = "https" if tls_certificate else "http"
+            guarded = "its key is needed" if key else "open to this machine; set DESKHAND_BRIDGE_KEY to guard it"
+            print(
+                f"bridge on {scheme}://{host}:{running.port}, {desktops} {'desktop' if desktops == 1 else 'desktops'}; {guarded}",
+                flush=True,
+            )
+            await running.ended
+
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted; the desktops are closed", file=sys.stderr)
+        raise

@@ -1,0 +1,292 @@
+"""The pyautogui of a guest's programs. Invariant: it asks the host to act and touches no input itself; a call returns when the host
+has acted and the screen has settled.
+
+It runs in the guest on nothing but Python's standard library, and is never imported by the host. A call is written as a file of
+one line of code into the folder that `DESKHAND_ASKS` names; the host reads it as it reads any action and answers with a file
+beside it. Signatures and what they do with odd arguments are those of PyAutoGUI 0.9.54: coordinates are cut to the screen, keys
+without a name are passed over. Differences: every Unicode character is typed, pauses and tweens take no time of their own, and
+there are no screenshots and no message boxes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import namedtuple
+from contextlib import contextmanager
+
+ANSWER_S = 60.0
+PAUSE = 0.1
+FAILSAFE = True
+MINIMUM_DURATION = 0.1
+MINIMUM_SLEEP = 0.05
+LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "primary", "secondary"
+
+Point = namedtuple("Point", "x y")
+Size = namedtuple("Size", "width height")
+
+KEYBOARD_KEYS = [
+    "\t", "\n", "\r", *(chr(code) for code in range(32, 127)),
+    "accept", "add", "alt", "altleft", "altright", "apps", "backspace", "browserback", "browserforward", "capslock", "ctrl",
+    "ctrlleft", "ctrlright", "decimal", "del", "delete", "divide", "down", "end", "enter", "esc", "escape",
+    *(f"f{number}" for number in range(1, 25)), "home", "insert", "left", *(f"num{digit}" for digit in range(10)), "numlock",
+    "pagedown", "pageup", "pause", "pgdn", "pgup", "printscreen", "prntscrn", "prtsc", "prtscr", "return", "right", "scrolllock",
+    "shift", "shiftleft", "shiftright", "space", "subtract", "tab", "up", "volumedown", "volumemute", "volumeup", "win", "winleft",
+    "winright", "command", "option", "multiply",
+]  # fmt: skip
+KEY_NAMES = KEYBOARD_KEYS
+
+
+class PyAutoGUIException(Exception):
+    """The host did not act."""
+
+
+class FailSafeException(PyAutoGUIException):
+    """Never raised: nobody's hand is on this mouse."""
+
+
+class ImageNotFoundException(PyAutoGUIException):
+    """Pictures are not looked for."""
+
+
+def _ask(code):
+    """Have the host perform lines of code, none for a look; the answer has x, y, width and height in pixels."""
+    folder = os.environ.get("DESKHAND_ASKS")
+    if not folder:
+        raise PyAutoGUIException("pyautogui works in programs that the bridge has started; this one was started otherwise")
+    name = os.path.join(folder, os.urandom(12).hex())
+    with open(name + ".part", "w", encoding="utf-8") as file:
+        file.write(code)
+    os.rename(name + ".part", name + ".ask")
+    deadline = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline:
+        try:
+            with open(name + ".answer", encoding="utf-8") as file:
+                text = file.read()
+        except FileNotFoundError:
+            text = ""
+        if text.endswith("\n"):
+            os.unlink(name + ".ask")
+            os.unlink(name + ".answer")
+            answer = json.loads(text)
+            if answer["error"]:
+                raise PyAutoGUIException(answer["error"])
+            return answer
+        time.sleep(0.005)
+    raise PyAutoGUIException("the host did not answer")
+
+
+def _call(name, *arguments, **named):
+    words = [repr(argument) for argument in arguments]
+    words += [f"{key}={value!r}" for key, value in named.items() if value is not None]
+    return _ask(f"pyautogui.{name}({', '.join(words)})")
+
+
+def _pair(x, y):
+    if isinstance(x, str):
+        raise ImageNotFoundException("pictures are not looked for")
+    return tuple(x)[:2] if isinstance(x, (tuple, list)) else (x, y)
+
+
+def _place(x, y):
+    """A place on the screen in whole pixels, where the pointer is for what is not given."""
+    x, y = _pair(x, y)
+    now = _ask("")
+    x, y = now["x"] if x is None else int(x), now["y"] if y is None else int(y)
+    return max(0, min(x, now["width"] - 1)), max(0, min(y, now["height"] - 1))
+
+
+def _at(x, y):
+    """The arguments that say a place, none where none is given."""
+    return {} if x is None and y is None else dict(zip("xy", _place(x, y), strict=True))
+
+
+def position(x=None, y=None):
+    now = _ask("")
+    return Point(now["x"] if x is None else int(x), now["y"] if y is None else int(y))
+
+
+def size():
+    now = _ask("")
+    return Size(now["width"], now["height"])
+
+
+resolution = size
+
+
+def onScreen(x, y=None):
+    x, y = _pair(x, y)
+    width, height = size()
+    return 0 <= x < width and 0 <= y < height
+
+
+def moveTo(x=None, y=None, duration=0.0, tween=None, logScreenshot=False, _pause=True):
+    _call("moveTo", *_place(x, y))
+
+
+def moveRel(xOffset=None, yOffset=None, duration=0.0, tween=None, logScreenshot=False, _pause=True):
+    dx, dy = _pair(xOffset, yOffset)
+    now = position()
+    moveTo(now.x + int(dx or 0), now.y + int(dy or 0))
+
+
+move = moveRel
+
+
+def click(x=None, y=None, clicks=1, interval=0.0, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    at = _at(x, y)
+    left = int(clicks)
+    while left > 0:
+        now = 1 if interval else min(left, 3)
+        _call("click", clicks=now, button=button, **at)
+        left -= now
+        if left:
+            time.sleep(interval)
+
+
+def leftClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    click(x, y, 1, interval, LEFT)
+
+
+def rightClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    click(x, y, 1, interval, RIGHT)
+
+
+def middleClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    click(x, y, 1, interval, MIDDLE)
+
+
+def doubleClick(x=None, y=None, interval=0.0, button=LEFT, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    click(x, y, 2, interval, button)
+
+
+def tripleClick(x=None, y=None, interval=0.0, button=LEFT, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    click(x, y, 3, interval, button)
+
+
+def mouseDown(x=None, y=None, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    _call("mouseDown", button=button, **_at(x, y))
+
+
+def mouseUp(x=None, y=None, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+    _call("mouseUp", button=button, **_at(x, y))
+
+
+def dragTo(x=None, y=None, duration=0.0, tween=None, button=PRIMARY, logScreenshot=None, _pause=True, mouseDownUp=True):
+    x, y = _place(x, y)
+    if not mouseDownUp:
+        _call("moveTo", x, y)
+        return
+    now = position()
+    _ask(f"pyautogui.moveTo({now.x}, {now.y})\npyautogui.dragTo({x}, {y}, button={button!r})")
+
+
+def dragRel(xOffset=0, yOffset=0, duration=0.0, tween=None, button=PRIMARY, logScreenshot=None, _pause=True, mouseDownUp=True):
+    dx, dy = _pair(xOffset, yOffset)
+    now = position()
+    dragTo(now.x + int(dx or 0), now.y + int(dy or 0), button=button, mouseDownUp=mouseDownUp)
+
+
+drag = dragRel
+
+
+def scroll(clicks, x=None, y=None, logScreenshot=None, _pause=True):
+    _turn("vscroll", clicks, x, y)
+
+
+vscroll = scroll
+
+
+def hscroll(clicks, x=None, y=None, logScreenshot=None, _pause=True):
+    _turn("hscroll", clicks, x, y)
+
+
+def _turn(name, clicks, x, y):
+    at = _at(x, y)
+    left = int(clicks)
+    while left:
+        now = max(-100, min(left, 100))
+        _call(name, now, **at)
+        left -= now
+
+
+def isValidKey(key):
+    return isinstance(key, str) and (len(key) == 1 or key.lower() in KEYBOARD_KEYS)
+
+
+def isShiftCharacter(character):
+    return character.isupper() or character in set('~!@#$%^&*()_+{}|:"<>?')
+
+
+def keyDown(key, logScreenshot=None, _pause=True):
+    if isValidKey(key):
+        _call("keyDown", key)
+
+
+def keyUp(key, logScreenshot=None, _pause=True):
+    if isValidKey(key):
+        _call("keyUp", key)
+
+
+def press(keys, presses=1, interval=0.0, logScreenshot=None, _pause=True):
+    names = [keys] if isinstance(keys, str) else list(keys)
+    for _ in range(int(presses)):
+        for name in names:
+            if isValidKey(name):
+                _call("press", name)
+            time.sleep(float(interval))
+
+
+@contextmanager
+def hold(keys, logScreenshot=None, _pause=True):
+    names = [keys] if isinstance(keys, str) else list(keys)
+    for name in names:
+        keyDown(name)
+    try:
+        yield
+    finally:
+        for name in names:
+            keyUp(name)
+
+
+def typewrite(message, interval=0.0, logScreenshot=None, _pause=True):
+    if not isinstance(message, str):
+        press(message, interval=interval)
+    elif interval:
+        press(message and list(message), interval=interval)
+    else:
+        for start in range(0, len(message), 10_000):
+            _call("write", message[start : start + 10_000])
+
+
+write = typewrite
+
+
+def hotkey(*args, interval=0.0, logScreenshot=None, _pause=True):
+    names = list(args[0]) if len(args) == 1 and not isinstance(args[0], str) else list(args)
+    names = [name for name in names if isValidKey(name)]
+    if names:
+        _call("hotkey", *names)
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def countdown(seconds):
+    for left in range(int(seconds), 0, -1):
+        print(left, end=" ", flush=True)
+        time.sleep(1)
+    print()
+
+
+def screenshot(*arguments, **named):
+    raise PyAutoGUIException("the guest takes no screenshots; the bridge's /screenshot does")
+
+
+def __getattr__(name):
+    """Tweens: how the pointer gathers speed on its way."""
+    if name == "linear" or name.startswith("ease"):
+        return lambda n: n
+    raise AttributeError(f"module 'pyautogui' has no attribute {name!r}")

@@ -1,0 +1,161 @@
+"""The leases of a bridge. Invariant: a lease that nobody has used for `idle_s` is given back, and one that is over opens nothing.
+
+A lease has a door: a port of its own, at which OSWorld's clients, which know only a host and a port, find its desktop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from deskhand.bridge.events import Events
+from deskhand.bridge.guest import Guest
+from deskhand.bridge.keys import digest, new_key
+from deskhand.bridge.recording import Recording
+from deskhand.bridge.refusal import Refused
+from deskhand.bridge.replies import Replies
+from deskhand.desktop.base import Frame, StagedDesktop, Template
+from deskhand.desktop.pool import DesktopPool, Lease
+
+log = structlog.get_logger()
+REMEMBERED = 1024
+"""Leases that are over, so that their holders are told so."""
+
+
+@dataclass(eq=False)
+class Held:
+    """One lease that is out. `kept` is the digest of its key; `port` its door, 0 for none."""
+
+    id: str
+    lease: Lease
+    template: Template
+    kept: bytes
+    port: int
+    used: float
+    guest: Guest = field(init=False)
+    in_use: int = 0
+    over: bool = False
+    recording: Recording | None = None
+    sent: Frame | None = None
+    """The frame that its client was sent last."""
+    replies: Replies = field(default_factory=Replies)
+    events: Events = field(default_factory=Events)
+
+    def __post_init__(self) -> None:
+        self.guest = Guest(self.lease.desktop, *self.size)
+
+    def renewed(self, template: Template) -> None:
+        """The desktop has been reset to `template`: what was known of its guest is gone."""
+        self.guest.close()
+        self.template, self.sent = template, None
+        self.guest = Guest(self.lease.desktop, *self.size)
+
+    @property
+    def desktop(self) -> StagedDesktop:
+        return self.lease.desktop
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the screen in pixels."""
+        return self.template.width, self.template.height
+
+
+class BridgeLeases:
+    """Leases from `pool`. `doors` are the ports to give out; `clock` counts seconds."""
+
+    def __init__(
+        self, pool: DesktopPool, doors: Sequence[int] = (), *, idle_s: float = 600.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.pool = pool
+        self.idle_s = idle_s
+        self._clock = clock
+        self._free = deque(doors)
+        self.doors = frozenset(doors)
+        self._held: dict[str, Held] = {}
+        self._over: OrderedDict[str, bytes] = OrderedDict()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    async def take(self, template: Template | None, wait_s: float) -> tuple[Held, str]:
+        """A new lease and its key. Raises `Refused` (503) when no desktop is free within `wait_s`."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+        wanted = template or self.pool.template
+        try:
+            async with asyncio.timeout(wait_s):
+                lease = await self.pool.lease(wanted)
+        except TimeoutError:
+            message = f"all {self.pool.size} desktops are leased; ask again, or start the bridge with more"
+            raise Refused(503, message, {"retry-after": "5"}) from None
+        key = new_key()
+        port = self._free.popleft() if self._free else 0
+        held = Held(secrets.token_hex(8), lease, wanted, digest(key), port, self._clock())
+        self._held[held.id] = held
+        held.events.tell("leased", epoch=lease.epoch)
+        log.info("bridge.leased", lease=held.id, epoch=lease.epoch, port=port)
+        return held, key
+
+    def find(self, lease_id: str) -> Held | None:
+        return self._held.get(lease_id)
+
+    def over(self, lease_id: str) -> bytes | None:
+        """The digest of the key of a lease that has ended lately."""
+        return self._over.get(lease_id)
+
+    def at_door(self, port: int) -> Held | None:
+        return next((held for held in self._held.values() if held.port == port), None) if port else None
+
+    @contextlib.contextmanager
+    def using(self, held: Held) -> Iterator[Held]:
+        """While a request works on a lease it is not idle."""
+        held.in_use += 1
+        try:
+            yield held
+        finally:
+            held.in_use -= 1
+            held.used = self._clock()
+
+    async def end(self, held: Held, reason: str) -> None:
+        """Give the desktop back. A second call does nothing."""
+        if self._held.pop(held.id, None) is None:
+            return
+        held.over = True
+        self._over[held.id] = held.kept
+        while len(self._over) > REMEMBERED:
+            self._over.popitem(last=False)
+        held.events.tell("over", reason=reason)
+        held.guest.close()
+        if held.recording is not None:
+            held.recording.stop()
+        if held.port:
+            self._free.append(held.port)  # the last to be given out again, so that late clients do not meet a stranger's desktop
+        log.info("bridge.released", lease=held.id, epoch=held.lease.epoch, reason=reason)
+        await self.pool.release(held.lease)
+
+    async def reclaim(self) -> None:
+        """End every lease that has been idle for too long."""
+        for held in self:
+            if not held.in_use and self._clock() - held.used > self.idle_s:
+                await self.end(held, "idle")
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.05, self.idle_s / 8))
+            await self.reclaim()
+
+    async def close(self) -> None:
+        """End every lease. Idempotent."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for held in self:
+            await self.end(held, "the bridge closes")

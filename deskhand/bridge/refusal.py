@@ -1,0 +1,29 @@
+"""Answers other than the wanted one. Invariant: an exception of this kind is a reply to the client and says nothing of keys."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+
+class Refused(Exception):
+    """A request that gets `status` and the body `{"error": message}`."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers
+
+    def response(self) -> Response:
+        return JSONResponse({"error": self.message}, status_code=self.status, headers=self.headers)
+
+
+class Aborted(Refused):
+    """A request that gets a short page, as OSWorld's server gives for what it does not handle itself."""
+
+    def response(self) -> Response:
+        name = HTTPStatus(self.status).phrase
+        page = f"<!doctype html>\n<html lang=en>\n<title>{self.status} {name}</title>\n<h1>{name}</h1>\n<p>{self.message}</p>\n"
+        return HTMLResponse(page, status_code=self.status, headers=self.headers)

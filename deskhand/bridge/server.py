@@ -1,0 +1,121 @@
+"""The bridge as a process. Invariant: when it ends, however it is asked to, its leases are given back and its desktops are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from deskhand.bridge.app import create_app
+from deskhand.bridge.keys import check_binding
+from deskhand.bridge.leases import BridgeLeases
+from deskhand.bridge.limits import Bounds, patient
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import ConfigError
+
+MOST_REQUESTS = 512
+"""Connections and requests at a time; more are answered with 503."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the bridge listens. `port` 0 takes any; the doors of the leases are the ports after it, or any with `port` 0."""
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    owner_key: str | None = None
+    idle_s: float = 600.0
+    bounds: Bounds = field(default_factory=Bounds)
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the program that it runs in."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@dataclass(frozen=True)
+class Running:
+    """A bridge that serves: its own port, its leases, and how to end it."""
+
+    port: int
+    book: BridgeLeases
+    stop: Callable[[], None]
+    ended: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def serving(pool: DesktopPool, settings: Settings) -> AsyncIterator[Running]:
+    """Serve a started pool while the context lasts. Raises `ConfigError` for a host without a key and a port that is taken."""
+    check_binding(settings.host, settings.owner_key)
+    sockets = _listen(settings.host, settings.port, 1 + pool.size)
+    ports = [each.getsockname()[1] for each in sockets]
+    book = BridgeLeases(pool, ports[1:], idle_s=settings.idle_s)
+    config = uvicorn.Config(
+        create_app(book, settings.owner_key, settings.bounds),
+        http=patient(settings.bounds),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level=logging.ERROR,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_REQUESTS,
+        h11_max_incomplete_event_size=settings.bounds.head_bytes,
+        timeout_graceful_shutdown=3,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.certificate_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise ConfigError(f"the certificate {settings.certificate} or its key cannot be used: {error}") from None
+    server = _Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    ended = asyncio.create_task(server.serve(sockets=sockets))
+    try:
+        while not server.started and not ended.done():  # noqa: ASYNC110 uvicorn has no event for it
+            await asyncio.sleep(0.005)
+        yield Running(ports[0], book, stop, ended)
+    finally:
+        stop()
+        await book.close()
+        await asyncio.gather(ended, return_exceptions=True)
+        for each in sockets:
+            each.close()
+
+
+def _listen(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` listening sockets from `port` on. Raises `ConfigError`, with none left open."""
+    if not 0 <= port <= 65535 - (count - 1 if port else 0):
+        raise ConfigError(f"--port {port}: it and the desktops' {count - 1} ports after it must lie in 1..65535")
+    opened: list[socket.socket] = []
+    wanted = port
+    try:
+        for index in range(count):
+            wanted = port + index if port else 0
+            family, kind, protocol, _, address = socket.getaddrinfo(host, wanted, type=socket.SOCK_STREAM)[0]
+            opened.append(socket.socket(family, kind, protocol))
+            opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened[-1].bind(address)
+            opened[-1].listen(256)
+    except OSError as error:
+        for each in opened:
+            each.close()
+        raise ConfigError(f"{host}:{wanted} cannot be listened on: {error.strerror}; give another --host or --port") from None
+    return opened

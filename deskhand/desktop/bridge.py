@@ -1,0 +1,313 @@
+"""Desktops of a bridge on another machine. Invariant: an action is performed once or not at all, however often its request had to
+be sent; when nobody can know which, the error says so.
+
+`BridgePool` leases, keeps its leases alive and gives them back; `BridgeDesktop` is a lease's desktop, with everything that a
+`StagedDesktop` has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from deskhand.actions.ops import Drag, Op, Type, Wait
+from deskhand.actions.plain import plain_op
+from deskhand.desktop import wire
+from deskhand.desktop.base import Completed, Frame, StagedDesktop, Template, Window
+from deskhand.desktop.pool import Lease
+from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
+
+BEATS = 4
+"""How often a lease is renewed within the time after which an idle one is given back."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds: `connect_s` for a connection, `read_s` for the answer to a look, and added to what an operation itself may take.
+
+    A request is sent `attempts` times at most, with `pause_s` before the second and twice as long before each further one.
+    """
+
+    connect_s: float = 5.0
+    read_s: float = 20.0
+    attempts: int = 6
+    pause_s: float = 0.2
+
+
+class BridgeDesktop:
+    """Fulfils `StagedDesktop`; `http` shows the lease's key, `lease` is what the bridge said of it."""
+
+    def __init__(self, http: httpx2.AsyncClient, lease: dict[str, Any], timeouts: Timeouts) -> None:
+        self._http = http
+        self._root = f"/leases/{lease['lease']}"
+        self._headers = {"authorization": f"Bearer {lease['key']}", wire.EPOCH_HEADER: str(lease["epoch"])}
+        self._size = (int(lease["width"]), int(lease["height"]))
+        self._timeouts = timeouts
+        self._base: Frame | None = None
+        self._closed = False
+
+    async def _send(
+        self, method: str, path: str, *, may_take_s: float = 0.0, acts: bool = False, **arguments: Any
+    ) -> httpx2.Response:
+        """The reply to a request. One that acts carries an id, so it may be sent again like any other; when no answer comes at all
+        it is `DeliveryUnknown`."""
+        if self._closed:
+            raise InfrastructureError("the desktop is closed")
+        headers = self._headers | ({wire.REQUEST_HEADER: secrets.token_hex(16)} if acts else {}) | arguments.pop("headers", {})
+        timeout = httpx2.Timeout(self._timeouts.read_s + may_take_s, connect=self._timeouts.connect_s)
+        about, attempts, delivered = f"{method} {self._root}{path}", self._timeouts.attempts, False
+        for attempt in range(1, attempts + 1):
+            try:
+                reply = await self._http.request(method, self._root + path, headers=headers, timeout=timeout, **arguments)
+            except httpx2.TransportError as error:
+                delivered = delivered or not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
+                if attempt == attempts:
+                    kind = DeliveryUnknown if acts and delivered else InfrastructureError
+                    raise kind(f"{about}: no answer in {attempts} attempts ({type(error).__name__} {error})") from error
+            else:
+                if reply.status_code not in (502, 503, 504):
+                    if reply.status_code >= 400:
+                        raise wire.raised(_json(reply), reply.status_code, about)
+                    return reply
+                delivered = delivered or reply.status_code != 503
+                if attempt == attempts:
+                    kind = DeliveryUnknown if acts and delivered else InfrastructureError
+                    raise kind(f"{about}: the bridge answered {reply.status_code} in {attempts} attempts")
+            await asyncio.sleep(self._timeouts.pause_s * 2 ** (attempt - 1))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
+        base = self._base
+        if base is not None and base.content_hash:
+            arguments["params"] = {"base": base.content_hash}
+        reply = await self._send(method, path, **arguments)
+        self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base)
+        return self._base
+
+    async def reset(self, template: Template) -> Frame:
+        frame = await self._frame("POST", "/desktop/reset", acts=True, may_take_s=60, json={"template": asdict(template)})
+        self._size = frame.size
+        return frame
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        """See `Desktop.perform`; points are made pixels of the screen here, so one that is off it is refused at once."""
+        body = {"ops": [plain_op(op, *self._size) for op in ops], "action_id": action_id}
+        longest_s = sum(_longest_s(op) for op in ops)
+        return await self._frame("POST", "/desktop/perform", acts=True, may_take_s=longest_s, json=body)
+
+    async def observe(self) -> Frame:
+        return await self._frame("GET", "/desktop/frame")
+
+    async def run(
+        self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> Completed:
+        body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
+        said = _json(await self._send("POST", "/desktop/run", acts=True, may_take_s=timeout_s, json=body))
+        return Completed(said["returncode"], base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
+
+    async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
+        body = {"argv": argv, "env": env, "cwd": cwd}
+        return int(_json(await self._send("POST", "/desktop/launch", acts=True, json=body))["pid"])
+
+    async def pull(self, path: str) -> bytes:
+        return (await self._send("GET", "/desktop/file", params={"path": path})).content
+
+    async def push(self, path: str, data: bytes) -> None:
+        await self._send("PUT", "/desktop/file", params={"path": path}, content=data)
+
+    async def listdir(self, path: str) -> list[str]:
+        return _json(await self._send("GET", "/desktop/folder", params={"path": path}))["names"]
+
+    async def accessibility_tree(self) -> str | None:
+        return _json(await self._send("GET", "/desktop/accessibility", may_take_s=30))["tree"]
+
+    async def windows(self) -> list[Window]:
+        return [Window(**window) for window in _json(await self._send("GET", "/desktop/windows"))["windows"]]
+
+    async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
+        body = {"match": match, "timeout_s": timeout_s, "count": count}
+        said = _json(await self._send("POST", "/desktop/windows/wait", may_take_s=timeout_s, json=body))
+        return [Window(**window) for window in said["windows"]]
+
+    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+        body = {"window": asdict(window), "x": x, "y": y, "width": width, "height": height}
+        return Window(**_json(await self._send("POST", "/desktop/windows/place", acts=True, json=body))["window"])
+
+    async def activate_window(self, window: Window) -> None:
+        await self._send("POST", "/desktop/windows/activate", acts=True, json={"window": asdict(window)})
+
+    async def close_window(self, window: Window) -> None:
+        await self._send("POST", "/desktop/windows/close", acts=True, json={"window": asdict(window)})
+
+    async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
+        return _json(await self._send("GET", "/desktop/clipboard", params={"selection": selection}))["text"]
+
+    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:
+        """What happens to the lease from now to its end, or all since the event of number `after`: (number, event, data).
+
+        A connection that breaks is made again where it was. Raises `InfrastructureError` when that does not help.
+        """
+        failures = 0
+        while True:
+            headers = self._headers | {"last-event-id": str(after)}
+            timeout = httpx2.Timeout(None, connect=self._timeouts.connect_s, read=self._timeouts.read_s + 10)
+            try:
+                async with self._http.stream("GET", self._root + "/events", headers=headers, timeout=timeout) as reply:
+                    if reply.status_code != 200:
+                        await reply.aread()
+                        raise wire.raised(_json(reply), reply.status_code, f"GET {self._root}/events")
+                    failures = 0
+                    async for after, event, data in _read_events(reply):
+                        yield after, event, data
+                        if event == "over":
+                            return
+            except httpx2.TransportError as error:
+                failures += 1
+                if failures == self._timeouts.attempts:
+                    raise InfrastructureError(f"GET {self._root}/events: {type(error).__name__} {error}") from error
+            await asyncio.sleep(self._timeouts.pause_s * 2**failures)
+
+    async def renew(self) -> None:
+        """Tell the bridge that the lease is still wanted."""
+        await self._send("POST", "/renew")
+
+    async def close(self) -> None:
+        """Give the lease back; a bridge that cannot be reached ends it when it has been idle. Idempotent."""
+        if not self._closed:
+            with contextlib.suppress(InfrastructureError):
+                await self._send("DELETE", "")
+            self._closed = True
+
+
+class BridgePool:
+    """Leases of the bridge at `address`, as `DesktopPool` gives them. Raises `ConfigError` for an address that is none.
+
+    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        key: str | None = None,
+        *,
+        template: Template | None = None,
+        timeouts: Timeouts | None = None,
+        wait_s: float = 60.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        if not _is_address(address):
+            raise ConfigError("the bridge's address must be http://host:port or https://host:port, without a key in it")
+        self.template = template or Template()
+        self._timeouts = timeouts or Timeouts()
+        self._wait_s = wait_s
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx2.AsyncClient(base_url=address, transport=transport)
+        self._held: dict[str, tuple[BridgeDesktop, asyncio.Task[None]]] = {}
+        self._names: dict[int, str] = {}
+
+    async def __aenter__(self) -> BridgePool:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def lease(self, template: Template | None = None) -> Lease:
+        """A fresh desktop in the state `template` (default: the pool's). Waits while the bridge has none free."""
+        body = {"template": asdict(template or self.template), "wait_s": self._wait_s}
+        timeout = httpx2.Timeout(self._timeouts.read_s + self._wait_s + 60, connect=self._timeouts.connect_s)
+        while True:
+            try:
+                reply = await self._http.post("/leases", json=body, headers=self._headers, timeout=timeout)
+            except httpx2.TransportError as error:
+                raise InfrastructureError(f"POST {self._http.base_url}leases: {type(error).__name__} {error}") from error
+            if reply.status_code != 503 or "retry-after" not in reply.headers:
+                break
+            await asyncio.sleep(min(60.0, float(reply.headers["retry-after"])))
+        told = _json(reply)
+        if reply.status_code == 400:
+            raise ConfigError(str(told.get("error", "")))
+        if reply.status_code != 201:
+            raise InfrastructureError(f"POST {self._http.base_url}leases: {reply.status_code} {told.get('error', '')}")
+        desktop = BridgeDesktop(self._http, told, self._timeouts)
+        self._held[told["lease"]] = (desktop, asyncio.create_task(_renewing(desktop, float(told["idle_s"]))))
+        self._names[told["epoch"]] = told["lease"]
+        held: StagedDesktop = desktop
+        return Lease(held, told["epoch"])
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back. A second release of the same lease does nothing."""
+        name = self._names.pop(lease.epoch, None)
+        if name is not None:
+            desktop, renewing = self._held.pop(name)
+            renewing.cancel()
+            await desktop.close()
+
+    async def close(self) -> None:
+        """Give all leases back. Idempotent."""
+        for epoch in list(self._names):
+            name = self._names.pop(epoch)
+            desktop, renewing = self._held.pop(name)
+            renewing.cancel()
+            await desktop.close()
+        await self._http.aclose()
+
+
+def _is_address(address: str) -> bool:
+    try:
+        parts = httpx2.URL(address)
+    except httpx2.InvalidURL:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.host) and not parts.userinfo
+
+
+async def _renewing(desktop: BridgeDesktop, idle_s: float) -> None:
+    """Keeps a lease while its episode thinks; ends when the lease has."""
+    while True:
+        await asyncio.sleep(idle_s / BEATS)
+        try:
+            await desktop.renew()
+        except wire.LeaseOver:
+            return
+        except InfrastructureError:
+            continue  # the next call of the episode says what is wrong; until then the bridge may come back
+
+
+async def _read_events(reply: httpx2.Response) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:
+    fields: dict[str, str] = {}
+    async for line in reply.aiter_lines():
+        name, _, value = line.partition(":")
+        if line:
+            fields[name] = value.strip()
+        elif "event" in fields:
+            yield int(fields["id"]), fields["event"], json.loads(fields["data"])
+            fields = {}
+
+
+def _json(reply: httpx2.Response) -> dict[str, Any]:
+    try:
+        body = reply.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _longest_s(op: Op) -> float:
+    """How long an op may take, at most, with the settling after it."""
+    match op:
+        case Wait():
+            return op.seconds
+        case Drag():
+            return 2.0 + len(op.path)
+        case Type():
+            return 10.0 + 0.05 * len(op.text)
+        case _:
+            return 2.0
