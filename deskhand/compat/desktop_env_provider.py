@@ -1,0 +1,132 @@
+"""OSWorld's own `desktop_env.DesktopEnv` on a bridge's desktops. Invariant: one function of `desktop-env` is replaced, the one that
+finds a provider by its name; controllers, set-up and evaluation are its own, unchanged.
+
+It runs where `desktop-env` is installed, on Python's standard library alone:
+
+    register("http://127.0.0.1:8700", key)
+    env = DesktopEnv(provider_name="docker", screen_size=(1280, 720))
+
+`DesktopEnv` takes only the names of its own providers, so this one goes by one of them. Every revert is a new lease, a desktop that
+nobody has used. The key goes into a private netrc file, where `requests` finds it for the bridge's host; it stands in no address.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deskhand.errors import ConfigError, InfrastructureError
+
+STARTED_CLEAN = "docker"
+"""The name whose machines `DesktopEnv` takes for unused when they start."""
+TAKE_S = 300.0
+
+
+class BridgeManager:
+    """What `DesktopEnv` asks of a `VMManager`; a machine's path is the size of its screen."""
+
+    def get_vm_path(self, os_type: str = "Ubuntu", region: str | None = None, screen_size: tuple[int, int] = (1920, 1080)) -> str:
+        if os_type != "Ubuntu":
+            raise ConfigError(f"os_type {os_type!r}: the bridge's desktops are Linux; use os_type='Ubuntu'")
+        return f"deskhand:{screen_size[0]}x{screen_size[1]}"
+
+    def add_vm(self, *arguments: Any, **named: Any) -> None:
+        """Nothing: the bridge keeps the leases."""
+
+    delete_vm = occupy_vm = initialize_registry = check_and_clean = add_vm
+
+    def list_free_vms(self, *arguments: Any, **named: Any) -> list[str]:
+        return []
+
+
+class BridgeProvider:
+    """What `DesktopEnv` asks of a `Provider`: each start is a lease of the bridge at `address`."""
+
+    def __init__(self, address: str, key: str | None) -> None:
+        self._address = address.rstrip("/")
+        self._key = key
+        self._lease: dict[str, Any] | None = None
+
+    def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
+        """Take a lease, unless there is one. Raises `InfrastructureError`."""
+        if self._lease is None:
+            width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
+            self._lease = self._ask("POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S})
+            atexit.register(self.stop_emulator)
+
+    def get_ip_address(self, path_to_vm: str) -> str:
+        """`host:server:chromium:vnc:vlc`; only the in-VM server is there: the other ports are its own."""
+        if self._lease is None:
+            raise InfrastructureError("the desktop has no lease; start_emulator comes first")
+        return ":".join([urlsplit(self._address).hostname or "", *[str(self._lease["port"])] * 4])
+
+    def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
+        raise NotImplementedError("the bridge keeps no snapshots; every lease begins in the state of its template")
+
+    def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> str:
+        """Give the lease back; the next start takes a new one."""
+        self.stop_emulator(path_to_vm)
+        return path_to_vm
+
+    def stop_emulator(self, path_to_vm: str = "", *arguments: Any) -> None:
+        """Give the lease back. Idempotent; a bridge that is gone has ended it."""
+        lease, self._lease = self._lease, None
+        atexit.unregister(self.stop_emulator)
+        if lease is not None:
+            try:
+                self._ask("DELETE", f"/leases/{lease['lease']}", None)
+            except InfrastructureError:
+                return
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self._key}"} if self._key else {})
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self._address + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=TAKE_S + 30) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            message = error.read(4096).decode(errors="replace")
+            raise InfrastructureError(f"{method} {self._address}{path}: {error.code} {message}") from None
+        except (OSError, ValueError) as error:
+            raise InfrastructureError(f"{method} {self._address}{path}: {error}; does the bridge run?") from None
+
+
+def register(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
+    """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
+    parts = urlsplit(address)
+    if parts.scheme != "http" or not parts.hostname or parts.username:
+        raise ConfigError(f"{address}: desktop-env speaks http://host:port only; for https put a local proxy in between")
+    if key:
+        _let_requests_know(parts.hostname, key)
+    environment: Any = importlib.import_module("desktop_env.desktop_env")
+    original = environment.create_vm_manager_and_provider
+
+    def create(provider_name: str, region: str | None, use_proxy: bool = False) -> Any:
+        if provider_name == name:
+            return BridgeManager(), BridgeProvider(address, key)
+        return original(provider_name, region, use_proxy=use_proxy)
+
+    environment.create_vm_manager_and_provider = create
+
+
+def _let_requests_know(host: str, key: str) -> None:
+    """A netrc file of this process: ours, then what its netrc file said before."""
+    folder = Path(tempfile.mkdtemp(prefix="deskhand-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    before = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    rest = before.read_text() if before.is_file() else ""
+    descriptor = os.open(folder / "netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+        file.write(f'machine {host}\nlogin deskhand\npassword "{quoted}"\n{rest}')
+    os.environ["NETRC"] = str(folder / "netrc")
