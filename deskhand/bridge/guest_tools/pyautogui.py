@@ -118,6 +118,8 @@ resolution = size
 def onScreen(x, y=None):
     x, y = _pair(x, y)
     width, height = size()
+    if x is None or y is None:
+        raise TypeError("a place has two numbers")
     return 0 <= x < width and 0 <= y < height
 
 
