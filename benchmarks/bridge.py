@@ -20,6 +20,7 @@ import psutil
 from benchmarks.bars import ROOT, Bars, print_head
 from deskhand.actions.ops import Move, Op, Point, screen_px
 from deskhand.bridge.server import Settings, serving
+from deskhand.desktop import sizing
 from deskhand.desktop.base import Frame, StagedDesktop, Template
 from deskhand.desktop.bridge import BridgePool
 from deskhand.desktop.pool import DesktopPool, Lease
@@ -72,6 +73,7 @@ def prepared() -> StagedDesktop:
 async def serve(leases: int) -> None:
     """Prints the port, and serves until standard input ends."""
     template = Template(width=WIDTH, height=HEIGHT)
+    sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = leases, 1  # prepared screens take no processor to start, and no memory of their own
     async with (
         DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
         serving(pool, Settings(port=0, idle_s=3600)) as running,
