@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.engines.base import Completion, FinishReason, PreparedImage, Prompt, Sampling
+from deskhand.engines.base import Completion, FinishReason, GrammarRefused, PreparedImage, Prompt, Sampling
+from deskhand.engines.hf.grammar import Progress
 from deskhand.engines.hf.parked import Parked, ParkedPrefixes, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.engines.hf.slots import SlotCache
@@ -57,8 +58,14 @@ class Request:
     max_tokens: int
     future: asyncio.Future[Completion]
     generator: random.Random
+    progress: Progress | None = None
+    """Where the reply stands in its grammar."""
+    text_of: Callable[[list[int]], str] | None = None
+    """Text of sampled ids, for `stop_texts`."""
     key: np.ndarray = field(init=False)
     cancelled: bool = False
+    failure: Exception | None = None
+    """Why this request alone cannot go on."""
     served_ids: tuple[int, ...] = ()
     """The prompt ids that were run, here or (where keys and values are reused) for an earlier request."""
     reused: Parked | None = None
@@ -69,6 +76,9 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    text_ended: bool = False
+    """The text holds a stop text."""
 
     def __post_init__(self) -> None:
         self.key = key_of(self.prompt.token_ids, self.prompt.spans)
@@ -77,9 +87,31 @@ class Request:
     def images(self) -> Mapping[str, PreparedImage]:
         return self.prompt.images or {}
 
+    def allowed(self) -> np.ndarray | None:
+        """bool[vocabulary]: what the grammar lets be sampled next; None without one. Sets `failure` when it lets nothing."""
+        if self.progress is None:
+            return None
+        allowed = self.progress.allowed()
+        allowed[list(self.sampling.banned_ids)] = False
+        if allowed.any():
+            return allowed
+        self.failure = GrammarRefused("no id can go on with the reply: the grammar asks for what the tokenizer cannot write")
+        return None
+
+    def take(self, token_id: int, logprob: float, version: int) -> None:
+        """The next token was sampled."""
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if self.progress is not None:
+            self.progress.take(token_id)
+        if self.text_of is not None and token_id not in self.sampling.stop_ids:
+            text = self.text_of(self.token_ids)
+            self.text_ended = any(stop in text for stop in self.sampling.stop_texts)
+
     @property
     def finish_reason(self) -> FinishReason | None:
-        if self.token_ids and self.token_ids[-1] in self.sampling.stop_ids:
+        if self.text_ended or (self.token_ids and self.token_ids[-1] in self.sampling.stop_ids):
             return "stop"
         return "length" if len(self.token_ids) >= self.max_tokens else None
 
@@ -238,22 +270,25 @@ class Batch:
 
     def _take(self, rows: Sequence[Request], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
         uniforms = [1.0 - request.generator.random() for request in rows]
-        tokens, logprobs = sampler.sample(logits_BV, uniforms)
+        allowed = {row: mask for row, request in enumerate(rows) if (mask := request.allowed()) is not None}
+        tokens, logprobs = sampler.sample(logits_BV, uniforms, allowed)
         if not all(map(math.isfinite, logprobs)):
             raise FloatingPointError(f"the weights of version {version} give logits that are not finite")
-        for request, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            request.token_ids.append(token)
-            request.logprobs.append(logprob)
-            request.versions.append(version)
+        for row, (request, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
+            if request.failure is not None:
+                continue
+            request.take(token, logprob, version)
+            if request.sampling.top_logprobs:
+                request.top_logprobs.append(sampler.most_likely(row, request.sampling.top_logprobs))
         self.stats.decoded_tokens += len(rows)
 
     def finished(self, version: int) -> list[Request]:
         """Take the requests that stopped or were cancelled out of the batch; their slots are free afterwards."""
-        done = [slot for slot, request in enumerate(self.requests) if request.cancelled or request.finish_reason]
+        done = [slot for slot, request in enumerate(self.requests) if request.cancelled or request.failure or request.finish_reason]
         removed = []
         for slot in reversed(done):
             request = self.requests[slot]
-            if request.finish_reason and request.first_version == version:
+            if request.finish_reason and not request.failure and request.first_version == version:
                 sampled = request.token_ids[:-1]
                 key = np.concatenate([request.key, np.array(sampled, dtype=np.int64)])
                 entry = Parked(key, request.served_ids + tuple(sampled), self._slots.read(slot))

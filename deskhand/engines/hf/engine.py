@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 
-from deskhand.engines.base import Completion, Feature, Prompt, Sampling
+from deskhand.engines.base import Completion, Feature, GrammarRefused, Prompt, Sampling
 from deskhand.engines.hf.batch import Batch, EngineStats, Request
+from deskhand.engines.hf.grammar import Grammars, Progress
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
@@ -60,6 +61,9 @@ class HfEngine:
         self._core.eval()
         self._max_tokens = max_tokens
         self._image_token_id = model.image_token_id
+        self._tokenizer = model.tokenizer.backend_tokenizer if model.tokenizer is not None else None
+        vocabulary = self._core.config.text_config.vocab_size
+        self._grammars = Grammars(model.tokenizer, vocabulary) if model.tokenizer is not None else None
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
         self._batch = Batch(
@@ -89,8 +93,9 @@ class HfEngine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What it can do beyond sampling ids."""
-        return frozenset()
+        """What it can do beyond sampling ids; grammars and stop texts need the checkpoint's tokenizer."""
+        with_text: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
+        return with_text if self._tokenizer is not None else frozenset({"top_logprobs"})
 
     @property
     def stats(self) -> EngineStats:
@@ -106,7 +111,8 @@ class HfEngine:
         """Sample one completion.
 
         Output is cut at `max_tokens` of the engine. Raises `AgentError` when the prompt leaves no room for a token,
-        `RecordError` when placeholders and images disagree, `InfrastructureError` when the engine is down.
+        `RecordError` when placeholders and images disagree, `GrammarRefused` when the grammar cannot be kept to,
+        `InfrastructureError` when the engine is down.
         """
         length = len(prompt.token_ids)
         if length >= self._max_tokens:
@@ -114,6 +120,8 @@ class HfEngine:
                 f"prompt of {length} tokens, the engine holds {self._max_tokens}; show fewer screenshots or raise max_tokens"
             )
         _check_sampling(length, sampling, self._core.config.text_config.vocab_size)
+        if sampling.stop_texts and self._tokenizer is None:
+            raise ConfigError("stop_texts need a tokenizer, which this engine was made without")
         check_row(prompt, prompt.images or {}, self._image_token_id)
         request = Request(
             prompt,
@@ -121,6 +129,8 @@ class HfEngine:
             min(sampling.max_tokens, self._max_tokens - length),
             asyncio.get_running_loop().create_future(),
             random.Random(sampling.seed),
+            await self._progress(sampling),
+            self._text_of if sampling.stop_texts else None,
         )
         with self._wake:
             self._check_alive()
@@ -133,6 +143,18 @@ class HfEngine:
             with self._wake:
                 self._wake.notify()
             raise
+
+    async def _progress(self, sampling: Sampling) -> Progress | None:
+        if sampling.grammar is None:
+            return None
+        if self._grammars is None:
+            raise GrammarRefused("this engine has no tokenizer and so no grammars")
+        return await asyncio.to_thread(self._grammars.start, sampling.grammar, sampling.stop_ids)
+
+    def _text_of(self, token_ids: list[int]) -> str:
+        """Text of sampled ids, as the recorder reads them."""
+        assert self._tokenizer is not None
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         """Take new weights (state-dict names; those left out stay) between two steps. All are checked before any is taken.
@@ -295,7 +317,9 @@ class HfEngine:
     def _answer(self) -> None:
         for request in self._batch.finished(self._version):
             reason = request.finish_reason
-            if request.cancelled or reason is None:
+            if request.failure is not None:
+                _settle(request.future, request.failure)
+            if request.cancelled or request.failure is not None or reason is None:
                 continue
             completion = Completion(
                 tuple(request.token_ids),
@@ -303,6 +327,7 @@ class HfEngine:
                 tuple(request.versions),
                 reason,
                 request.served_ids,
+                tuple(request.top_logprobs),
             )
             _settle(request.future, completion)
 
@@ -322,8 +347,8 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
     def resolve() -> None:
         if future.done():
             return
-        if isinstance(outcome, InfrastructureError):
-            future.set_exception(InfrastructureError(str(outcome)))
+        if isinstance(outcome, Exception):
+            future.set_exception(type(outcome)(str(outcome)))  # one for each caller: tracebacks grow on an error
         else:
             future.set_result(outcome)
 

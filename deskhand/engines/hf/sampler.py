@@ -6,8 +6,9 @@ distribution. What else is in the batch changes nothing but the last bits of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,23 +36,43 @@ class Sampler:
             for row, setting in zip(banned, settings, strict=True):
                 row[list(setting.banned_ids)] = True
             self._banned_BV = banned.to(device)
+        self._logprobs_BV: Tensor | None = None
 
-    def sample(self, logits_BV: Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
-        """One token and its log-prob for each row. `uniforms`: one number in (0, 1] for each row."""
+    def sample(
+        self, logits_BV: Tensor, uniforms: Sequence[float], allowed: Mapping[int, np.ndarray] | None = None
+    ) -> tuple[list[int], list[float]]:
+        """One token and its log-prob for each row. `uniforms`: one number in (0, 1] for each row. `allowed`: bool[V] of the rows
+        that a grammar holds; it decides what is drawn and not what the log-probs are.
+        """
         logits_BV = logits_BV.float()
         if self._banned_BV is not None:
             logits_BV = logits_BV.masked_fill(self._banned_BV, float("-inf"))
         if self._temperatures_B1 is not None:
             logits_BV = logits_BV / self._temperatures_B1
-        logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
+        self._logprobs_BV = logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
+        open_BV = self._masked(logprobs_BV, allowed) if allowed else logprobs_BV
         if self._all_greedy:
-            ids_B = logprobs_BV.argmax(-1)
+            ids_B = open_BV.argmax(-1)
         else:
-            ids_B = self._draw(logprobs_BV, uniforms)
+            ids_B = self._draw(open_BV, uniforms)
             if self._greedy_B is not None:
-                ids_B = torch.where(self._greedy_B, logprobs_BV.argmax(-1), ids_B)
+                ids_B = torch.where(self._greedy_B, open_BV.argmax(-1), ids_B)
         chosen_B = logprobs_BV.gather(1, ids_B.unsqueeze(1)).squeeze(1)
         return ids_B.tolist(), chosen_B.tolist()
+
+    def most_likely(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
+        """(id, log-prob) of the `count` most likely ids of a row at the last draw, best first."""
+        assert self._logprobs_BV is not None
+        values, ids = self._logprobs_BV[row].topk(min(count, self._logprobs_BV.shape[1]))
+        return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+    @staticmethod
+    def _masked(logprobs_BV: Tensor, allowed: Mapping[int, np.ndarray]) -> Tensor:
+        """The log-probs with what is not allowed taken out, those of a row summing to one again."""
+        masked_BV = logprobs_BV.clone()
+        for row, allowed_V in allowed.items():
+            masked_BV[row].masked_fill_(~torch.from_numpy(allowed_V).to(masked_BV.device), float("-inf"))
+        return masked_BV - masked_BV.logsumexp(-1, keepdim=True)
 
     def _draw(self, logprobs_BV: Tensor, uniforms: Sequence[float]) -> Tensor:
         probabilities_BV = logprobs_BV.double().exp()
