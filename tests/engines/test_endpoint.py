@@ -1,0 +1,92 @@
+"""Calls to a server end with a reply or with an error that names it; proxies are for other machines; keys stay in headers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from fake_sglang import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from deskhand.engines.served.endpoint import Endpoint, Refused, Unreachable, is_loopback
+from deskhand.errors import InfrastructureError
+
+
+async def echo(request: Request) -> Response:
+    return JSONResponse(
+        {"host": request.headers["host"], "key": request.headers.get("authorization"), "query": str(request.query_params)}
+    )
+
+
+async def slow(request: Request) -> Response:
+    await asyncio.sleep(30)
+    return Response()
+
+
+ROUTES = [
+    Route("/echo", echo),
+    Route("/slow", slow),
+    Route("/empty", lambda request: Response(), methods=["POST"]),
+    Route("/html", lambda request: PlainTextResponse("<html>" + "x" * 900)),
+    Route("/detail", lambda request: JSONResponse({"detail": "no\n room"}, status_code=507)),
+    Route("/error", lambda request: JSONResponse({"error": {"message": "too long", "code": 400}}, status_code=400)),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with listening(Starlette(routes=ROUTES)) as url:
+        yield url
+
+
+async def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", server)
+    monkeypatch.setenv("HTTP_PROXY", server)
+    away = Endpoint("http://elsewhere.invalid")
+    assert (await away.get("/echo", timeout_s=5))["host"] == "elsewhere.invalid", "the proxy was asked"
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    here = Endpoint(server)
+    assert (await here.get("/echo", timeout_s=5))["host"] == server.removeprefix("http://")
+    for endpoint in (away, here):
+        await endpoint.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "::1", "0.0.0.0"])
+def test_this_machine_has_several_names(host: str) -> None:
+    assert is_loopback(host)
+    assert not is_loopback(host + ".example.org")
+
+
+async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -> None:
+    endpoint = Endpoint(server, api_key="sk-secret")
+    assert (await endpoint.get("/echo", timeout_s=5, query={"a": "1"}))["query"] == "a=1"
+    assert (await endpoint.get("/echo", timeout_s=5))["key"] == "Bearer sk-secret"
+    assert await endpoint.post("/empty", timeout_s=5) is None
+    for path, status, said in (("/detail", 507, "no room"), ("/error", 400, "too long"), ("/html", 200, "no JSON but <html>")):
+        with pytest.raises(Refused) as caught:
+            await endpoint.get(path, timeout_s=5)
+        assert caught.value.status == status
+        assert f"{server}{path} answered {status}: {said}" in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+    await endpoint.close()
+
+
+async def test_silence_and_absence_end_in_time(server: str) -> None:
+    endpoint, began = Endpoint(server), time.monotonic()
+    with pytest.raises(Unreachable, match=r"/slow did not answer within 0\.3 s"):
+        await endpoint.get("/slow", timeout_s=0.3)
+    assert time.monotonic() - began < 5
+    nobody = Endpoint("http://127.0.0.1:9")
+    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9/x cannot be reached"):
+        await nobody.post("/x", {}, timeout_s=5)
+    await endpoint.close()
+    with pytest.raises(InfrastructureError, match="has been ended"):
+        await endpoint.get("/echo", timeout_s=5)
+    await nobody.close()
