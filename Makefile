@@ -1,11 +1,12 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first; set-up is quick when it is done already.
 PYTHON := .venv/bin/python
 
-.PHONY: help setup demo test lint evidence clean
+.PHONY: help setup demo test test-vllm lint evidence clean
 
 help:
 	@echo "make demo      set up, then train the in-the-box policy on embedded desktops and show before and after"
 	@echo "make test      set up, then run the whole test suite"
+	@echo "make test-vllm the tests against a real vLLM server, which make test runs too"
 	@echo "make lint      set up, then check style (ruff) and types (pyright)"
 	@echo "make evidence  set up, then run the full sizes and write docs/evidence/"
 	@echo "make clean     remove .venv (runs/ is kept)"
@@ -18,6 +19,10 @@ demo: setup
 
 test: setup
 	@$(PYTHON) -m pytest $(ARGS)
+
+# The first time this makes an environment of 2 GB for vLLM outside the checkout (scripts/environment says where).
+test-vllm: setup
+	@$(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
 
 lint: setup
 	@bash scripts/lint

@@ -1,0 +1,25 @@
+"""Runs vLLM's server in vLLM's own environment: `PYTHON serve.py ARGUMENTS`. Invariant: it ends when whoever started it ends.
+
+Nothing of Deskhand is imported here: the environment has only what vLLM needs. The starter holds the other end of standard
+input; when that closes, this kills its whole process group, the engine's workers included.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def _end_with_starter() -> None:
+    while os.read(0, 4096):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    sys.argv[0] = "vllm-server"
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=False)

@@ -1,0 +1,31 @@
+"""Lets torchvision be imported beside a CPU build of torch, in every process of vLLM's environment.
+
+The torchvision that a package index offers is built for CUDA: its library does not load, and its Python part then fails because it
+describes two operators that nobody has declared. Declaring them is enough for what vLLM uses (resizing in plain torch).
+Python imports a module of this name by itself when its folder is on the path.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from typing import Any
+
+_OPERATORS = ("nms", "qnms")
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+class _BeforeTorchvision(importlib.abc.MetaPathFinder):
+    """Declares the operators when torchvision is about to be imported; finds nothing itself."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname == "torchvision":
+            sys.meta_path.remove(self)
+            library = importlib.import_module("torch").library
+            for name in _OPERATORS:
+                library.define(f"torchvision::{name}", _SIGNATURE)
+        return None
+
+
+sys.meta_path.insert(0, _BeforeTorchvision())

@@ -1,0 +1,43 @@
+"""A recorder's parts over an engine with a vLLM server, and what the engine gave, as it gave it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.engines.served.engine import Patience, ServedEngine
+from deskhand.engines.vllm import started
+from deskhand.models.load import TINY_FOLDER, LoadedModel, load
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+
+PATIENCE = Patience(start_s=300, outage_s=300, request_s=120, stall_s=60, poll_s=0.5)
+
+
+@dataclass
+class Served:
+    """An engine, what the recorder of its model needs, and every completion as the engine gave it."""
+
+    engine: ServedEngine
+    model: LoadedModel
+    images: ImageCache
+    renderer: ChatRenderer
+    completions: list[tuple[Prompt, Sampling, Completion]] = field(default_factory=list)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        done = await self.engine.generate(prompt, sampling)
+        self.completions.append((prompt, sampling, done))
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def serving(python: Path, folder: Path, dtype: str) -> Served:
+    """The policy in the box behind a vLLM that is not started yet."""
+    model = load("tiny")
+    sizes = {"max_tokens": 2048, "max_batch": 8, "max_images": 8, "threads": 2}
+    engine = started(TINY_FOLDER, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
+    return Served(engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
