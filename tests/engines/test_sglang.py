@@ -1,0 +1,192 @@
+"""SGLang's protocol against a stand-in that serves a real model: episodes are recorded exactly, new weights arrive, and what goes
+wrong is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from assembly import checkpoint
+from fake_sglang import FakeSglang, listening
+from recording import png
+
+from deskhand.engines import sglang
+from deskhand.engines.base import Grammar, Prompt, Sampling
+from deskhand.engines.served.engine import Patience, ServedEngine
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.models.load import LoadedModel, load
+from deskhand.recorder.graph import Call, CallGraph
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import ChatRequest, Recorder
+from deskhand.training.policy import Policy
+
+PATIENCE = Patience(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
+
+
+@dataclass
+class Desk:
+    fake: FakeSglang
+    engine: ServedEngine
+    model: LoadedModel
+    images: ImageCache
+    renderer: ChatRenderer
+
+    def prompt(self, *seeds: int) -> Prompt:
+        parts: list[Any] = ["Click the blue square"]
+        for seed in seeds:
+            parts += [Picture(self.images.add(png(seed, 90 + 20 * (seed % 3), 70)).sha256), "and"]
+        return self.renderer.render((message("user", parts),), self.images)
+
+    def sampling(self, tokens: int = 6, **settings: Any) -> Sampling:
+        return Sampling(tokens, stop_ids=self.renderer.stop_ids, banned_ids=self.renderer.banned_ids, seed=1, **settings)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.set_num_threads(1)
+    return str(checkpoint(tmp_path_factory.mktemp("checkpoint")))
+
+
+@pytest.fixture
+def fake(source: str) -> FakeSglang:
+    model = load(source)
+    return FakeSglang(model.model, model.image_processor)
+
+
+@pytest.fixture
+async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens: a call that went there would fail
+    model = load(source)
+    with listening(fake.app()) as url:
+        engine = sglang.given(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
+        await engine.start()
+        yield Desk(fake, engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
+        await engine.close()
+
+
+async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: Desk) -> None:
+    recorder = Recorder(desk.renderer, desk.engine, desk.images)
+    session = recorder.session(recorder.start("e"))
+    assert session is not None
+    talk: list[Any] = []
+    for turn in range(4):
+        picture = Picture(desk.images.add(png(turn, 90 + 30 * (turn % 2), 70)).sha256)
+        talk.append(message("user", [picture, f"Click the blue square {turn}"]))
+        reply = await recorder.complete(session, ChatRequest(tuple(talk), Sampling(5, 0.7, seed=turn)))
+        talk.append(message("assistant", reply.calls[0].text))
+    assert not recorder.violations
+    rows = recorder.end("e").sequences()
+    recorder.close()
+    assert [len(row.call_ids) for row in rows] == [4]
+    assert {version for row in rows for version, sampled in zip(row.versions, row.sampled, strict=True) if sampled} == {2}
+    found = Policy(load(desk.model.source).model, banned_ids=desk.renderer.banned_ids).logprobs(rows, desk.images)[0]
+    assert np.abs(found - np.array(rows[0].logprobs)[list(rows[0].sampled)]).max() < 1e-3
+    assert [len(body["image_data"]) for body in desk.fake.requests] == [1, 2, 3, 4]
+
+
+async def test_ids_that_are_expanded_already_are_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang, "one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    with pytest.raises(InfrastructureError, match=r"answered 400: \d+ placeholders, 1 images"):
+        await desk.engine.generate(desk.prompt(1), desk.sampling())
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("prompt_token_ids", lambda reply: reply["prompt_token_ids"].pop()),
+        ("output_ids", lambda reply: reply["output_ids"].reverse() or reply["output_ids"].append(1)),
+    ],
+)
+async def test_a_reply_that_contradicts_itself_is_noticed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
+) -> None:
+    real = desk.fake._generate
+
+    async def tampered(body: dict[str, Any]) -> dict[str, Any]:
+        reply = await real(body)
+        wrong(reply)
+        return reply
+
+    monkeypatch.setattr(desk.fake, "_generate", tampered)
+    recorder = Recorder(desk.renderer, desk.engine, desk.images)
+    session = recorder.session(recorder.start("e"))
+    assert session is not None
+    asked = ChatRequest((message("user", [Picture(desk.images.add(png(1)).sha256)]),), Sampling(6, seed=1))
+    with pytest.raises(RecordError):
+        await recorder.complete(session, asked)
+    recorder.close()
+
+
+async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: Desk) -> None:
+    prompt = desk.prompt(1, 2)
+    before = await desk.engine.generate(prompt, desk.sampling(temperature=0))
+    assert before.versions == (2,) * len(before.token_ids)
+    torch.manual_seed(5)
+    other = load(desk.model.source).model
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    changed = Policy(other, banned_ids=desk.renderer.banned_ids)
+    desk.fake.token_s = 0.01
+    endless = Sampling(60, banned_ids=desk.renderer.banned_ids, seed=1)
+    call = asyncio.create_task(desk.engine.generate(prompt, endless))
+    await asyncio.sleep(0.4)
+    await desk.engine.publish(3, changed.snapshot())
+    done = await call
+    switch = done.versions.index(3)
+    assert done.versions == (2,) * switch + (3,) * (60 - switch)
+    graph = CallGraph()
+    graph.add(Call("0", None, prompt.token_ids, prompt.spans, done))
+    for policy, part in ((Policy(load(desk.model.source).model), slice(0, switch)), (changed, slice(switch, None))):
+        policy = Policy(policy.model, banned_ids=desk.renderer.banned_ids)
+        found = policy.logprobs(graph.sequences(), desk.images)[0]
+        assert np.abs(found - np.array(done.logprobs))[part].max() < 1e-3
+    after = await desk.engine.generate(prompt, desk.sampling(temperature=0))
+    assert after.versions == (3,) * len(after.token_ids)
+    assert after.logprobs != pytest.approx(before.logprobs, abs=1e-3)
+
+
+async def test_weights_that_the_server_does_not_take_are_an_outage(desk: Desk) -> None:
+    desk.fake.fail_loading = True
+    with pytest.raises(InfrastructureError, match="no room"):
+        await desk.engine.publish(3, desk.model.model.state_dict())
+
+
+async def test_an_aborted_request_is_made_again(desk: Desk) -> None:
+    desk.fake.token_s = 0.05
+    call = asyncio.create_task(desk.engine.generate(desk.prompt(1), Sampling(20, banned_ids=desk.renderer.banned_ids)))
+    await asyncio.sleep(0.3)
+    desk.fake.aborted += 1
+    assert len((await call).token_ids) == 20
+    assert desk.engine.stats.tries == 2
+
+
+async def test_likely_ids_and_grammars_go_out_as_the_server_knows_them(desk: Desk) -> None:
+    done = await desk.engine.generate(desk.prompt(), desk.sampling(top_logprobs=3))
+    assert [len(listed) for listed in done.top_logprobs] == [3] * len(done.token_ids)
+    for token, value, listed in zip(done.token_ids, done.logprobs, done.top_logprobs, strict=True):
+        assert dict(listed).get(token, value) == value
+    held = await desk.engine.generate(desk.prompt(), desk.sampling(grammar=Grammar("regex", "a+")))
+    assert desk.fake.requests[-1]["sampling_params"]["regex"] == "a+"
+    assert not held.exact, "its log-probs are of what the grammar left"
+
+
+async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, desk: Desk) -> None:
+    for url, reason in (("localhost:30000", "write http://host:port"), ("http://me:secret@host", "no password")):
+        with pytest.raises(ConfigError, match=reason) as caught:
+            sglang.given(url, desk.model.image_processor, tmp_path)
+        assert "secret" not in str(caught.value)
+    nobody = sglang.given("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=Patience(start_s=0.3, poll_s=0.1))
+    with pytest.raises(
+        InfrastructureError, match=r"SGLang did not start in 0\.3 s: http://127\.0\.0\.1:9/health cannot be reached"
+    ):
+        await nobody.start()
