@@ -2,7 +2,7 @@
 
 A caller plays episodes of six turns: a new 256x192 screenshot (48 image tokens) and 24 tokens of text at each turn, the whole
 conversation before it, and the policy's own output. Outputs are cut at 6 tokens, about the length of an action. Printed with
-and without reuse of earlier turns, side by side.
+and without reuse of earlier turns' keys and values, side by side and in turns, with the ratio of the two.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import os
-import platform
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from benchmarks.bars import Bars, print_head
 from deskhand.engines.base import ImageSpan, PreparedImage, Prompt, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel, load
@@ -62,7 +61,29 @@ async def play(engine: HfEngine, model: LoadedModel, seed: int, width: int, heig
         episode.token_ids += completion.token_ids
 
 
-async def measure(source: str, concurrency: int, seconds: float, parked_tokens: int, width: int, height: int, device: str) -> str:
+@dataclass(frozen=True)
+class Measured:
+    """One engine under one load."""
+
+    requests_per_s: float
+    cpu_ms: float
+    """A request."""
+    median_ms: float
+    p95_ms: float
+    rows: float
+    """Requests in a forward pass."""
+
+    def line(self, concurrency: int, reuse: bool) -> str:
+        return (
+            f"{concurrency:11d} {'yes' if reuse else 'no':>6} {self.requests_per_s:11.1f} {self.cpu_ms:14.1f} "
+            f"{self.median_ms:10.0f} {self.p95_ms:9.0f} {self.rows:14.1f}"
+        )
+
+
+async def measure(
+    source: str, concurrency: int, seconds: float, parked_tokens: int, width: int, height: int, device: str
+) -> Measured:
+    """Play episodes for so many seconds."""
     model = load(source, device=device, dtype="float32" if device == "cpu" else "bfloat16")
     engine = HfEngine(model, max_batch=16, parked_tokens=parked_tokens)
     await play(engine, model, 10**6, width, height, [])
@@ -83,10 +104,18 @@ async def measure(source: str, concurrency: int, seconds: float, parked_tokens: 
     rows = (after.decoded_tokens - before.decoded_tokens) / (
         after.decode_steps + after.prefills - before.decode_steps - before.prefills
     )
-    return (
-        f"{concurrency:11d} {'yes' if parked_tokens else 'no':>6} {requests / wall_s:11.1f} {1e3 * cpu_s / requests:14.1f} "
-        f"{1e3 * float(np.median(latencies_s)):10.0f} {1e3 * float(np.quantile(latencies_s, 0.95)):9.0f} {rows:14.1f}"
+    return Measured(
+        requests / wall_s,
+        1e3 * cpu_s / requests,
+        1e3 * float(np.median(latencies_s)),
+        1e3 * float(np.quantile(latencies_s, 0.95)),
+        rows,
     )
+
+
+def middle(found: list[Measured]) -> Measured:
+    """The run whose rate is the median."""
+    return sorted(found, key=lambda one: one.requests_per_s)[len(found) // 2]
 
 
 def main() -> None:
@@ -96,17 +125,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--size", default="256x192")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--rounds", type=int, default=1, help="with and without reuse take turns so often")
+    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     width, height = (int(part) for part in options.size.split("x"))
-    threads = f"torch {torch.__version__} with {torch.get_num_threads()} threads"
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {threads}, {options.device}")
+    rounds, seconds = (3, 10.0) if options.full else (options.rounds, options.seconds)
+    print_head()
+    print(f"{options.model} on {options.device}, torch {torch.__version__} with {torch.get_num_threads()} threads")
     print("concurrency  reuse  requests/s  CPU ms/request  median ms  95 % ms  rows per pass")
+    bars = Bars()
     for concurrency in options.concurrency:
-        for parked_tokens in (32768, 0):
-            print(
-                asyncio.run(measure(options.model, concurrency, options.seconds, parked_tokens, width, height, options.device)),
-                flush=True,
-            )
+        found: dict[int, list[Measured]] = {32768: [], 0: []}
+        for _ in range(rounds):
+            for parked_tokens, runs in found.items():
+                settings = (options.model, concurrency, seconds, parked_tokens, width, height, options.device)
+                runs.append(asyncio.run(measure(*settings)))
+        with_reuse, without = (middle(runs) for runs in found.values())
+        print(f"{with_reuse.line(concurrency, True)}\n{without.line(concurrency, False)}", flush=True)
+        ratio = with_reuse.requests_per_s / without.requests_per_s
+        bars.check(f"reuse of earlier turns, {concurrency} callers", ratio > 1, f"{ratio:.2f} times the requests/s", "> 1")
+    bars.finish()
 
 
 if __name__ == "__main__":

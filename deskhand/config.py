@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from deskhand.actions import dialects
 from deskhand.errors import ConfigError
@@ -87,10 +87,13 @@ class AgentSection(_Section):
 
 
 class EngineSection(_Section):
-    """The engine in this process."""
+    """What serves the model to the agent."""
 
+    kind: Literal["hf", "vllm", "sglang", "remote"] = "hf"
+    """"hf" is in this process; "vllm" is a server that is started here (`python`) or runs already (`url`); "sglang" is a server at
+    `url`; "remote" is any OpenAI-compatible endpoint, for evaluation only."""
     max_batch: int = Field(default=16, ge=1)
-    """Requests that are decoded together."""
+    """Requests that are decoded together; a server at an address has its own limit."""
     max_tokens: int = Field(default=8192, ge=1)
     """Prompt and reply together; what does not fit is "overflow" (`agent.overflow`)."""
     history: Literal["refuse", "keep", "fork"] = "refuse"
@@ -104,6 +107,33 @@ class EngineSection(_Section):
     """Tokens of screenshots whose features are kept."""
     share_weights: bool = False
     """Whether the engine samples from the trainer's own weights instead of a second copy; it pauses while they are changed."""
+    url: str | None = None
+    """Address of a server: `http://host:port`, of a remote endpoint with its path (`https://host/v1`)."""
+    name: str | None = None
+    """What the remote endpoint calls the model."""
+    key_variable: str | None = None
+    """Name of the environment variable that holds the server's key."""
+    python: str | None = None
+    """Python of vLLM's environment; None is the one that `scripts/environment vllm` made last."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments for a vLLM that is started here."""
+    patience_s: float = Field(default=300.0, gt=0)
+    """How long a call waits for a server that is away."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> EngineSection:
+        takes = {"hf": (), "vllm": ("url", "key_variable", "python", "arguments"), "sglang": ("url", "key_variable")}
+        allowed = takes.get(self.kind, ("url", "key_variable", "name"))
+        for key in ("url", "name", "key_variable", "python", "arguments"):
+            if getattr(self, key) and key not in allowed:
+                raise ValueError(f"{key} says nothing to an engine of kind {self.kind}; leave it out or choose another kind")
+        if self.kind in ("sglang", "remote") and not self.url:
+            raise ValueError(f"kind {self.kind} needs url, the address of its server")
+        if self.kind == "remote" and not self.name:
+            raise ValueError("kind remote needs name, what the endpoint calls the model")
+        if self.url and (self.python or self.arguments):
+            raise ValueError("url is of a server that runs already; python and arguments are for one that is started here")
+        return self
 
 
 class EvaluationSection(_Section):
@@ -147,6 +177,15 @@ class Config(_Section):
     sft: SupervisedConfig = Field(default_factory=SupervisedConfig)
     evaluation: EvaluationSection = EvaluationSection()
     tracking: TrackingSection = TrackingSection()
+
+    @property
+    def untrainable(self) -> str | None:
+        """Why nothing can be trained with these settings; None when it can."""
+        if self.engine.kind == "remote":
+            return "engine.kind remote is for evaluation only: nobody knows which ids it samples; train with hf, vllm or sglang"
+        if self.engine.kind == "vllm" and self.agent.top_p < 1:
+            return "agent.top_p below 1 makes vLLM's log-probs those of what it left; train with agent.top_p 1, or engine.kind hf"
+        return None
 
 
 Setting = tuple[tuple[str, ...], Any, str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.walls import Limits
 from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.hf.engine import HfEngine
+from deskhand.engines.base import Engine
+from deskhand.engines.making import make_engine
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_reading
@@ -56,11 +57,12 @@ class Player:
     """What plays episodes with one model."""
 
     runner: Runner
-    engine: HfEngine
+    engine: Engine
     recorder: Recorder
     images: ImageCache
     renderer: ChatRenderer
-    model: LoadedModel
+    model: LoadedModel | None
+    """None when the model is in another process."""
 
 
 def families_of(config: Config) -> list[str]:
@@ -127,19 +129,16 @@ async def player(
     config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
 ) -> AsyncIterator[Player]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
-    model = load(source, dtype=config.dtype, device=config.device)
-    renderer = ChatRenderer(model.tokenizer, source=source, history=config.engine.history)
-    images = ImageCache(model.image_processor, fetch=run.frames.png)
-    sizes = config.engine.model_dump(exclude={"share_weights", "history"})
-    engine = HfEngine(model, version=version, **sizes)
-    recorder = Recorder(renderer, engine, images, context_tokens=config.engine.max_tokens)
-    runner = Runner(pool, recorder, DesktopAgent(agent_of(config, temperature, model.image_processor)), run.frames)
-    try:
-        yield Player(runner, engine, recorder, images, renderer, model)
-    finally:
-        await runner.close()
-        recorder.close()
-        await engine.close()
+    async with AsyncExitStack() as stack:
+        made = await make_engine(config, source, version, run.folder / "engine", run.frames.png)
+        stack.push_async_callback(made.engine.close)
+        renderer = ChatRenderer(made.tokenizer, source=source, history=config.engine.history)
+        images = ImageCache(made.image_processor, fetch=run.frames.png)
+        recorder = Recorder(renderer, made.engine, images, context_tokens=made.context_tokens)
+        stack.callback(recorder.close)
+        runner = Runner(pool, recorder, DesktopAgent(agent_of(config, temperature, made.image_processor)), run.frames)
+        stack.push_async_callback(runner.close)
+        yield Player(runner, made.engine, recorder, images, renderer, made.model)
 
 
 @asynccontextmanager
@@ -180,7 +179,10 @@ def agent_of(config: Config, temperature: float, image_processor: Any) -> AgentC
 
 
 async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
-    """Train `run` up to its last step, from its last checkpoint if it has one."""
+    """Train `run` up to its last step, from its last checkpoint if it has one. Raises `ConfigError` when its engine cannot be
+    trained."""
+    if config.untrainable:
+        raise ConfigError(config.untrainable)
     if config.tracking.wandb:
         run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
     async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:

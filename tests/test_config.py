@@ -180,3 +180,31 @@ def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
         config.load(path, stage="small")
     with pytest.raises(ConfigError, match="mapping of names to settings"):
         config.load(written(tmp_path, "stages: [smoke]\n"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["engine.kind=sglang"], "'engine' kind sglang needs url, the address of its server"),
+        (["engine.kind=remote", "engine.url=https://host/v1"], "'engine' kind remote needs name"),
+        (["engine.url=http://host:1"], "'engine' url says nothing to an engine of kind hf"),
+        (
+            ["engine.kind=sglang", "engine.url=http://host:1", "engine.python=/p"],
+            "'engine' python says nothing to an engine of kind",
+        ),
+        (["engine.kind=vllm", "engine.url=http://host:1", "engine.python=/p"], "'engine' url is of a server that runs already"),
+        (["engine.kind=vlm"], "'engine.kind' is 'vlm', but should be 'hf', 'vllm', 'sglang' or 'remote'"),
+    ],
+)
+def test_an_engine_that_lacks_something_is_told_what(settings: list[str], message: str) -> None:
+    assert message in message_of(None, tuple(settings))
+
+
+def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
+    remote = config.load(None, ["engine.kind=remote", "engine.url=https://host/v1", "engine.name=m"])
+    assert remote.untrainable is not None
+    assert remote.untrainable.startswith("engine.kind remote is for evaluation only")
+    cut = config.load(None, ["engine.kind=vllm", "agent.top_p=0.9"])
+    assert cut.untrainable is not None
+    assert cut.untrainable.startswith("agent.top_p below 1")
+    assert config.load(None, ["agent.top_p=0.9"]).untrainable is None

@@ -1,0 +1,65 @@
+"""Settings to engines: what is asked for is made, and what is missing is said before anything starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from assembly import checkpoint
+
+from deskhand.config import load
+from deskhand.engines.base import Prompt, Sampling
+from deskhand.engines.hf import HfEngine
+from deskhand.engines.making import make_engine, newest_environment
+from deskhand.engines.remote import RemoteEngine
+from deskhand.errors import ConfigError
+
+
+def nothing(sha256: str) -> bytes:
+    raise KeyError(sha256)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(checkpoint(tmp_path_factory.mktemp("checkpoint")))
+
+
+async def test_the_engine_in_this_process_is_made_with_its_version(source: str, tmp_path: Path) -> None:
+    made = await make_engine(load(None, ["engine.max_tokens=64"]), source, 4, tmp_path, nothing)
+    assert isinstance(made.engine, HfEngine)
+    assert made.context_tokens == 64
+    done = await made.engine.generate(Prompt((1, 2, 3)), Sampling(3))
+    assert done.versions == (4,) * len(done.token_ids)
+    await made.engine.close()
+
+
+async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source: str, tmp_path: Path) -> None:
+    words = ["engine.kind=remote", "engine.url=https://host.invalid/v1", "engine.name=m", "engine.key_variable=THE_KEY"]
+    with pytest.raises(ConfigError, match="the environment variable THE_KEY is not set"):
+        await make_engine(load(None, words), source, 0, tmp_path, nothing, {})
+    made = await make_engine(load(None, words), source, 0, tmp_path, nothing, {"THE_KEY": "sk-secret"})
+    assert isinstance(made.engine, RemoteEngine)
+    await made.engine.close()
+    with pytest.raises(ConfigError, match="must hold no password") as caught:
+        await make_engine(
+            load(None, [*words, "engine.url=https://sk-secret:x@host/v1"]), source, 0, tmp_path, nothing, {"THE_KEY": "k"}
+        )
+    assert "sk-secret" not in str(caught.value)
+
+
+async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, tmp_path: Path) -> None:
+    config = load(None, ["engine.kind=vllm"])
+    with pytest.raises(ConfigError, match=r"no environment for vllm in .*; make one with scripts/environment vllm"):
+        await make_engine(config, source, 0, tmp_path, nothing, {"DESKHAND_ENVIRONMENTS": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"engine\.python /nowhere/python: no such program"):
+        await make_engine(load(None, ["engine.kind=vllm", "engine.python=/nowhere/python"]), source, 0, tmp_path, nothing)
+
+
+def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:
+    for index, name in enumerate(("vllm-b", "vllm-a", "vllm-unfinished", "other-c")):
+        (tmp_path / name).mkdir()
+        if name != "vllm-unfinished":
+            (tmp_path / name / "complete").touch()
+            os.utime(tmp_path / name / "complete", (index, index))
+    assert newest_environment("vllm", {"DESKHAND_ENVIRONMENTS": str(tmp_path)}) == tmp_path / "vllm-a"
