@@ -57,6 +57,8 @@ class FakeSglang:
         self.version = "default"
         self.running = asyncio.Event()
         self.running.set()
+        self.weights = asyncio.Lock()
+        """Held by a forward pass and while weights change."""
         self.aborted = 0
         self.requests: list[dict[str, Any]] = []
         self.token_s = 0.0
@@ -102,12 +104,13 @@ class FakeSglang:
         body = await request.json()
         if self.fail_loading:
             return JSONResponse({"success": False, "message": "Failed to load weights: no room"}, status_code=400)
-        weights = load_file(Path(body["model_path"]) / "model.safetensors")
-        missing, unexpected = self.model.load_state_dict(weights, strict=False)
-        if unexpected or [name for name in missing if name != "lm_head.weight"]:
-            return JSONResponse({"success": False, "message": f"missing {missing}, unexpected {unexpected}"}, status_code=400)
-        self.version = body["weight_version"] or self.version
-        return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
+        async with self.weights:
+            weights = load_file(Path(body["model_path"]) / "model.safetensors")
+            missing, unexpected = self.model.load_state_dict(weights, strict=False)
+            if unexpected or [name for name in missing if name != "lm_head.weight"]:
+                return JSONResponse({"success": False, "message": f"missing {missing}, unexpected {unexpected}"}, status_code=400)
+            self.version = body["weight_version"] or self.version
+            return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
 
     async def generate(self, request: Request) -> Response:
         body = await request.json()
@@ -137,7 +140,9 @@ class FakeSglang:
                 reason = {"type": "abort", "message": "Abort by pause."}
                 break
             await asyncio.sleep(self.token_s)
-            logits_V = await asyncio.to_thread(self._logits, ids + out, pictures)
+            async with self.weights:
+                version = self.version
+                logits_V = await asyncio.to_thread(self._logits, ids + out, pictures)
             for token, bias in params["logit_bias"].items():
                 logits_V[int(token)] += bias
             logprobs_V = torch.log_softmax(logits_V / (params["temperature"] or 1.0), -1)
@@ -145,8 +150,8 @@ class FakeSglang:
                 token = int(logprobs_V.argmax())
             else:
                 token = int(torch.multinomial(logprobs_V.exp(), 1, generator=generator))
-            if not spans or spans[-1]["version"] != self.version:
-                spans.append({"version": self.version, "start": len(out), "end": len(out)})
+            if not spans or spans[-1]["version"] != version:
+                spans.append({"version": version, "start": len(out), "end": len(out)})
             out.append(token)
             spans[-1]["end"] = len(out)
             scored.append([float(logprobs_V[token]), token, None])

@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from deskhand.engines.base import Grammar, GrammarRefused
 
-_BLANKS = r"[ \n\t]{0,40}"
+_BLANKS = r"[ \n\t]{0,20}"
 """White space between the tokens of JSON; without a bound a reply of nothing else would never end."""
 
 
