@@ -21,11 +21,10 @@ def write_checkpoint(folder: Path, weights: Mapping[str, Any]) -> None:
     seen: set[int] = set()
     plain = {}
     for name, tensor in weights.items():
-        tensor = tensor.detach().cpu().contiguous()
-        if tensor.data_ptr() in seen:
+        if tensor.numel() and tensor.data_ptr() in seen:
             continue
         seen.add(tensor.data_ptr())
-        plain[name] = tensor
+        plain[name] = tensor.detach().cpu().contiguous()
     try:
         save_file(plain, draft / "model.safetensors", metadata={"format": "pt"})
     except OSError as error:
