@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 help:
 	@echo "make demo      set up, then train the in-the-box policy on embedded desktops and show before and after"
 	@echo "make test      set up, then run the whole test suite"
-	@echo "make test-vllm the tests against a real vLLM server, which make test runs too"
+	@echo "make test-vllm the tests against a real vLLM server"
 	@echo "make lint      set up, then check style (ruff) and types (pyright)"
 	@echo "make evidence  set up, then run the full sizes and write docs/evidence/"
 	@echo "make clean     remove .venv (runs/ is kept)"
@@ -22,7 +22,7 @@ test: setup
 
 # The first time this makes an environment of 2 GB for vLLM outside the checkout (scripts/environment says where).
 test-vllm: setup
-	@$(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
+	@DESKHAND_TEST_VLLM=1 $(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
 
 lint: setup
 	@bash scripts/lint

@@ -127,6 +127,8 @@ class EngineSection(_Section):
         for key in ("url", "name", "key_variable", "python", "arguments"):
             if getattr(self, key) and key not in allowed:
                 raise ValueError(f"{key} says nothing to an engine of kind {self.kind}; leave it out or choose another kind")
+        if self.share_weights and self.kind != "hf":
+            raise ValueError(f"share_weights is for an engine of kind hf; one of kind {self.kind} has weights of its own")
         if self.kind in ("sglang", "remote") and not self.url:
             raise ValueError(f"kind {self.kind} needs url, the address of its server")
         if self.kind == "remote" and not self.name:

@@ -186,8 +186,8 @@ async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[
     if config.tracking.wandb:
         run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
     async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:
-        shared = config.engine.share_weights
-        model = parts.model if shared else load(config.model, dtype=config.dtype, device=config.device)
+        shared = parts.model if config.engine.share_weights else None
+        model = shared or load(config.model, dtype=config.dtype, device=config.device)
         trainer = Trainer(Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer)
         join(trainer, parts.engine)
         examining = agent_of(config, config.evaluation.temperature, parts.images.processor)

@@ -23,6 +23,11 @@ async def echo(request: Request) -> Response:
     )
 
 
+async def absolute(request: Request, error: Exception) -> Response:
+    """A proxy is asked by whole addresses, which no route matches."""
+    return await echo(request)
+
+
 async def slow(request: Request) -> Response:
     await asyncio.sleep(30)
     return Response()
@@ -40,7 +45,7 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with listening(Starlette(routes=ROUTES)) as url:
+    with listening(Starlette(routes=ROUTES, exception_handlers={404: absolute})) as url:
         yield url
 
 
