@@ -66,7 +66,7 @@ async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic
         books = parts.run.books()
         assert books["zero_variance"] == 0
         assert books["trained"] >= 2 * 3
-        assert all(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics())
+        assert any(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"
         head = parts.trainer.critic.head.weight.detach().clone()
         assert head.any()
     async with assembly.assembled(tmp_path / "run", assembly.small(steps=3, groups_per_step=1), algorithm="ppo") as parts:

@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any
 
-HERE = ("areal", "torch", "numpy")
+HERE = ("areal", "torch", "numpy", "colorlog", "packaging")
 
 
 class NotHere:
@@ -28,6 +28,8 @@ class NotHere:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if len(arguments) == 1 and not named and isinstance(arguments[0], (type, types.FunctionType)):
             return arguments[0]
+        if self._name.endswith("_available"):
+            return False
         return NotHere(f"{self._name}()")
 
     def __getattr__(self, name: str) -> NotHere:
