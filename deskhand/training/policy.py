@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ class Policy:
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
         self.lock = threading.Lock()
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while the model computes something else than the policy; an engine that shares it samples nothing meanwhile."""
         self._reference: Policy | None = None
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
@@ -103,7 +106,7 @@ class Policy:
             return self._reference.logprobs(sequences, images)
         if self.config.adapter is None:
             raise ValueError("no reference was kept; call keep_reference before training")
-        with adapters_off(unwrap(self.model)):
+        with self.aside(), adapters_off(unwrap(self.model)):
             return self.logprobs(sequences, images)
 
     def keep_reference(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from deskhand.engines.base import Engine
@@ -18,13 +19,17 @@ class SharesWeights(Protocol):
 
     def hold(self) -> None: ...
 
+    def held(self) -> AbstractContextManager[None]: ...
+
     async def adopt(self, version: int) -> None: ...
 
 
 def join(trainer: Trainer, engine: Engine) -> None:
-    """Where engine and trainer share their weights, stop the engine before each update; `publish` lets it go on."""
+    """Where engine and trainer share their weights, stop the engine before each update (`publish` lets it go on) and while adapters
+    are off."""
     if isinstance(engine, SharesWeights) and engine.shares(trainer.policy.model):
         trainer.optimizer.register_step_pre_hook(lambda *_: engine.hold())
+        trainer.policy.aside = engine.held
 
 
 async def publish(policy: Policy, engine: Engine, version: int) -> None:
