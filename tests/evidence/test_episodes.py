@@ -21,14 +21,13 @@ async def test_scripted_episodes_leave_no_process_and_books_that_close(tmp_path)
 
 async def test_a_process_that_stays_is_found_and_named(tmp_path, monkeypatch):
     stray: list[subprocess.Popen] = []
-    real = episodes.oracle_replies
+    real = episodes.oracle
 
-    def leaking(task, desktop):
-        if not stray:
-            stray.append(subprocess.Popen(["sleep", "60"]))
-        return real(task, desktop)
+    def leaking(agent):
+        stray.append(subprocess.Popen(["sleep", "60"]))
+        return real(agent)
 
-    monkeypatch.setattr(episodes, "oracle_replies", leaking)
+    monkeypatch.setattr(episodes, "oracle", leaking)
     try:
         found = await episodes.many(tmp_path / "run", 1, EASY, 1)
         assert found.leaked == [stray[0].pid]
