@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from deskhand import cli_models
 from deskhand.actions.cli import actions_app
+from deskhand.areal.cli import Trainer, areal_app, train_by_areal
 from deskhand.bridge.cli import serve
 from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
 from deskhand.desktop.cli import desktop_app
@@ -35,6 +36,7 @@ app.command(tasks_app)
 app.command(actions_app)
 app.command(desktop_app)
 app.command(tiny_app)
+app.command(areal_app)
 app.command(cli_models.evaluate, name="eval")
 for _command in (cli_models.sft, cli_models.export):
     app.command(_command)
@@ -95,6 +97,7 @@ def train(
     *,
     folder: Path,
     resume: Annotated[bool, Flag] = False,
+    trainer: Trainer = "local",
     stage: Stage = None,
     overrides: Overrides = None,
 ) -> None:
@@ -108,10 +111,14 @@ def train(
         Where the run is kept; a new or empty folder, or with --resume that of a run.
     resume
         Go on with the run in the folder, with its own settings; no config file is given then.
+    trainer
+        Deskhand's own, or AReaL, whose experiments are other files (configs/areal) and which goes on by itself.
     """
     from deskhand import demo as story
     from deskhand.config import load
 
+    if trainer == "areal":
+        raise SystemExit(train_by_areal(config, folder, stage, overrides))
     if resume:
         if config is not None:
             raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.asking import agent_of
 from deskhand.config import Config
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
@@ -25,7 +26,7 @@ from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.rollout.scripts import SCRIPTS
 from deskhand.store.run import Run
-from deskhand.workshop import agent_of, evaluation_name, held_out_tasks, player, scripted_player, source_of
+from deskhand.workshop import evaluation_name, held_out_tasks, player, scripted_player, source_of
 
 SCRIPT_TOKENS = 1000
 """Of a script's reply: a script is not cut."""
@@ -115,7 +116,7 @@ async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -
 
         key = os.environ.get("OPENAI_API_KEY") or "none"
         client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
-        agent = DesktopAgent(replace(agent_of(config, temperature, load_reading(config.model)[1]), model=policy.served_name))
+        agent = DesktopAgent(replace(agent_of(config.agent, temperature, load_reading(config.model)[1]), model=policy.served_name))
         runner = EndpointRunner(pool, client, agent, run.frames)
         try:
             yield runner

@@ -10,14 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from deskhand.actions import dialects
-from deskhand.actions.dialects.resizing import smart_resize
-from deskhand.agents.context import Full, GrowDrop, Sliding, Window
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.asking import agent_of
 from deskhand.config import Config
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
@@ -110,20 +106,6 @@ async def desktops(config: Config, count: int, folder: Path | None = None) -> As
         yield pool
 
 
-def window_of(config: Config) -> Window:
-    """The agent's window over its turns."""
-    agent = config.agent
-    if agent.window == "full":
-        return Full()
-    return Sliding(agent.keep) if agent.window == "sliding" else GrowDrop(agent.grow_to, agent.drop_to)
-
-
-def size_seen(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
-    """How a Qwen-VL image processor resizes: (width, height) of what the model sees of an image of (width, height)."""
-    factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
-    return partial(smart_resize, factor=factor, least_pixels=size["shortest_edge"], most_pixels=size["longest_edge"])
-
-
 @asynccontextmanager
 async def player(
     config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
@@ -136,7 +118,7 @@ async def player(
         images = ImageCache(made.image_processor, fetch=run.frames.png)
         recorder = Recorder(renderer, made.engine, images, context_tokens=made.context_tokens)
         stack.callback(recorder.close)
-        runner = Runner(pool, recorder, DesktopAgent(agent_of(config, temperature, made.image_processor)), run.frames)
+        runner = Runner(pool, recorder, DesktopAgent(agent_of(config.agent, temperature, made.image_processor)), run.frames)
         stack.push_async_callback(runner.close)
         yield Player(runner, made.engine, recorder, images, renderer, made.model)
 
@@ -150,32 +132,13 @@ async def scripted_player(
     renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=run.frames.png))
-    agent = replace(agent_of(config, 1.0, image_processor), max_tokens=reply_tokens)
+    agent = replace(agent_of(config.agent, 1.0, image_processor), max_tokens=reply_tokens)
     runner = Runner(pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing)
     try:
         yield runner
     finally:
         await runner.close()
         recorder.close()
-
-
-def agent_of(config: Config, temperature: float, image_processor: Any) -> AgentConfig:
-    """How the agent asks. `image_processor`: that of the model, which is shown what it makes of a screenshot."""
-    return AgentConfig(
-        style=config.agent.style,
-        dialect=dialects.get(config.agent.dialect),
-        seen=size_seen(image_processor),
-        tell_errors=config.agent.tell_errors,
-        window=window_of(config),
-        dropped=config.agent.dropped,
-        overflow=config.agent.overflow,
-        max_errors=config.agent.max_errors,
-        max_tokens=config.agent.max_tokens,
-        temperature=temperature,
-        top_p=config.agent.top_p,
-        screen=config.agent.screen,
-        blind=config.agent.blind,
-    )
 
 
 async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
@@ -190,7 +153,7 @@ async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
         trainer = Trainer(Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer)
         join(trainer, parts.engine)
-        examining = agent_of(config, config.evaluation.temperature, parts.images.processor)
+        examining = agent_of(config.agent, config.evaluation.temperature, parts.images.processor)
         examiner = Runner(pool, parts.recorder, DesktopAgent(examining), run.frames)
 
         async def held_out(version: int) -> float:

@@ -35,7 +35,7 @@ class LoadedModel:
     """`Qwen3VLForConditionalGeneration` or `Qwen2_5_VLForConditionalGeneration`."""
     tokenizer: PreTrainedTokenizerFast
     image_processor: Any
-    """`Qwen2VLImageProcessorPil` built from preprocessor_config.json."""
+    """The Qwen2-VL image processor of Pillow, built from preprocessor_config.json."""
     family: Family
     source: str
 
@@ -81,17 +81,28 @@ def load_reading(source: str) -> tuple[PreTrainedTokenizerFast, Any]:
 
 def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
     from transformers import PreTrainedTokenizerFast
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+    processor = _processor_class()
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:
         raise ConfigError(f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again") from error
     try:
-        image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+        image_processor = processor.from_pretrained(folder)
     except Exception as error:
         raise ConfigError(f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again") from error
     return tokenizer, image_processor
+
+
+def _processor_class() -> Any:
+    """The image processor that needs Pillow alone, under the name that this transformers gives it."""
+    try:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    except ModuleNotFoundError:  # before it had a module of its own; transformers 5.3, which AReaL 1.0.4 asks for, is the last
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+        return Qwen2VLImageProcessor
+    return Qwen2VLImageProcessorPil
 
 
 def _base_of(folder: Path) -> str | None:
@@ -181,6 +192,15 @@ def _weight_files(folder: Path) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{file}: unreadable weights ({_line(error)}); download or save the file again") from error
+
+
+def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
+    """The weights of a checkpoint folder by the names that they have in the model of `like`; the folder needs no tokenizer.
+
+    Raises `ConfigError` when they are not all there or have other shapes.
+    """
+    dtype = str(next(like.model.parameters()).dtype).removeprefix("torch.")
+    return dict(_model(folder, like.family, dtype, "cpu").state_dict())
 
 
 def _check_device(device: str) -> None:

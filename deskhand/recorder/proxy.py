@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from importlib import import_module
 from typing import Any
 
 from starlette.applications import Starlette
@@ -177,7 +178,11 @@ def summary(session: Session) -> dict[str, Any]:
 
 
 def in_process_client(app: Starlette, *, timeout_s: float = 600.0) -> Any:
-    """An `httpx2.AsyncClient` that calls `app` without a socket: `AsyncOpenAI(base_url="http://recorder/v1", http_client=...)`."""
-    import httpx2
+    """A client that calls `app` without a socket: `AsyncOpenAI(base_url="http://recorder/v1", http_client=...)`.
 
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://recorder", timeout=timeout_s)
+    It is one of the library that the installed `openai` uses: httpx2 from its version 3 on, httpx before, which AReaL 1.0.4 needs.
+    """
+    import openai
+
+    library = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
+    return library.AsyncClient(transport=library.ASGITransport(app=app), base_url="http://recorder", timeout=timeout_s)

@@ -1,9 +1,9 @@
-"""How a run's parts are joined."""
+"""How a run's agent asks."""
 
 import pytest
 from PIL import Image
 
-from deskhand.workshop import size_seen
+from deskhand.asking import size_seen
 
 
 @pytest.mark.parametrize("size", [(1920, 1080), (640, 480), (256, 192), (30, 40), (3000, 200)])

@@ -1,0 +1,45 @@
+"""The commands that have to do with AReaL. They import what they need when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from deskhand.errors import ConfigError
+
+WRONG = 2
+Trainer = Literal["local", "areal"]
+areal_app = App(name="areal", help="AReaL as the trainer, on one machine or on many.")
+
+
+@areal_app.command
+def doctor(*, fix: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Check AReaL's environment; exits with 2 when something needed is missing.
+
+    Parameters
+    ----------
+    fix
+        Mend what can be mended: make the environment, let pydrive2 answer for pydrive.
+    """
+    from deskhand.areal import doctor as areal
+    from deskhand.doctor import lines_of
+
+    if fix:
+        for line in areal.fix(Path(__file__).parents[2]):
+            print(f"done  {line}")
+    findings = areal.examine()
+    print("\n".join(lines_of(findings)))
+    if any(finding.needed and not finding.fine for finding in findings):
+        raise SystemExit(WRONG)
+
+
+def train_by_areal(config: Path | None, folder: Path, stage: str | None, overrides: Sequence[str] | None) -> int:
+    """`deskhand train --trainer areal`; returns the exit code."""
+    from deskhand.areal.start import train
+
+    if config is None:
+        raise ConfigError("no experiment was given; for instance configs/areal/embedded_tiny_cpu.yaml")
+    return train(config, folder, stage=stage, overrides=overrides or ())

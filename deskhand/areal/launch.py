@@ -1,0 +1,185 @@
+"""Runs an experiment in AReaL's environment: `python -m deskhand.areal.launch --config FILE [--stage NAME] [key=value ...]`.
+
+Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
+
+Three things of AReaL 1.0.4 are dealt with here, in this process alone. Its admin key is made anew for each run when the
+configuration leaves the well-known one, which a proxy on a network address refuses. Proxies of health checks are switched off for
+addresses of this machine. A forked worker may take `FORK_READY_S` instead of a fixed minute to import torch: the default of one
+private function's argument is replaced, after its name and default were compared with those of the version that is known.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from deskhand.areal import peer
+from deskhand.areal.data import read_rows, rows
+from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
+from deskhand.areal.plan import picture_of, problems
+from deskhand.areal.settings import WorkflowSettings, imported
+from deskhand.errors import ConfigError
+from deskhand.models.load import load_reading
+
+FORK_READY_S = 600.0
+_KNOWN_FORK_READY_S = 60
+_KNOWN_KEY = "areal-admin-key"
+LOOKED_AT = 32
+"""Rows of data whose tasks say how large screens are."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. Exits with 2 and one line for what the user can mend."""
+    try:
+        run(list(sys.argv[1:] if arguments is None else arguments))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def run(arguments: list[str]) -> None:
+    """Load, check, train. Raises `ConfigError`."""
+    peer.version()
+    local_addresses_directly()
+    config = load(arguments)
+    settings = WorkflowSettings.of(config.deskhand.workflow, {})
+    datasets = rows_of(config)
+    check(config, settings, datasets[0])
+    if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
+        config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
+    allow_slow_forks()
+    trainer_class = trainer_of(config.deskhand.servers)
+    make = import_module("datasets").Dataset.from_list
+    made = [make(found) if found else None for found in datasets]
+    keywords: dict[str, Any] = {"settings": settings.model_dump(mode="json")}
+    if config.deskhand.kind.endswith(".OSWorldWorkflow"):
+        keywords["gconfig"] = config.gconfig
+    with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
+        trainer.train(
+            workflow=config.deskhand.kind,
+            workflow_kwargs=keywords,
+            eval_workflow=config.deskhand.kind,
+            eval_workflow_kwargs=keywords,
+        )
+
+
+def load(arguments: list[str]) -> Any:
+    """The experiment, by AReaL's own parser. Raises `ConfigError` for what it does not take."""
+    parser = peer.need("api.cli_args", "an experiment")
+    stage, words = _stage_of(arguments)
+    path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else None
+    if path is None or not path.is_file():
+        raise ConfigError(f"no config file {path or ''}; write --config FILE")
+    try:
+        return parser.load_expr_config([*words, *stage_overrides(path, stage)], DesktopExperiment)[0]
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{path}: AReaL does not take it: {' '.join(str(error).split())[:500]}") from error
+
+
+def _stage_of(arguments: list[str]) -> tuple[str | None, list[str]]:
+    if "--stage" not in arguments:
+        return None, arguments
+    at = arguments.index("--stage")
+    return (arguments[at + 1] if at + 1 < len(arguments) else ""), arguments[:at] + arguments[at + 2 :]
+
+
+def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `ConfigError` with every line that `areal.plan` has, for the tasks of the first rows of data."""
+    tasks = [imported(settings.tasks)(row) for row in data[:LOOKED_AT]]
+    if not tasks:
+        raise ConfigError("deskhand.train has no rows of data; name families or a path")
+    width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
+    picture = picture_of(load_reading(settings.model)[1], width, height) if settings.sees else None
+    found = problems(asdict(config), settings, picture, max(task.max_steps for task in tasks))
+    if found:
+        raise ConfigError("the experiment does not add up: " + "; ".join(found))
+
+
+def local_addresses_directly() -> None:
+    """Requests to this machine do not go through a proxy, here and in the workers, which inherit it."""
+    for name in ("NO_PROXY", "no_proxy"):
+        own = ["127.0.0.1", "localhost", *_own_addresses()]
+        named = [word for word in os.environ.get(name, "").split(",") if word]
+        os.environ[name] = ",".join(dict.fromkeys([*named, *own]))
+
+
+def _own_addresses() -> list[str]:
+    import socket
+
+    try:
+        return sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
+    except OSError:
+        return []
+
+
+def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
+    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it is."""
+    scheduler = peer.need("infra.scheduler.local", "a run").LocalScheduler
+    function = getattr(scheduler, "_wait_for_fork_ready", None)
+    if function is None or inspect.signature(function).parameters.get("timeout") is None:
+        return False
+    if function.__defaults__ != (_KNOWN_FORK_READY_S,):
+        return False
+    function.__defaults__ = (seconds,)
+    return True
+
+
+def trainer_of(servers: Sequence[str]) -> type:
+    """AReaL's `PPOTrainer`; with `servers` (host:port), one that takes these instead of starting its own."""
+    base = peer.need("trainer.rl_trainer", "a run").PPOTrainer
+    if not servers:
+        return base
+    engines = peer.need("engine.sglang_remote", "a run")
+    structures = peer.need("api.io_struct", "a run")
+    allocation = peer.need("api.cli_args", "a run")
+
+    class ServedTrainer(base):
+        def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
+            from copy import deepcopy
+
+            config = deepcopy(rollout_config)
+            if is_eval:
+                config.max_head_offpolicyness = int(1e12)
+                config.scheduling_strategy = allocation.SchedulingStrategy(
+                    type=allocation.SchedulingStrategyType.colocation, target="rollout"
+                )
+                for spec in config.scheduling_spec:
+                    spec.gpu = 0
+            controller = engines.RemoteSGLangEngine.as_controller(config, self.scheduler)
+            infos = [_info(structures, address) for address in servers]
+            controller.initialize(role="eval-rollout" if is_eval else "rollout", server_args={}, server_infos=infos)
+            return controller
+
+    return ServedTrainer
+
+
+def _info(structures: Any, address: str) -> Any:
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise ConfigError(f"deskhand.servers: {address!r} is no host:port")
+    return structures.LocalInfServerInfo(host=host, port=int(port), process=None)
+
+
+def rows_of(config: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Training and validation rows; no validation rows where there is no validation."""
+    valid = config.deskhand.valid
+    return _rows(config.deskhand.train, "train"), _rows(valid, "held_out") if valid else []
+
+
+def _rows(section: DataSection, split: Any) -> list[dict[str, Any]]:
+    if section.path is not None:
+        return read_rows(Path(section.path))
+    return rows(section.families, section.count, split, section.first)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What a worker process holds for all its episodes. Invariant: a workflow object is cheap; what costs time (a tokenizer, the
+check of a chat template, connections, desktops) is made once per process and event loop and is shared by every workflow with
+equal settings.
+
+AReaL makes a workflow anew for each task and runs it in the event loop of a thread, so nothing expensive can live in the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.areal.peer import when_loop_ends
+from deskhand.areal.settings import Desktops, WorkflowSettings, imported
+from deskhand.areal.trajectory import Limits
+from deskhand.asking import agent_of
+from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.walls import Limits as Walls
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.served.pixels import Pictures
+from deskhand.errors import ConfigError
+from deskhand.models.load import load_reading
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a checkpoint's conversations are written and its pictures prepared; safe to share between threads."""
+
+    renderer: ChatRenderer
+    image_processor: Any
+    images: ImageCache
+    pictures: Pictures
+
+
+@lru_cache(maxsize=4)
+def reading(model: str, history: Any, screens_mib: int) -> Reading:
+    """Of the checkpoint `model`; its weights are not read."""
+    tokenizer, processor = load_reading(model)
+    images = ImageCache(processor, encoded_bytes=screens_mib << 20)
+    return Reading(ChatRenderer(tokenizer, source=model, history=history), processor, images, Pictures(processor))
+
+
+@dataclass
+class Place:
+    """The shared parts of one process and event loop."""
+
+    settings: WorkflowSettings
+    reading: Reading
+    pool: Any
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+    groups: int = 0
+    """Groups begun here; part of episodes' names."""
+    outages: int = 0
+    """Groups in a row that were lost to outages."""
+    users: int = 0
+    """Who is inside of `visiting`."""
+
+    def agent(self, temperature: float) -> DesktopAgent:
+        """An agent that asks as the settings say."""
+        return DesktopAgent(agent_of(self.settings.agent, temperature, self.reading.image_processor))
+
+
+_places: dict[tuple[str, int], Place] = {}
+_making: dict[int, asyncio.Lock] = {}
+
+
+async def place_of(settings: WorkflowSettings) -> Place:
+    """The place of these settings in this process and event loop. Raises `ConfigError` when it cannot be made."""
+    loop = asyncio.get_running_loop()
+    key = (settings.model_dump_json(), id(loop))
+    async with _making.setdefault(id(loop), asyncio.Lock()):
+        found = _places.get(key)
+        if found is None or found.loop is not loop:
+            found = _places[key] = await _make(settings, loop)
+
+            async def close() -> None:
+                await close_place(settings)
+
+            when_loop_ends(close)
+        return found
+
+
+@asynccontextmanager
+async def visiting(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[Place]:
+    """The place of these settings. Unless it is to be kept (until AReaL ends the loop) the last visitor closes it: an event loop
+    may end with its only episode."""
+    place = await place_of(settings)
+    place.users += 1
+    try:
+        yield place
+    finally:
+        place.users -= 1
+        if not keep and not place.users:
+            await close_place(settings)
+
+
+async def close_place(settings: WorkflowSettings) -> None:
+    """Give back what the place of these settings in this event loop holds, if there is one."""
+    loop = asyncio.get_running_loop()
+    found = _places.pop((settings.model_dump_json(), id(loop)), None)
+    if found is not None and found.loop is loop:
+        await found.pool.close()
+
+
+async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> Place:
+    read = await asyncio.to_thread(reading, settings.model, settings.history, settings.screens_mib)
+    limits = Limits(
+        image_id=read.renderer.image_id,
+        merge_size=read.images.merge_size,
+        banned_ids=read.renderer.banned_ids,
+        max_tokens=settings.context_tokens,
+        needs_picture=settings.sees,
+    )
+    return Place(settings, read, await _pool(settings.desktops), limits, loop)
+
+
+async def _pool(desktops: Desktops) -> Any:
+    if desktops.bridge is not None:
+        return BridgePool(desktops.bridge, _key(desktops.key_variable))
+    if desktops.make is not None:
+        return imported(desktops.make)()
+    section = desktops.settings
+    walls = Walls(section.memory_mib, section.processes, section.disk_mib)
+
+    def make() -> EmbeddedDesktop:
+        isolation = None if section.isolation == "best" else section.isolation
+        return EmbeddedDesktop(isolation=isolation, limits=walls, quiet_ms=section.quiet_ms, cap_s=section.cap_s)
+
+    pool = DesktopPool(desktops.embedded, spares=section.spares, make=make, expected_mib=section.expected_mib)
+    await pool.start()
+    return pool
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this worker")
+    return os.environ[variable]

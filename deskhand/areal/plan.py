@@ -1,0 +1,180 @@
+"""Whether the numbers of an experiment add up. Invariant: what AReaL would train otherwise than it says, or would only fail at
+after hours, is a line here, before anything is started.
+
+Works on the experiment as plain dictionaries, so it needs no AReaL. Sources of the rules: AReaL 1.0.4's own code, as the contract
+tests run it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deskhand.areal.settings import WorkflowSettings
+
+WORKER = "deskhand.areal.worker"
+PACKING = ("flash_attention_2", "flash_attention_3")
+_AGENT_TOKENS = 256
+"""What a turn's words, besides its picture and its reply, are counted with."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one screenshot costs this model."""
+
+    tokens: int
+    bytes: int
+    """Of its pixels as AReaL moves them about, in float32."""
+
+
+def picture_of(processor: Any, width: int, height: int) -> Picture:
+    """A screenshot of that size under a Qwen-VL image processor."""
+    from deskhand.asking import size_seen
+
+    wide, high = size_seen(processor)(width, height)
+    patch, merge = processor.patch_size, processor.merge_size
+    patches = (wide // patch) * (high // patch)
+    return Picture(patches // merge**2, patches * 3 * processor.temporal_patch_size * patch**2 * 4)
+
+
+def shown_at_once(settings: WorkflowSettings, max_steps: int) -> int:
+    """Most screenshots of one prompt, which is most of one row."""
+    agent = settings.agent
+    if agent.screen == "words":
+        return 0
+    return min(max_steps, {"full": max_steps, "sliding": agent.keep, "grow_drop": agent.grow_to}[agent.window])
+
+
+def problems(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None = None, max_steps: int = 15
+) -> list[str]:
+    """What does not add up, one line each, with the key and the mend."""
+    return [
+        *_algorithm(experiment),
+        *_budgets(experiment, settings, picture, max_steps),
+        *_attention(experiment),
+        *_capacity(experiment, settings),
+        *_vision(experiment, settings),
+    ]
+
+
+def desktops_needed(experiment: Mapping[str, Any], settings: WorkflowSettings) -> int:
+    """Desktops in use when as many groups run as AReaL allows."""
+    rollout = experiment["rollout"]
+    groups = rollout.get("max_concurrent_rollouts") or rollout.get("consumer_batch_size") or 1
+    return int(groups) * settings.group_size
+
+
+def _algorithm(experiment: Mapping[str, Any]) -> Iterator[str]:
+    """`rewards` are advantages already: nothing may change them."""
+    actor = experiment["actor"]
+    wanted = {"reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0, "gae_lambda": 1.0}
+    for key, value in {**wanted, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False}.items():
+        if actor.get(key, value) != value:
+            shown = "null" if value is None else value
+            yield f"actor.{key} is {actor[key]}: the workflow has compared the group already; write {shown}"
+    if experiment["gconfig"].get("n_samples", 1) != 1:
+        yield f"gconfig.n_samples is {experiment['gconfig']['n_samples']}: the group is deskhand.workflow.group_size; write 1"
+    if actor.get("kl_ctl"):
+        yield "actor.kl_ctl is not 0: AReaL adds it to the rewards, which are advantages; write 0"
+    if actor.get("temperature", 1.0) != experiment["gconfig"].get("temperature", 1.0):
+        yield "actor.temperature differs from gconfig.temperature: log-probs would be of another distribution; write the same"
+
+
+def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
+    most = experiment["actor"].get("mb_spec", {}).get("max_tokens_per_mb")
+    context = settings.context_tokens
+    if most is not None and context > most:
+        yield (
+            f"deskhand.workflow.context_tokens {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: the longest row would "
+            "fail its step; raise the latter"
+        )
+    serves = experiment.get("sglang", {}).get("context_length")
+    if serves is not None and context > serves:
+        yield f"deskhand.workflow.context_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
+    if picture is not None:
+        shown = shown_at_once(settings, max_steps)
+        turn = picture.tokens + settings.agent.max_tokens + _AGENT_TOKENS
+        if shown * turn > context:
+            fits = max(0, context // turn)
+            yield (
+                f"{shown} screenshots of {picture.tokens} tokens with their replies are {shown * turn} tokens, "
+                f"deskhand.workflow.context_tokens is {context}: show at most {fits}, or make room"
+            )
+    timeout = experiment["rollout"].get("request_timeout")
+    if timeout is not None and settings.group_timeout_s >= timeout:
+        yield (
+            f"deskhand.workflow.group_timeout_s {settings.group_timeout_s:g} is not below rollout.request_timeout {timeout:g}: "
+            "AReaL would give up the whole group"
+        )
+    new = experiment["gconfig"].get("max_new_tokens")
+    if new is not None and new >= context:
+        yield f"gconfig.max_new_tokens {new} leaves no room for a prompt in {context} tokens"
+
+
+def _attention(experiment: Mapping[str, Any]) -> Iterator[str]:
+    actor = experiment["actor"]
+    kind = actor.get("attn_impl", PACKING[0])
+    commands = [str(one.get("cmd") or "") for one in actor.get("scheduling_spec") or ()]
+    if kind not in PACKING and not (kind == "sdpa" and commands and all(WORKER in command for command in commands)):
+        yield (
+            f"actor.attn_impl {kind}: packed rows would see each other; write {PACKING[0]}, or on a processor sdpa with "
+            f"actor.scheduling_spec[].cmd: python3 -m {WORKER}"
+        )
+
+
+def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
+    rollout, needed = experiment["rollout"], desktops_needed(experiment, settings)
+    desktops = settings.desktops
+    replicas = _replicas(str(rollout.get("backend", "")))
+    if desktops.embedded and desktops.embedded * replicas < needed:
+        yield (
+            f"{desktops.embedded} embedded desktops in each of {replicas} workers for {needed} episodes at a time "
+            "(rollout.max_concurrent_rollouts x deskhand.workflow.group_size): raise deskhand.workflow.desktops.embedded"
+        )
+    if desktops.embedded and replicas > 1 and desktops.settings.expected_mib:
+        yield "embedded desktops belong to one worker each; for several lease from a bridge (deskhand.workflow.desktops.bridge)"
+    batch = experiment.get("train_dataset", {}).get("batch_size")
+    ranks = _replicas(str(experiment["actor"].get("backend", "")))
+    if batch is not None and batch < ranks:
+        yield f"train_dataset.batch_size {batch} is below the {ranks} ranks of actor.backend: a rank without a picture fails"
+    if batch is not None and rollout.get("consumer_batch_size") not in (None, batch):
+        yield "rollout.consumer_batch_size differs from train_dataset.batch_size: staleness would be counted wrongly"
+
+
+def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
+    kind = str(experiment.get("deskhand", {}).get("kind", ""))
+    if not settings.sees:
+        return
+    if not kind.rpartition(".")[2].endswith("Workflow") or kind.endswith("WAADesktopWorkflow"):
+        yield (
+            f"deskhand.kind {kind}: AReaL 1.0.4's proxy trains rows without their pictures; write "
+            "deskhand.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.screen: words"
+        )
+    if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
+        yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter writes prompts with pictures anew; write sglang"
+    own = experiment.get("deskhand", {})
+    served = own.get("servers") or own.get("processor_server")
+    if not served and not experiment.get("sglang", {}).get("enable_multimodal", False):
+        yield "sglang.enable_multimodal is off: the server would not look at pictures; write true"
+
+
+def _replicas(backend: str) -> int:
+    """The `d` of `sglang:d4p1t1`."""
+    digits = "".join(character for character in backend.partition(":d")[2].split("p")[0].split("t")[0] if character.isdigit())
+    return int(digits or 1)
+
+
+def trajectory_mib(settings: WorkflowSettings, picture: Picture, max_steps: int) -> float:
+    """Pixels of one group as AReaL moves them from the workers to the trainer, in MiB: each row carries its own."""
+    shown = shown_at_once(settings, max_steps)
+    rows = 1 if settings.agent.window == "full" else max(1, math.ceil((max_steps - shown) / max(1, _step(settings))) + 1)
+    return settings.group_size * rows * shown * picture.bytes / 2**20
+
+
+def _step(settings: WorkflowSettings) -> int:
+    """Turns between two forks."""
+    agent = settings.agent
+    return max(1, agent.grow_to - agent.drop_to) if agent.window == "grow_drop" else 1

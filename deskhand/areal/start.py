@@ -1,0 +1,151 @@
+"""Starts an experiment under AReaL from Deskhand's own environment. Invariant: what is started here is ended here, and AReaL's
+processes see the environment that they need and no secret on a command line.
+
+AReaL lives in an environment of its own (`scripts/environment areal`); its workers look up `python3` on PATH, so that environment
+comes first there. Where it has no Deskhand, this one is shown to it by path.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deskhand.engines.making import newest_environment
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.models.load import checkpoint_folder
+
+LAUNCH = "deskhand.areal.launch"
+SERVER_START_S = 120.0
+END_S = 30.0
+
+
+def train(
+    config: Path,
+    folder: Path,
+    *,
+    stage: str | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run an experiment to its end; returns AReaL's exit code. Raises `ConfigError`."""
+    environment = dict(os.environ if environment is None else environment)
+    python = areal_python(environment)
+    content = _content(config)
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [str(python), "-m", LAUNCH, "--config", str(config.resolve())]
+    told = [f"cluster.fileroot={folder}", *overrides]
+    model = _said("actor.path", content, overrides)
+    if isinstance(model, str):
+        model = str(checkpoint_folder(model))
+        told.append(f"actor.path={model}")
+    surroundings = surroundings_of(python, environment)
+    with _processor_server(content, overrides, model, folder) as servers:
+        if servers:
+            told.append(f"deskhand.servers=[{','.join(servers)}]")
+        staged = ["--stage", stage] if stage else []
+        return _run([*words, *staged, *told], surroundings, folder)
+
+
+def areal_python(environment: Mapping[str, str]) -> Path:
+    """Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the environment that was made last."""
+    named = environment.get("DESKHAND_AREAL_PYTHON")
+    if named and not Path(named).is_file():
+        raise ConfigError(f"DESKHAND_AREAL_PYTHON is {named}, which is no file; name the Python that has AReaL, or unset it")
+    return Path(named) if named else newest_environment("areal", environment) / "bin" / "python"
+
+
+def surroundings_of(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What AReaL's processes are told: where its programs are, where Deskhand is, and to reach this machine without a proxy."""
+    root = str(Path(__file__).parents[2])
+    own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
+    own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
+    own["PYTHONPATH"] = os.pathsep.join(word for word in (root, environment.get("PYTHONPATH", "")) if word)
+    for name in ("NO_PROXY", "no_proxy"):
+        own[name] = ",".join(word for word in (environment.get(name, ""), "127.0.0.1", "localhost") if word)
+    own.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    own.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return own
+
+
+def _content(config: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{config}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or "actor" not in content:
+        raise ConfigError(f"{config}: no experiment of AReaL (it has no actor); for instance configs/areal/embedded_tiny_cpu.yaml")
+    return content
+
+
+def _said(key: str, content: Any, overrides: Sequence[str]) -> Any:
+    """The value of a key on the command line or in the file; None where it is not said."""
+    for word in reversed(overrides):
+        name, equals, value = word.partition("=")
+        if equals and name.lstrip("+") == key:
+            return yaml.safe_load(value)
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+@contextmanager
+def _processor_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
+    """host:port of an inference server that needs no GPU, while the run lasts; nothing when the experiment asks for none."""
+    if not _said("deskhand.processor_server", content, overrides) or _said("deskhand.servers", content, overrides):
+        yield []
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    room = _said("deskhand.workflow.context_tokens", content, overrides) or 8192
+    words = [sys.executable, "-m", "deskhand.areal.serving", str(model), "--port", str(port), "--context-tokens", str(room)]
+    with (folder / "server.log").open("a") as log:
+        server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        _wait(server, port, folder / "server.log")
+        yield [f"127.0.0.1:{port}"]
+    finally:
+        _end(server)
+
+
+def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + SERVER_START_S
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with opener.open(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise InfrastructureError(f"the inference server did not come up within {SERVER_START_S:g} s; {log} says why")
+
+
+def _run(words: list[str], environment: dict[str, str], folder: Path) -> int:
+    """The exit code of a program that is ended with this one."""
+    child = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, cwd=folder)
+    try:
+        return child.wait()
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

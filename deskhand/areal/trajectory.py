@@ -1,0 +1,152 @@
+"""What a trajectory must be before AReaL may train on it. Invariant: a trajectory that passes is trained as it was sampled; every
+rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by losing a whole step.
+
+| cause            | what AReaL does with it |
+|---|---|
+| `keys`           | cannot be joined with the trajectories of the batch: the step fails |
+| `shape`, `dtype` | positions are written with another dtype, or fail to broadcast |
+| `padding`        | rows are cut at the wrong place when they are packed |
+| `last_token`     | the reward stands where nothing is trained: advantages of 0, no error |
+| `first_token`    | marks are rolled by one: the row's last position is trained in its place |
+| `nothing_sampled`| the row costs a forward pass and teaches nothing |
+| `pictures`       | a list that is shorter than the rows pairs rows with the pixels of others, or fails |
+| `placeholders`   | only totals are compared: rows whose pictures are exchanged are trained on the wrong pixels, no error |
+| `types`          | placeholders get the positions of text: other log-probs, no error |
+| `banned_id`      | a sampled picture id is taken for a picture: the step fails |
+| `logprobs`       | a missing one counts as probability 1: its weight is wrong, no error |
+| `versions`       | a token without a version has no staleness and no interpolated proximal policy, no error |
+| `reward`         | one that is not finite makes every gradient of the batch so |
+| `no_picture`     | a rank whose batch holds no picture at all fails |
+| `too_long`       | a row above `max_tokens_per_mb` fails the step |
+
+`tests/contract/areal` shows each of these on AReaL's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from deskhand.errors import RecordError
+
+KEYS = {
+    "input_ids": "int64",
+    "attention_mask": "bool",
+    "loss_mask": "int32",
+    "logprobs": "float32",
+    "versions": "int32",
+    "mm_token_type_ids": "int64",
+    "rewards": "float32",
+}
+PICTURES = "multi_modal_input"
+_HIGHEST = 1e-6
+"""A log-prob may be above 0 by rounding."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the model and the run allow."""
+
+    image_id: int
+    merge_size: int
+    """Patches per placeholder along each side."""
+    banned_ids: tuple[int, ...] = ()
+    """Ids that are never sampled; the placeholder is one of them."""
+    max_tokens: int | None = None
+    """AReaL's `mb_spec.max_tokens_per_mb`: the longest row."""
+    needs_picture: bool = True
+    """False for a run on a model without vision."""
+
+
+def check_trajectory(tensors: Mapping[str, Any], limits: Limits) -> None:
+    """Raise `RecordError`, with one of the causes above, unless AReaL trains this trajectory as it was sampled."""
+    arrays = _arrays(tensors)
+    for b in range(len(arrays["input_ids"])):
+        _check_row(b, {name: array[b] for name, array in arrays.items()}, limits)
+    pictures = tensors.get(PICTURES)
+    if not limits.needs_picture and pictures is None:
+        return
+    if not isinstance(pictures, list) or len(pictures) != len(arrays["input_ids"]):
+        found = f"{len(pictures)} entries" if isinstance(pictures, list) else type(pictures).__name__
+        raise RecordError("pictures", f"{PICTURES} is {found}; it is a list with one dictionary for each row")
+    for b, shown in enumerate(pictures):
+        ids = arrays["input_ids"][b][arrays["attention_mask"][b]]
+        _check_pictures(b, shown, ids, limits)
+    if limits.needs_picture and not any(pictures):
+        raise RecordError("no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch")
+
+
+def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+    """Raise `RecordError` unless AReaL can join these trajectories and trains each as it was sampled."""
+    for one in trajectories:
+        check_trajectory(one, limits)
+    for one, other in pairwise(trajectories):
+        if set(one) != set(other):
+            raise RecordError("keys", f"trajectories of one batch differ in {sorted(set(one) ^ set(other))}")
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    missing = [name for name in KEYS if name not in tensors]
+    if missing:
+        raise RecordError("keys", f"a trajectory without {', '.join(missing)}")
+    arrays = {name: np.asarray(tensors[name]) for name in KEYS}
+    shape = arrays["input_ids"].shape
+    if len(shape) != 2 or not shape[0]:
+        raise RecordError("shape", f"input_ids is {shape}; it is [rows, tokens] with at least one row")
+    for name, dtype in KEYS.items():
+        wanted = shape[:1] if name == "rewards" else shape
+        if arrays[name].shape != wanted:
+            raise RecordError("shape", f"{name} is {arrays[name].shape}, input_ids is {shape}")
+        if arrays[name].dtype != dtype:
+            raise RecordError("dtype", f"{name} is {arrays[name].dtype}; it must be {dtype}")
+    return arrays
+
+
+def _check_row(b: int, row: dict[str, np.ndarray], limits: Limits) -> None:
+    mask, sampled = row["attention_mask"], row["loss_mask"] != 0
+    length = int(mask.sum())
+    if not mask[:length].all() or sampled[length:].any():
+        raise RecordError("padding", f"row {b}: its tokens are not the first {length}, all padding after them")
+    if limits.max_tokens is not None and length > limits.max_tokens:
+        raise RecordError("too_long", f"row {b} has {length} tokens; a micro-batch takes {limits.max_tokens}")
+    if not sampled.any():
+        raise RecordError("nothing_sampled", f"row {b} has no sampled token")
+    if sampled[0]:
+        raise RecordError("first_token", f"row {b}: its first token is marked as sampled; nothing precedes it")
+    if not sampled[length - 1]:
+        raise RecordError("last_token", f"row {b}: its last token was not sampled; cut the row after the last that was")
+    banned = set(row["input_ids"][sampled].tolist()) & {limits.image_id, *limits.banned_ids}
+    if banned:
+        raise RecordError("banned_id", f"row {b}: ids {sorted(banned)} were sampled, which stand for pictures")
+    values, elsewhere = row["logprobs"][sampled], row["logprobs"][~sampled]
+    if not np.isfinite(values).all() or values.max() > _HIGHEST or elsewhere.any():
+        raise RecordError("logprobs", f"row {b}: a sampled token's log-prob is no log-prob, or another token has one")
+    if not values.any():
+        raise RecordError("logprobs", f"row {b}: no sampled token has a log-prob")
+    versions = row["versions"]
+    if versions[sampled].min() < 0 or (versions[~sampled] != -1).any():
+        raise RecordError("versions", f"row {b}: a sampled token has no version, or another token has one")
+    if not np.isfinite(row["rewards"]):
+        raise RecordError("reward", f"row {b} is worth {row['rewards']}")
+    types = (row["input_ids"] == limits.image_id) & mask
+    if (row["mm_token_type_ids"] != types).any():
+        raise RecordError("types", f"row {b}: mm_token_type_ids are not 1 exactly where its placeholders are")
+
+
+def _check_pictures(b: int, shown: Any, ids: np.ndarray, limits: Limits) -> None:
+    """Each run of placeholders is one picture of the row, in order, as long as its grid says."""
+    if not isinstance(shown, Mapping):
+        raise RecordError("pictures", f"row {b}: its pictures are {type(shown).__name__}; they are a dictionary, {{}} for none")
+    edges = np.flatnonzero(np.diff(ids == limits.image_id, prepend=False, append=False))
+    runs = (edges[1::2] - edges[::2]).tolist()
+    grids = np.asarray(shown["image_grid_thw"]) if "image_grid_thw" in shown else np.zeros((0, 3), np.int64)
+    patches = [int(np.prod(grid)) for grid in grids]
+    if runs != [count // limits.merge_size**2 for count in patches]:
+        raise RecordError("placeholders", f"row {b} has runs of {runs} placeholders for pictures of {patches} patches")
+    held = len(shown["pixel_values"]) if "pixel_values" in shown else 0
+    if held != sum(patches):
+        raise RecordError("placeholders", f"row {b} has {held} patches of pixels for grids of {sum(patches)}")

@@ -1,0 +1,129 @@
+"""Runs in AReaL's own environment: our plain agent on real embedded desktops behind AReaL's real proxy.
+
+`python proxy_probe.py CHECKPOINT ADDRESS OUT_FOLDER`: the proxy's application is set up by the same HTTP calls as AReaL's
+scheduler makes; AReaL's workflow executor runs its `OpenAIProxyWorkflow` with our agent, singly and in groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+import torch
+
+torch.set_num_threads(1)
+KEY = "an-admin-key-of-this-test"
+
+
+def served(app: Any) -> str:
+    """The address of an application in a thread."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
+    threading.Thread(target=server.run, daemon=True).start()
+    while not (server.started and server.servers):
+        time.sleep(0.01)
+    return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+
+def config_of(checkpoint: str, style: str) -> Any:
+    from areal.api.cli_args import AgentConfig, InferenceEngineConfig
+
+    agent = AgentConfig(
+        mode="inline", admin_api_key=KEY, export_style=style, chat_template_type="concat" if style == "concat" else "hf",
+        turn_discount=1.0,
+    )  # fmt: skip
+    return InferenceEngineConfig(
+        experiment_name="contract", trial_name="proxy", backend="sglang:d1p1t1", max_concurrent_rollouts=2, consumer_batch_size=4,
+        max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=60, request_timeout=300, agent=agent,
+    )  # fmt: skip
+
+
+def proxy(checkpoint: str, address: str, style: str) -> tuple[Any, str]:
+    """AReaL's proxy, configured as its scheduler does it; returns its module and address."""
+    from areal.experimental.openai.proxy import proxy_rollout_server as module
+    from areal.infra.rpc.serialization import serialize_value
+
+    module._engine, module._server_host = None, "127.0.0.1"
+    at = served(module.app)
+    engine = "areal.engine.sglang_remote.RemoteSGLangEngine"
+    made = {"engine": engine, "init_kwargs": serialize_value({"config": config_of(checkpoint, style)})}
+    requests.post(f"{at}/create_engine", json=made, timeout=60).raise_for_status()
+    call = {"method": "initialize", "args": serialize_value([]), "kwargs": serialize_value({"addr": address})}
+    requests.post(f"{at}/call", json=call, timeout=60).raise_for_status()
+    return module, at
+
+
+def play(checkpoint: str, address: str, style: str, agent: Any, rows: list[dict[str, Any]], group: int) -> list[Any]:
+    from areal.engine.sglang_remote import RemoteSGLangEngine
+
+    module, at = proxy(checkpoint, address, style)
+    engine = RemoteSGLangEngine(config_of(checkpoint, style))
+    engine.initialize(addr=address)
+    try:
+        for row in rows:
+            engine.submit(row, workflow=agent, group_size=group, proxy_addr=at)
+        found = engine.wait(len(rows), timeout=280)
+    finally:
+        engine.destroy()
+        module._engine.destroy()
+    return [None if one is None else {key: list(getattr(value, "shape", ())) for key, value in one.items()} for one in found]
+
+
+def main(checkpoint: str, address: str, out: Path) -> None:
+    import areal_agents
+
+    began = time.monotonic()
+    found: dict[str, Any] = {}
+    rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
+    settings = {"model": checkpoint, "desktops": {"embedded": 2}, "agent": {"max_tokens": 32, "max_errors": 6}}
+    found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)
+    found["rewards"] = list(areal_agents.Watched.rewards)
+    found["concat"] = play(checkpoint, address, "concat", areal_agents.Watched(settings), rows[:1], 1)
+    found["group"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows[:1], 2)
+    found["failing"] = play(checkpoint, address, "individual", areal_agents.Failing(settings), rows[:1], 1)
+    found["failing_group"] = play(checkpoint, address, "individual", areal_agents.FailingSecond(settings), rows[:1], 2)
+    found["late"] = play(checkpoint, address, "individual", areal_agents.Late(settings), rows[:1], 1)
+    found["subproc"] = subproc(checkpoint, address, areal_agents.Watched(settings), rows[0])
+    found["seconds"] = time.monotonic() - began
+    (out / "found.json").write_text(json.dumps(found))
+
+
+def subproc(checkpoint: str, address: str, agent: Any, row: dict[str, Any]) -> float:
+    """What AReaL does in its subproc mode: a pickled agent in another process, told by its environment where the model is."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from areal.experimental.openai.proxy.client_session import OpenAIProxyClient
+    from areal.experimental.openai.proxy.workflow import _wrap_run
+
+    module, at = proxy(checkpoint, address, "individual")
+
+    async def run() -> float:
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session:
+            headers = {"authorization": f"Bearer {KEY}"}
+            async with session.post(f"{at}/grant_capacity", headers=headers) as reply:
+                reply.raise_for_status()
+            async with OpenAIProxyClient(session=session, base_url=at, task_id="7", admin_api_key=KEY) as client:
+                told = {"OPENAI_BASE_URL": at, "OPENAI_API_KEY": client.session_api_key}
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    return await asyncio.get_running_loop().run_in_executor(pool, _wrap_run, agent, row, told)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        module._engine.destroy()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    os._exit(0)

@@ -1,0 +1,90 @@
+"""Workflows for AReaL on painted desktops, importable by path in its processes: an untrained model's babble becomes clicks,
+episodes have seven turns, a window that slides makes forks, and some desktops fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any, ClassVar
+from zlib import crc32
+
+import painted
+
+from deskhand.actions.ops import REL_1000, Click, Op, Point
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.areal.workflow import OSWorldWorkflow
+from deskhand.tasks.task import Task
+
+TURNS = 7
+SETTINGS: dict[str, Any] = {
+    "desktops": {"make": "areal_workflows.pool"},
+    "tasks": "areal_workflows.square",
+    "agent": {"window": "sliding", "keep": 4, "max_tokens": 5, "max_errors": TURNS},
+    "group_size": 4,
+    "equal_groups": "keep",
+    "context_tokens": 1024,
+    "group_timeout_s": 120,
+}
+
+
+class TimidDialect:
+    """Understands every text; one in six is a click on the left square, one on the right, the rest on nothing."""
+
+    name = "timid"
+
+    @staticmethod
+    def parse(text: str, view: object) -> list[Op]:
+        place = {0: (187, 800), 1: (687, 800)}.get(crc32(text.encode("utf-8", "replace")) % 6, (10, 10))
+        return [Click(Point(*place, REL_1000))]
+
+
+class TimidAgent(DesktopAgent):
+    """Takes replies that were cut, too."""
+
+    async def _act(self, desktop, view, text, truncated, action_id):
+        return await super()._act(desktop, view, text, False, action_id)
+
+
+class FailingPool(painted.PaintedPool):
+    """Every fourth desktop fails at its third action."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__(size)
+        self._numbers = count(1)
+
+    async def lease(self, template=None):
+        lease = await super().lease(template)
+        if next(self._numbers) % 4 == 0:
+            lease.desktop.fail_at = 3
+        return lease
+
+    async def close(self) -> None:
+        assert not self.leased, "a desktop was not given back"
+
+
+def pool() -> FailingPool:
+    return FailingPool()
+
+
+def square(data: Mapping[str, Any]) -> Task:
+    return replace(painted.square_task(int(data["seed"])), max_steps=TURNS)
+
+
+class PaintedWorkflow(OSWorldWorkflow):
+    """As `OSWorldWorkflow`; keeps the samples and results of its groups, in this process alone."""
+
+    samples: ClassVar[list[Any]] = []
+    results: ClassVar[list[Any]] = []
+
+    def make_agent(self, place, temperature):
+        return TimidAgent(replace(place.agent(temperature).config, dialect=TimidDialect()))
+
+    async def _play(self, place, engine, task, size, temperature):
+        group, results = await super()._play(place, engine, task, size, temperature)
+        from deskhand.algorithms.registry import ALGORITHMS
+        from deskhand.rollout.loop import samples_of
+
+        PaintedWorkflow.results.extend(results)
+        PaintedWorkflow.samples.extend(samples_of(group, ALGORITHMS[self.settings.algorithm]))
+        return group, results
