@@ -1,12 +1,13 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first; set-up is quick when it is done already.
 PYTHON := .venv/bin/python
 
-.PHONY: help setup demo test test-vllm lint evidence clean
+.PHONY: help setup demo test test-vllm test-areal lint evidence clean
 
 help:
 	@echo "make demo      set up, then train the in-the-box policy on embedded desktops and show before and after"
 	@echo "make test      set up, then run the whole test suite"
 	@echo "make test-vllm the tests against a real vLLM server"
+	@echo "make test-areal the tests against a real AReaL"
 	@echo "make lint      set up, then check style (ruff) and types (pyright)"
 	@echo "make evidence  set up, then run the full sizes and write docs/evidence/"
 	@echo "make clean     remove .venv (runs/ is kept)"
@@ -23,6 +24,10 @@ test: setup
 # The first time this makes an environment of 2 GB for vLLM outside the checkout (scripts/environment says where).
 test-vllm: setup
 	@DESKHAND_TEST_VLLM=1 $(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
+
+# The first time this makes an environment of 2.3 GB for AReaL outside the checkout (scripts/environment says where).
+test-areal: setup
+	@DESKHAND_TEST_AREAL=1 $(PYTHON) -m pytest tests/contract/areal -s $(ARGS)
 
 lint: setup
 	@bash scripts/lint

@@ -85,7 +85,7 @@ def _flat(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat((*keys, str(key)), inner)
     else:
-        yield ("++" if keys[:2] == ("deskhand", "workflow") else "") + ".".join(keys), value
+        yield "++" + ".".join(keys), value
 
 
 def _word(value: Any) -> str:

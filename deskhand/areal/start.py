@@ -53,7 +53,7 @@ def train(
     surroundings = surroundings_of(python, environment)
     with _processor_server(content, overrides, model, folder) as servers:
         if servers:
-            told.append(f"deskhand.servers=[{','.join(servers)}]")
+            told.append(f"++deskhand.servers=[{','.join(servers)}]")
         staged = ["--stage", stage] if stage else []
         return _run([*words, *staged, *told], surroundings, folder)
 

@@ -4,16 +4,13 @@ what our trainer trains, and what our validator refuses does damage there."""
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import areal_models
 import areal_workflows
 import pytest
 import torch
-from conftest import inference_server
-
-from deskhand.areal.trajectory import Limits
+from areal_serving import inference_server
 
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 SILENT = {"padding", "last_token", "first_token", "placeholders", "types", "logprobs", "versions", "reward"}
@@ -105,6 +102,3 @@ def test_every_rule_has_its_damage():
 
     named = {line.split("`")[1] for line in (module.__doc__ or "").splitlines() if line.startswith("| `")}
     assert named - {"shape"} == SILENT | LOUD
-
-
-__all__ = ["Limits", "Path"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 import sys
 import time
 from copy import deepcopy
@@ -17,7 +18,10 @@ from typing import Any
 
 import torch
 
-os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+with socket.socket() as _probe:
+    _probe.bind(("127.0.0.1", 0))
+    _port = _probe.getsockname()[1]
+os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port)}
 torch.set_num_threads(1)
 
 

@@ -1,0 +1,45 @@
+"""The shipped experiments load by AReaL's own parser and add up; what is wrong in one is told before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from areal_serving import ROOT
+
+from deskhand.models.load import TINY_FOLDER
+
+
+@pytest.fixture(scope="module")
+def parsed(probe, tmp_path_factory):
+    return probe("configs_probe.py", tmp_path_factory.mktemp("configs"), str(ROOT), str(TINY_FOLDER))
+
+
+def test_every_shipped_experiment_and_stage_loads_and_adds_up(parsed):
+    shipped = {name: said for name, said in parsed["found"].items() if not name.startswith("a ")}
+    assert len(shipped) == 8
+    assert set(shipped.values()) == {""}, shipped
+
+
+def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
+    assert parsed["found"]["a ray cluster"] == parsed["found"]["a slurm cluster"] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("a typo", "eps_clipp"),
+        ("a removed key", "rejection_sampling"),
+        ("a group of AReaL", "gconfig.n_samples"),
+        ("a wrong workflow", "groupsize"),
+    ],
+)
+def test_what_is_wrong_is_told(parsed, name, word):
+    assert word in parsed["found"][name]
+
+
+def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed):
+    assert parsed["words"] == "words"
+    assert parsed["max_tokens"] == 512
+
+
+def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
+    assert parsed["slow"] == [True, False, [500.0]]

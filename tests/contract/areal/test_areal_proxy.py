@@ -1,0 +1,51 @@
+"""Our plain agent on real embedded desktops behind AReaL's own proxy: rewards arrive, failures are rejected and never scored."""
+
+from __future__ import annotations
+
+import pytest
+from areal_serving import inference_server
+
+from deskhand.models.load import TINY_FOLDER
+
+
+@pytest.fixture(scope="module")
+def proxied(probe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("proxied")
+    with inference_server(TINY_FOLDER, 4096) as address:
+        return probe("proxy_probe.py", folder, str(TINY_FOLDER), address)
+
+
+def test_each_call_is_a_row_in_the_individual_style(proxied):
+    assert all(one is not None for one in proxied["individual"])
+    assert all(one["input_ids"][0] >= 2 for one in proxied["individual"])
+    assert len(proxied["rewards"]) >= 2
+    assert all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in proxied["rewards"])
+
+
+def test_a_chain_is_a_row_in_the_concat_style(proxied):
+    (one,) = proxied["concat"]
+    assert one is not None
+    assert one["input_ids"][0] < proxied["individual"][0]["input_ids"][0] + proxied["individual"][1]["input_ids"][0]
+
+
+def test_pictures_are_not_in_what_this_proxy_exports(proxied):
+    """Why training on pictures goes by `OSWorldWorkflow`: when a newer AReaL exports them, this test says so."""
+    assert "multi_modal_input" not in proxied["individual"][0]
+    assert "mm_token_type_ids" not in proxied["individual"][0]
+
+
+def test_a_group_is_the_rows_of_its_episodes(proxied):
+    assert proxied["group"][0] is not None
+
+
+def test_a_failure_is_rejected_and_loses_the_whole_group_there(proxied):
+    assert proxied["failing"] == [None]
+    assert proxied["failing_group"] == [None]
+
+
+def test_an_agent_that_is_late_is_rejected(proxied):
+    assert proxied["late"] == [None]
+
+
+def test_an_agent_in_another_process_finds_the_model_by_its_environment(proxied):
+    assert isinstance(proxied["subproc"], float)
