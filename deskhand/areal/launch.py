@@ -23,6 +23,7 @@ from typing import Any
 from deskhand.areal import peer
 from deskhand.areal.data import read_rows, rows
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
+from deskhand.areal.journal import add_statistics
 from deskhand.areal.plan import picture_of, problems
 from deskhand.areal.settings import WorkflowSettings, imported
 from deskhand.errors import ConfigError
@@ -62,6 +63,7 @@ def run(arguments: list[str]) -> None:
     if config.deskhand.kind.endswith(".OSWorldWorkflow"):
         keywords["gconfig"] = config.gconfig
     with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
+        keep_statistics(trainer.stats_logger, Path(config.cluster.fileroot))
         trainer.train(
             workflow=config.deskhand.kind,
             workflow_kwargs=keywords,
@@ -160,6 +162,18 @@ def trainer_of(servers: Sequence[str]) -> type:
             return controller
 
     return ServedTrainer
+
+
+def keep_statistics(logger: Any, folder: Path) -> None:
+    """Have what AReaL logs at the end of each step written to a file as well (`areal.journal`)."""
+    commit = logger.commit
+
+    def both(epoch: int, step: int, global_step: int, data: Any) -> None:
+        commit(epoch, step, global_step, data)
+        values = {name: value for part in (data if isinstance(data, list) else [data]) for name, value in part.items()}
+        add_statistics(folder, global_step + 1, values)
+
+    logger.commit = both
 
 
 def _info(structures: Any, address: str) -> Any:

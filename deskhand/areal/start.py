@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from deskhand.areal.journal import join
 from deskhand.engines.making import newest_environment
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import checkpoint_folder
@@ -45,7 +46,7 @@ def train(
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     words = [str(python), "-m", LAUNCH, "--config", str(config.resolve())]
-    told = [f"cluster.fileroot={folder}", *overrides]
+    told = [f"cluster.fileroot={folder}", f"++deskhand.workflow.journal={folder}", *overrides]
     model = _said("actor.path", content, overrides)
     if isinstance(model, str):
         model = str(checkpoint_folder(model))
@@ -55,7 +56,9 @@ def train(
         if servers:
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
         staged = ["--stage", stage] if stage else []
-        return _run([*words, *staged, *told], surroundings, folder)
+        code = _run([*words, *staged, *told], surroundings, folder)
+    join(folder, {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}})
+    return code
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:

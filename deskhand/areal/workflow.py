@@ -10,6 +10,7 @@ Constructing a workflow is cheap: AReaL does it for every task. What is expensiv
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.areal import peer
 from deskhand.areal.engine import ArealEngine
 from deskhand.areal.group import play_group
+from deskhand.areal.journal import keep_group, own_run
 from deskhand.areal.place import Place, place_of
 from deskhand.areal.settings import WorkflowSettings, imported
 from deskhand.areal.trajectory import check_trajectory
@@ -70,8 +72,11 @@ class OSWorldWorkflow(RolloutWorkflow):
         evaluating = peer.is_running() and peer.need("infra.workflow_context", "an episode").get().is_eval
         size = 1 if evaluating else self.settings.group_size
         temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature
+        began = time.time()
         group, results = await self._play(place, engine, task, size, temperature)
         self._count(place, group, results)
+        if self.settings.journal is not None and not evaluating:
+            await asyncio.to_thread(keep_group, self.settings.journal, group, results, began)
         if evaluating:
             return await asyncio.to_thread(self._tensors, place, group, raw=True)
         if not group.teaches and (self.settings.equal_groups == "drop" or len(group.scored) < min(2, size)):
@@ -88,7 +93,8 @@ class OSWorldWorkflow(RolloutWorkflow):
         settings = self.settings
         inference = ArealEngine(engine, place.reading.pictures, settings.context_tokens)
         recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=settings.context_tokens)
-        runner = Runner(place.pool, recorder, self.make_agent(place, temperature))
+        frames = own_run(settings.journal).frames if settings.journal is not None else None
+        runner = Runner(place.pool, recorder, self.make_agent(place, temperature), frames)
         place.groups += 1
         try:
             return await play_group(

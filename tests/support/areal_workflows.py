@@ -14,6 +14,9 @@ import painted
 from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.areal.workflow import OSWorldWorkflow
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import InfrastructureError
 from deskhand.tasks.task import Task
 
 TURNS = 7
@@ -88,3 +91,31 @@ class PaintedWorkflow(OSWorldWorkflow):
         PaintedWorkflow.results.extend(results)
         PaintedWorkflow.samples.extend(samples_of(group, ALGORITHMS[self.settings.algorithm]))
         return group, results
+
+
+class FlakyDesktop(EmbeddedDesktop):
+    """A real desktop; of those that are used three in ten are lost at their second action."""
+
+    used: ClassVar[Any] = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = -1
+
+    async def perform(self, ops, *, action_id):
+        if self._left < 0:
+            self._left = 1 if next(FlakyDesktop.used) % 10 in (1, 4, 7) else 1 << 30
+        elif self._left == 1:
+            raise InfrastructureError("flaky desktop: told to fail")
+        return await super().perform(ops, action_id=action_id)
+
+
+class FlakyPool(DesktopPool):
+    """Starts with its first lease."""
+
+    def __init__(self) -> None:
+        super().__init__(4, make=FlakyDesktop)
+
+
+def flaky_pool() -> FlakyPool:
+    return FlakyPool()
