@@ -20,8 +20,8 @@ STEPS = 5
 def folder(areal_python, tmp_path_factory):
     """Of a run of five steps."""
     made = tmp_path_factory.mktemp("trainer") / "run"
-    words = [sys.executable, "-m", "deskhand", "train", str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml"), "--trainer",
-    "areal"] words += ["--folder", str(made)]
+    experiment = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
+    words = [sys.executable, "-m", "deskhand", "train", experiment, "--trainer", "areal", "--folder", str(made)]
     for setting in (
         f"total_train_steps={STEPS}",
         "~deskhand.workflow.desktops.embedded",
