@@ -42,9 +42,9 @@ class Reading:
 
 
 @lru_cache(maxsize=4)
-def reading(model: str, history: Any, screens_mib: int) -> Reading:
-    """Of the checkpoint `model`; its weights are not read."""
-    tokenizer, processor = load_reading(model)
+def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Reading:
+    """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
+    tokenizer, processor = load_reading(model, sees=sees)
     images = ImageCache(processor, encoded_bytes=screens_mib << 20)
     return Reading(ChatRenderer(tokenizer, source=model, history=history), processor, images, Pictures(processor))
 
@@ -113,7 +113,7 @@ async def close_place(settings: WorkflowSettings) -> None:
 
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> Place:
-    read = await asyncio.to_thread(reading, settings.model, settings.history, settings.screens_mib)
+    read = await asyncio.to_thread(reading, settings.model, settings.history, settings.screens_mib, settings.sees)
     limits = Limits(
         image_id=read.renderer.image_id,
         merge_size=read.images.merge_size,

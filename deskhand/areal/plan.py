@@ -16,8 +16,10 @@ from deskhand.areal.settings import WorkflowSettings
 
 WORKER = "deskhand.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
-_AGENT_TOKENS = 256
+_TURN_TOKENS = 32
 """What a turn's words, besides its picture and its reply, are counted with."""
+_HEAD_TOKENS = {"compact": 64, "full": 1536}
+"""What stands before the first turn, by the agent's style: the task, and how to answer."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,11 @@ def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture:
         yield f"deskhand.workflow.context_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
     if picture is not None:
         shown = shown_at_once(settings, max_steps)
-        turn = picture.tokens + settings.agent.max_tokens + _AGENT_TOKENS
-        if shown * turn > context:
-            fits = max(0, context // turn)
+        turn, head = picture.tokens + settings.agent.max_tokens + _TURN_TOKENS, _HEAD_TOKENS[settings.agent.style]
+        if head + shown * turn > context:
+            fits = max(0, (context - head) // turn)
             yield (
-                f"{shown} screenshots of {picture.tokens} tokens with their replies are {shown * turn} tokens, "
+                f"{shown} screenshots of {picture.tokens} tokens with their replies are {head + shown * turn} tokens, "
                 f"deskhand.workflow.context_tokens is {context}: show at most {fits}, or make room"
             )
     timeout = experiment["rollout"].get("request_timeout")
@@ -145,8 +147,13 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
 
 
 def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
-    kind = str(experiment.get("deskhand", {}).get("kind", ""))
+    kind = str(experiment.get("deskhand", {}).get("kind", "OSWorldWorkflow"))
     if not settings.sees:
+        if "VL" in str(experiment["actor"].get("path", "")):
+            yield (
+                f"deskhand.workflow.agent.screen words with the vision model {experiment['actor']['path']}: AReaL 1.0.4 fails on a "
+                "batch without pictures; name a text model"
+            )
         return
     if not kind.rpartition(".")[2].endswith("Workflow") or kind.endswith("WAADesktopWorkflow"):
         yield (

@@ -34,9 +34,14 @@ from deskhand.training.batch import TrainingSample
 
 
 def trajectory(
-    samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], image_id: int, *, weigh_episodes: bool = False
+    samples: Sequence[TrainingSample],
+    images: Mapping[str, PreparedImage],
+    image_id: int,
+    *,
+    weigh_episodes: bool = False,
+    sees: bool = True,
 ) -> dict[str, Any]:
-    """The tensors of the rows of one group.
+    """The tensors of the rows of one group; of a model without vision (`sees` False) without those that have to do with pictures.
 
     AReaL's loss is the mean over all tokens of a batch, so a long episode weighs more than a short one. With `weigh_episodes` the
     advantage of each row is scaled by (tokens of the group / episodes of the group) / tokens of its episode, which gives every
@@ -46,8 +51,11 @@ def trajectory(
     rows = [Row(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)]
     arrays = to_arrays(rows, image_id)
     del arrays["weights"]
+    if not sees:
+        del arrays["mm_token_type_ids"]
     found: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    found["multi_modal_input"] = [_pictures(sample, images) for sample in samples]
+    if sees:
+        found["multi_modal_input"] = [_pictures(sample, images) for sample in samples]
     return found
 
 

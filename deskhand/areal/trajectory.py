@@ -42,7 +42,7 @@ KEYS = {
     "mm_token_type_ids": "int64",
     "rewards": "float32",
 }
-PICTURES = "multi_modal_input"
+PICTURES, TYPES = "multi_modal_input", "mm_token_type_ids"
 _HIGHEST = 1e-6
 """A log-prob may be above 0 by rounding."""
 
@@ -64,19 +64,21 @@ class Limits:
 
 def check_trajectory(tensors: Mapping[str, Any], limits: Limits) -> None:
     """Raise `RecordError`, with one of the causes above, unless AReaL trains this trajectory as it was sampled."""
-    arrays = _arrays(tensors)
+    arrays = _arrays(tensors, KEYS if limits.needs_picture else {name: KEYS[name] for name in KEYS if name != TYPES})
     for b in range(len(arrays["input_ids"])):
         _check_row(b, {name: array[b] for name, array in arrays.items()}, limits)
-    pictures = tensors.get(PICTURES)
-    if not limits.needs_picture and pictures is None:
+    if not limits.needs_picture:
+        if PICTURES in tensors or TYPES in tensors:
+            raise RecordError("keys", f"the model has no vision; leave {PICTURES} and {TYPES} out")
         return
+    pictures = tensors.get(PICTURES)
     if not isinstance(pictures, list) or len(pictures) != len(arrays["input_ids"]):
         found = f"{len(pictures)} entries" if isinstance(pictures, list) else type(pictures).__name__
         raise RecordError("pictures", f"{PICTURES} is {found}; it is a list with one dictionary for each row")
     for b, shown in enumerate(pictures):
         ids = arrays["input_ids"][b][arrays["attention_mask"][b]]
         _check_pictures(b, shown, ids, limits)
-    if limits.needs_picture and not any(pictures):
+    if not any(pictures):
         raise RecordError("no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch")
 
 
@@ -89,15 +91,15 @@ def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: Limits) -> No
             raise RecordError("keys", f"trajectories of one batch differ in {sorted(set(one) ^ set(other))}")
 
 
-def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    missing = [name for name in KEYS if name not in tensors]
+def _arrays(tensors: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, np.ndarray]:
+    missing = [name for name in keys if name not in tensors]
     if missing:
         raise RecordError("keys", f"a trajectory without {', '.join(missing)}")
-    arrays = {name: np.asarray(tensors[name]) for name in KEYS}
+    arrays = {name: np.asarray(tensors[name]) for name in keys}
     shape = arrays["input_ids"].shape
     if len(shape) != 2 or not shape[0]:
         raise RecordError("shape", f"input_ids is {shape}; it is [rows, tokens] with at least one row")
-    for name, dtype in KEYS.items():
+    for name, dtype in keys.items():
         wanted = shape[:1] if name == "rewards" else shape
         if arrays[name].shape != wanted:
             raise RecordError("shape", f"{name} is {arrays[name].shape}, input_ids is {shape}")
@@ -133,7 +135,7 @@ def _check_row(b: int, row: dict[str, np.ndarray], limits: Limits) -> None:
     if not np.isfinite(row["rewards"]):
         raise RecordError("reward", f"row {b} is worth {row['rewards']}")
     types = (row["input_ids"] == limits.image_id) & mask
-    if (row["mm_token_type_ids"] != types).any():
+    if TYPES in row and (row[TYPES] != types).any():
         raise RecordError("types", f"row {b}: mm_token_type_ids are not 1 exactly where its placeholders are")
 
 

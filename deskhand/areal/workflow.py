@@ -147,7 +147,7 @@ def sound_trajectory(
     limits, images = place.limits, place.reading.images
     while samples:
         try:
-            made = trajectory(samples, images, limits.image_id, weigh_episodes=weigh_episodes)
+            made = trajectory(samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture)
             check_trajectory(made, limits)
             return made, dict(causes)
         except (RecordError, InfrastructureError) as error:
@@ -166,7 +166,8 @@ def _unsound(samples: Sequence[TrainingSample], place: Place) -> set[str]:
     for name in {sample.episode_id for sample in samples}:
         own = [sample for sample in samples if sample.episode_id == name]
         try:
-            check_trajectory(trajectory(own, place.reading.images, place.limits.image_id), place.limits)
+            made = trajectory(own, place.reading.images, place.limits.image_id, sees=place.limits.needs_picture)
+            check_trajectory(made, place.limits)
         except (RecordError, InfrastructureError):
             found.add(name)
     return found

@@ -74,24 +74,34 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
-def load_reading(source: str) -> tuple[PreTrainedTokenizerFast, Any]:
-    """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`."""
-    return _processing(checkpoint_folder(source))
+def load_reading(source: str, *, sees: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
+    """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`.
+
+    A checkpoint without vision (`sees` False) need not have a preprocessor_config.json; the processor is then the family's own and
+    nothing is to be asked of it.
+    """
+    folder = checkpoint_folder(source)
+    if sees or (folder / "preprocessor_config.json").is_file():
+        return _processing(folder)
+    return _tokenizer(folder), _processor_class()()
 
 
 def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
-    from transformers import PreTrainedTokenizerFast
-
-    processor = _processor_class()
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    except Exception as error:
-        raise ConfigError(f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again") from error
+    tokenizer, processor = _tokenizer(folder), _processor_class()
     try:
         image_processor = processor.from_pretrained(folder)
     except Exception as error:
         raise ConfigError(f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again") from error
     return tokenizer, image_processor
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    except Exception as error:
+        raise ConfigError(f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again") from error
 
 
 def _processor_class() -> Any:

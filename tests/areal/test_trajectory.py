@@ -134,8 +134,11 @@ def test_pictures_of_other_sizes_with_the_same_total_are_refused():
 
 
 def test_text_alone_passes_where_the_model_has_no_eyes():
-    made = trajectory([sample("g", [], 3)], IMAGES, IMAGE)
+    made = trajectory([sample("g", [], 3)], IMAGES, IMAGE, sees=False)
+    assert "multi_modal_input" not in made
     check_trajectory(made, Limits(IMAGE, 2, needs_picture=False))
+    with pytest.raises(RecordError, match="keys"):
+        check_trajectory(good(), Limits(IMAGE, 2, needs_picture=False))
 
 
 def test_a_batch_is_refused_when_its_trajectories_cannot_be_joined():

@@ -151,7 +151,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     images = areal_workflows.PaintedWorkflow.samples
     from deskhand.areal.place import reading
 
-    known = reading(checkpoint, "refuse", 256).images
+    known = reading(checkpoint, "refuse", 256, True).images
     names = {span.sha256 for sample in images for span in sample.sequence.spans}
     with (out / "samples.pickle").open("wb") as file:
         pickle.dump((images, {name: known[name] for name in names}), file)
