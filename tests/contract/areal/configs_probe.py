@@ -28,11 +28,10 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
                 settings = WorkflowSettings.of(config.deskhand.workflow, {})
                 launch.check(config, settings, launch.rows_of(config)[0])
                 found[f"{path.stem} {stage or ''}".strip()] = ""
+                if path.stem == "osworld_qwen3vl_4b" and stage == "smoke-text":
+                    extra |= {"words": settings.agent.screen, "max_tokens": settings.agent.max_tokens}
             except ConfigError as error:
                 found[f"{path.stem} {stage or ''}".strip()] = str(error)
-            if path.stem == "osworld_qwen3vl_4b" and stage == "smoke-text":
-                extra["words"] = settings.agent.screen
-                extra["max_tokens"] = settings.agent.max_tokens
     tiny = [
         "--config",
         str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"),

@@ -12,10 +12,11 @@ import os
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import requests
+import httpx2
 import torch
 
 torch.set_num_threads(1)
@@ -37,7 +38,7 @@ def config_of(checkpoint: str, style: str) -> Any:
     from areal.api.cli_args import AgentConfig, InferenceEngineConfig
 
     agent = AgentConfig(
-        mode="inline", admin_api_key=KEY, export_style=style, chat_template_type="concat" if style == "concat" else "hf",
+        agent_cls_path="deskhand.areal.agent.OSWorldAgent", mode="inline", admin_api_key=KEY, export_style=style, chat_template_type="concat" if style == "concat" else "hf",
         turn_discount=1.0,
     )  # fmt: skip
     return InferenceEngineConfig(
@@ -55,9 +56,9 @@ def proxy(checkpoint: str, address: str, style: str) -> tuple[Any, str]:
     at = served(module.app)
     engine = "areal.engine.sglang_remote.RemoteSGLangEngine"
     made = {"engine": engine, "init_kwargs": serialize_value({"config": config_of(checkpoint, style)})}
-    requests.post(f"{at}/create_engine", json=made, timeout=60).raise_for_status()
+    httpx2.post(f"{at}/create_engine", json=made, timeout=60).raise_for_status()
     call = {"method": "initialize", "args": serialize_value([]), "kwargs": serialize_value({"addr": address})}
-    requests.post(f"{at}/call", json=call, timeout=60).raise_for_status()
+    httpx2.post(f"{at}/call", json=call, timeout=60).raise_for_status()
     return module, at
 
 
@@ -107,9 +108,7 @@ def subproc(checkpoint: str, address: str, agent: Any, row: dict[str, Any]) -> f
     module, at = proxy(checkpoint, address, "individual")
 
     async def run() -> float:
-        import aiohttp
-
-        async with aiohttp.ClientSession() as session:
+        async with import_module("aiohttp").ClientSession() as session:
             headers = {"authorization": f"Bearer {KEY}"}
             async with session.post(f"{at}/grant_capacity", headers=headers) as reply:
                 reply.raise_for_status()
