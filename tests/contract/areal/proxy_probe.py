@@ -38,9 +38,13 @@ def config_of(checkpoint: str, style: str) -> Any:
     from areal.api.cli_args import AgentConfig, InferenceEngineConfig
 
     agent = AgentConfig(
-        agent_cls_path="deskhand.areal.agent.OSWorldAgent", mode="inline", admin_api_key=KEY, export_style=style, chat_template_type="concat" if style == "concat" else "hf",
+        agent_cls_path="deskhand.areal.agent.OSWorldAgent",
+        mode="inline",
+        admin_api_key=KEY,
+        export_style=style,
+        chat_template_type="concat" if style == "concat" else "hf",
         turn_discount=1.0,
-    )  # fmt: skip
+    )
     return InferenceEngineConfig(
         experiment_name="contract", trial_name="proxy", backend="sglang:d1p1t1", max_concurrent_rollouts=2, consumer_batch_size=4,
         max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=60, request_timeout=300, agent=agent,
