@@ -81,10 +81,8 @@ def answering() -> Starlette:
 
 async def play(desktops: int, rounds: int) -> dict[str, float]:
     """`rounds` times as many episodes as desktops; what was measured."""
-    sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = (
-        desktops,
-        1,
-    )  # prepared screens take no processor to start, and no memory of their own
+    # prepared screens take no processor to start, and no memory of their own
+    sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = desktops, 1
     template = Template(width=WIDTH, height=HEIGHT)
     server = uvicorn.Server(uvicorn.Config(answering(), host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
     serve = asyncio.create_task(server.serve())
