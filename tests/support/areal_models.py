@@ -38,3 +38,22 @@ def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     tokenizer.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(random_models.PREPROCESSOR))
     return folder
+
+
+def save_text_checkpoint(folder: Path, seed: int = 0) -> Path:
+    """A tiny random Qwen3 without vision, with the same tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = build_tokenizer(CORPUS, merges=60)
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 16384}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads, **ends))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:, 0] = 8.0
+        model.lm_head.weight[:, 0] = 0.0
+        model.lm_head.weight[tokenizer.convert_tokens_to_ids(list(SPECIAL)), 0] = -20.0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -3,6 +3,7 @@ episodes have seven turns, a window that slides makes forks, and some desktops f
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
@@ -17,7 +18,8 @@ from deskhand.areal.workflow import OSWorldWorkflow
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.task import Task
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Check, Task
 
 TURNS = 7
 SETTINGS: dict[str, Any] = {
@@ -119,3 +121,12 @@ class FlakyPool(DesktopPool):
 
 def flaky_pool() -> FlakyPool:
     return FlakyPool()
+
+
+def terminal_by_chance(data: Mapping[str, Any]) -> Task:
+    """A task on a real desktop whose outcome is chance, so that groups of a model that knows nothing differ."""
+
+    async def check(desktop: Any) -> Check:
+        return Check(random.random())
+
+    return replace(basics.make_task("terminal_run", int(data["seed"])), check=check, milestones=())

@@ -25,7 +25,7 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 torch.set_num_threads(1)
 
 
-def play(checkpoint: str, address: str, tasks: int) -> list[dict[str, Any]]:
+def play(checkpoint: str, address: str, tasks: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
     import areal_workflows
     from areal.api.cli_args import InferenceEngineConfig
     from areal.engine.sglang_remote import RemoteSGLangEngine
@@ -45,7 +45,7 @@ def play(checkpoint: str, address: str, tasks: int) -> list[dict[str, Any]]:
     engine.initialize(addr=address)
     try:
         for seed in range(tasks):
-            workflow = areal_workflows.PaintedWorkflow({**areal_workflows.SETTINGS, "model": checkpoint})
+            workflow = areal_workflows.PaintedWorkflow({**settings, "model": checkpoint})
             engine.submit({"seed": seed}, workflow=workflow)
         return [one for one in engine.wait(tasks, timeout=300) if one is not None]
     finally:
@@ -126,7 +126,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     began = time.monotonic()
     import areal_workflows
 
-    trajectories = play(checkpoint, address, 4)
+    trajectories = play(checkpoint, address, 4, areal_workflows.SETTINGS)
     played = time.monotonic()
     found: dict[str, Any] = {
         "rows": [list(one["input_ids"].shape) for one in trajectories],
