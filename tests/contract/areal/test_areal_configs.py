@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
-from areal_serving import ROOT
+from areal_serving import ROOT, surroundings
 
 from deskhand.models.load import TINY_FOLDER
 
@@ -43,3 +47,22 @@ def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed)
 
 def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
     assert parsed["slow"] == [True, False, [500.0]]
+
+
+def test_the_doctor_says_what_is_there_and_mending_again_changes_nothing(areal_python):
+    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(areal_python)}
+    words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
+    subprocess.run(words, env=environment, check=True, capture_output=True, cwd=ROOT)
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not [line for line in done.stdout.splitlines() if line.startswith("done")]
+    assert "ok    areal" in done.stdout
+    assert "ok    proxy" in done.stdout
+
+
+def test_the_doctor_names_the_script_where_there_is_no_environment(tmp_path):
+    environment = {**os.environ, "DESKHAND_ENVIRONMENTS": str(tmp_path)}
+    words = [sys.executable, "-m", "deskhand", "areal", "doctor"]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "scripts/environment areal" in done.stdout
