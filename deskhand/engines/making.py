@@ -95,7 +95,8 @@ def newest_environment(name: str, environment: Mapping[str, str]) -> Path:
     """The folder that `scripts/environment NAME` made last. Raises `ConfigError` when there is none."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
     place = Path(environment.get("DESKHAND_ENVIRONMENTS") or Path(home, "deskhand", "environments"))
-    found = sorted(place.glob(f"{name}-*/complete"), key=lambda mark: mark.stat().st_mtime)
+    marks = [mark for mark in place.glob(f"{name}-*/complete") if "-" not in mark.parent.name.removeprefix(f"{name}-")]
+    found = sorted(marks, key=lambda mark: mark.stat().st_mtime)
     if not found:
         raise ConfigError(f"there is no environment for {name} in {place}; make one with scripts/environment {name}")
     return found[-1].parent

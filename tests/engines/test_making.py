@@ -63,3 +63,10 @@ def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:
             (tmp_path / name / "complete").touch()
             os.utime(tmp_path / name / "complete", (index, index))
     assert newest_environment("vllm", {"DESKHAND_ENVIRONMENTS": str(tmp_path)}) == tmp_path / "vllm-a"
+
+
+def test_an_environment_of_another_name_that_begins_alike_is_not_taken(tmp_path):
+    for name in ("areal-a", "areal-functions-b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "complete").touch()
+    assert newest_environment("areal", {"DESKHAND_ENVIRONMENTS": str(tmp_path)}) == tmp_path / "areal-a"
