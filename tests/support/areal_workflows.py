@@ -1,5 +1,5 @@
 """Workflows for AReaL on painted desktops, importable by path in its processes: an untrained model's babble becomes clicks,
-episodes have seven turns, a window that slides makes forks, and some desktops fail."""
+episodes have six turns, a window that drops turns makes forks, and some desktops fail."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Check, Task
 
-TURNS = 7
+TURNS = 6
 SETTINGS: dict[str, Any] = {
     "desktops": {"make": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
-    "agent": {"window": "sliding", "keep": 4, "max_tokens": 5, "max_errors": TURNS},
+    "agent": {"window": "grow_drop", "grow_to": 4, "drop_to": 2, "max_tokens": 5, "max_errors": TURNS},
     "group_size": 4,
     "equal_groups": "keep",
     "context_tokens": 1024,

@@ -27,9 +27,9 @@ def missing_key(batch: Trajectories, image_id: int) -> Trajectories:
 
 def hole(batch: Trajectories, image_id: int) -> Trajectories:
     """Every row is moved to the right, as a generator pads."""
-    for one in batch:
+    for one, b, length in rows(batch):
         for name in ("input_ids", "attention_mask", "loss_mask", "logprobs", "versions", "mm_token_type_ids"):
-            one[name] = torch.roll(torch.nn.functional.pad(one[name], (0, 8)), 8, -1)
+            one[name][b] = torch.roll(one[name][b], one[name].shape[1] - length, -1)
     return batch
 
 

@@ -144,7 +144,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
 
     install()
     found["gap"] = gap(actor, trajectories)
-    found["damage"] = damage(actor, trajectories, image_id)
+    found["damage"] = damage(actor, trajectories[:2], image_id)
     actor.set_version(1)
     found["updates"] = [update(actor, trajectories) for _ in range(3)]
     found["train_s"] = time.monotonic() - played
