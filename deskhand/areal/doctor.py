@@ -20,30 +20,6 @@ from deskhand.doctor import Finding
 from deskhand.errors import ConfigError
 
 LOOK_S = 180
-_PROGRAM = """
-import importlib, json, shutil, sys, time
-from importlib import metadata, util
-def version(name):
-    try: return metadata.version(name)
-    except metadata.PackageNotFoundError: return None
-began = time.monotonic()
-said = {name: version(name) for name in ("areal", "litellm", "sglang", "vllm", "flash-attn", "pydrive", "pydrive2",
-"desktop-env", "torch")} said["python"] = sys.version.split()[0]
-try:
-    importlib.import_module("areal.experimental.openai.proxy.proxy_rollout_server")
-    said["proxy"] = ""
-except Exception as error:
-    said["proxy"] = f"{type(error).__name__}: {error}"
-said["import_s"] = time.monotonic() - began
-said["python3"] = shutil.which("python3")
-said["executable"] = sys.executable
-try:
-    import torch
-    said["gpus"] = torch.cuda.device_count()
-except Exception as error:
-    said["gpus"] = 0
-print(json.dumps(said))
-"""
 
 
 def examine(environment: Mapping[str, str] | None = None) -> list[Finding]:
@@ -53,7 +29,7 @@ def examine(environment: Mapping[str, str] | None = None) -> list[Finding]:
         python = areal_python(environment)
     except ConfigError as error:
         return [Finding("environment", False, str(error), "scripts/environment areal")]
-    words = [str(python), "-c", _PROGRAM]
+    words = [str(python), "-m", "deskhand.areal.look"]
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, env=surroundings_of(python, environment), timeout=LOOK_S, check=True

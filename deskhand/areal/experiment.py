@@ -56,7 +56,7 @@ class DeskhandSection:
 
 
 @dataclass
-class DesktopExperiment(PPOConfig):
+class DesktopExperiment(PPOConfig):  # pyright: ignore[reportGeneralTypeIssues]
     """AReaL's PPO experiment for desktops."""
 
     deskhand: DeskhandSection = field(default_factory=DeskhandSection)

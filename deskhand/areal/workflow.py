@@ -48,7 +48,7 @@ except ModuleNotFoundError:
         pass
 
 
-class OSWorldWorkflow(RolloutWorkflow):
+class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssues]
     """Any Deskhand desktop and task under AReaL: `workflow="deskhand.areal.workflow.OSWorldWorkflow"`.
 
     `settings`: a mapping as `WorkflowSettings` has it; further keywords go over it. `gconfig`: AReaL's
