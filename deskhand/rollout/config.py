@@ -21,7 +21,10 @@ class HealthConfig(BaseModel):
     truncation_rate: float = Field(default=0.2, ge=0, le=1)
     zero_variance_share: float = Field(default=0.9, ge=0, le=1)
     unscored_share: float = Field(default=0.2, ge=0, le=1)
-    mismatch_kl: float = Field(default=1e-2, ge=0)
+    mismatch_kl_text: float = Field(default=1e-2, ge=0)
+    """Largest divergence of engine and trainer under the same weights where no picture precedes the token, nats per token."""
+    mismatch_kl_images: float = Field(default=1e-2, ge=0)
+    """The same where one does. Some models need more room here than for text."""
     dropped_fraction: float = Field(default=0.05, ge=0, le=1)
     clip_fraction: float = Field(default=0.5, ge=0, le=1)
     entropy: float = Field(default=1e-3, ge=0)

@@ -28,8 +28,10 @@ class Vitals:
     unscored_share: float | None
     """Share of the episodes that ended since the last step without a score."""
     reward: float | None
-    mismatch_kl: float | None
-    """Between engine and trainer under the same weights, nats per token."""
+    mismatch_kl_text: float | None
+    """Between engine and trainer under the same weights, nats per token, where no picture precedes the token."""
+    mismatch_kl_images: float | None
+    """The same where one does."""
     ratio_max: float
     clip_fraction: float
     dropped_fraction: float
@@ -45,8 +47,8 @@ class Vitals:
     @classmethod
     def of(cls, trainer: dict[str, Any], **signs: float | None) -> Vitals:
         """From a trainer's metrics as a dictionary, and the signs of the rollouts."""
-        own = {name: trainer[name] for name in ("mismatch_kl", "ratio_max", "clip_fraction", "dropped_fraction", "gradient_norm")}
-        own |= {name: trainer[name] for name in ("entropy", "tokens", "explained_variance")}
+        names = ("mismatch_kl_text", "mismatch_kl_images", "ratio_max", "clip_fraction", "dropped_fraction", "gradient_norm")
+        own = {name: trainer[name] for name in (*names, "entropy", "tokens", "explained_variance")}
         return cls(**signs, **own, rejected=sum(trainer["rejected"].values()))  # pyright: ignore[reportArgumentType]
 
 
@@ -102,9 +104,15 @@ def alarms(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list
         "the lines episode.unscored of log.jsonl say why; deskhand doctor says what this machine lacks",
     )
     high(
-        "mismatch_kl",
-        bounds.mismatch_kl,
+        "mismatch_kl_text",
+        bounds.mismatch_kl_text,
         "engine and trainer disagree under the same weights",
+        "give both one dtype; python -m benchmarks.exactness measures it",
+    )
+    high(
+        "mismatch_kl_images",
+        bounds.mismatch_kl_images,
+        "engine and trainer disagree under the same weights once they have seen a picture",
         "give both one dtype and one preprocessing; python -m benchmarks.exactness measures it",
     )
     high(

@@ -67,6 +67,8 @@ class Batch:
     behaviour_logprobs_W: Tensor
     versions_W: Tensor
     """int64; of the weights that sampled each token."""
+    after_image_W: Tensor
+    """bool; whether a picture stands before the token in its row."""
     temperature: float
 
 
@@ -130,13 +132,14 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
     rows = [sequences[index] for index in chosen]
     inputs = collate(rows, images, model, pixels=False)
     longest = inputs.input_ids_BT.shape[1]
-    positions, row_of, logprobs, versions = [], [], [], []
+    positions, row_of, logprobs, versions, after_image = [], [], [], [], []
     for b, row in enumerate(rows):
         where = np.flatnonzero(row.sampled)
         positions.append(where + b * longest)
         row_of.append(np.full(len(where), b))
         logprobs.append(np.asarray(row.logprobs, dtype=np.float32)[where])
         versions.append(np.asarray(row.versions, dtype=np.int64)[where])
+        after_image.append(where > (row.spans[0].start if row.spans else longest))
     device = inputs.input_ids_BT.device
     return Batch(
         inputs,
@@ -145,5 +148,6 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
         torch.from_numpy(np.concatenate(row_of)).to(device),
         torch.from_numpy(np.concatenate(logprobs)).to(device),
         torch.from_numpy(np.concatenate(versions)).to(device),
+        torch.from_numpy(np.concatenate(after_image)).to(device),
         rows[0].temperature,
     )

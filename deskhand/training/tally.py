@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
@@ -35,6 +36,11 @@ class StepMetrics:
     mismatch_kl: float | None
     """The same over the tokens that the weights of this very version sampled: how far engine and trainer disagree. None without
     any."""
+    mismatch_kl_text: float | None
+    """Of these, over those that no picture precedes."""
+    mismatch_kl_images: float | None
+    """Of these, over those that a picture precedes: engines compute pictures' features in ways of their own, so this one can be
+    large while the other is not."""
     logprob_gap_max: float
     """Largest |log-prob - behaviour log-prob| of a token in the first update."""
     entropy: float
@@ -67,7 +73,7 @@ class Tally:
         self.version = version
         self.loss = self.value_loss = 0.0
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.tokens = self.own_tokens = 0
+        self.tokens = 0
         self.ratio_max = self.gap_max = 0.0
 
     def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool) -> None:
@@ -83,9 +89,10 @@ class Tally:
         if first:
             kl_W, own_W = kl_estimate(new_W, old_W), batch.versions_W == self.version
             self.tokens += len(new_W)
-            self.own_tokens += int(own_W.sum())
             self.sums["kl"] += kl_W.sum().item()
-            self.sums["own_kl"] += kl_W[own_W].sum().item()
+            for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
+                self.sums[f"{context}_tokens"] += int(chosen_W.sum())
+                self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
             self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
 
@@ -107,9 +114,10 @@ class Tally:
             "entropy": self.sums["entropy"] / tokens,
         }
 
-    @property
-    def mismatch_kl(self) -> float | None:
-        return self.sums["own_kl"] / self.own_tokens if self.own_tokens else None
+    def mismatch_kl(self, *contexts: Literal["text", "images"]) -> float | None:
+        """How far engine and trainer disagree over the tokens of these contexts; None without any."""
+        tokens = sum(self.sums[f"{context}_tokens"] for context in contexts)
+        return sum(self.sums[f"{context}_kl"] for context in contexts) / tokens if tokens else None
 
     @property
     def reference_kl(self) -> float | None:

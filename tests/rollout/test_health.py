@@ -19,7 +19,8 @@ WELL = Vitals(
     zero_variance_share=0.4,
     unscored_share=0.0,
     reward=0.4,
-    mismatch_kl=1e-6,
+    mismatch_kl_text=1e-6,
+    mismatch_kl_images=1e-6,
     ratio_max=1.3,
     clip_fraction=0.05,
     dropped_fraction=0.0,
@@ -36,7 +37,8 @@ SICK = {
     "truncation_rate": (0.5, "agent.max_tokens"),
     "zero_variance_share": (0.95, "easier families"),
     "unscored_share": (0.5, "episode.unscored"),
-    "mismatch_kl": (0.1, "benchmarks.exactness"),
+    "mismatch_kl_text": (0.1, "benchmarks.exactness"),
+    "mismatch_kl_images": (0.1, "one preprocessing"),
     "clip_fraction": (0.8, "trainer.learning_rate"),
     "dropped_fraction": (0.3, "loop.max_staleness"),
     "gradient_norm": (float("inf"), "float16"),
@@ -52,7 +54,8 @@ def test_a_run_that_is_well_raises_no_alarm():
 
 
 def test_signs_that_were_not_measured_raise_no_alarm():
-    names = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward", "mismatch_kl", "sight")
+    names = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward", "sight")
+    names += ("mismatch_kl_text", "mismatch_kl_images")
     assert alarms(dataclasses.replace(WELL, **dict.fromkeys(names)), EARLIER, HealthConfig()) == []
 
 
@@ -94,7 +97,8 @@ async def test_every_step_records_its_vital_signs(tmp_path):
         assert 0 <= vitals["truncation_rate"] <= 1
         assert vitals["unscored_share"] == 0
         assert 0 <= vitals["zero_variance_share"] <= 1
-        assert vitals["mismatch_kl"] is None or vitals["mismatch_kl"] < 1e-4
+        assert vitals["mismatch_kl_text"] is None, "every episode begins with a picture"
+        assert vitals["mismatch_kl_images"] is None or vitals["mismatch_kl_images"] < 1e-4
         assert vitals["entropy"] > 0
         assert vitals["sight"] > 0.01, "even random weights answer otherwise to another picture"
         raised = {alarm["sign"] for alarm in record["alarms"]}

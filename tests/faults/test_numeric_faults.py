@@ -1,0 +1,63 @@
+"""Fault class 9: an engine that computes pictures otherwise than the trainer. A step says so, apart from what it says of text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from random_models import IMAGE, Conversation, wrap
+
+from deskhand.engines.base import PreparedImage, Prompt, Sampling
+from deskhand.engines.hf import HfEngine
+from deskhand.engines.hf import batch as engine_batch
+from deskhand.models import forward
+from deskhand.recorder.graph import Call, CallGraph
+from deskhand.rollout.config import HealthConfig
+from deskhand.rollout.health import Vitals, alarms
+from deskhand.training.batch import TrainingSample
+from deskhand.training.policy import Policy
+from deskhand.training.trainer import Trainer
+
+torch.set_num_threads(1)
+
+
+async def signs() -> list[str]:
+    """Alarms on engine and trainer after a step on four replies to pictures and four to text, each kind of equal advantages."""
+    model, rows, images = wrap("qwen3_vl"), list[TrainingSample](), dict[str, PreparedImage]()
+    engine = HfEngine(model)
+    try:
+        for seed in range(8):
+            prompt = Conversation(seed).observe() if seed % 2 else Prompt(tuple(range(10 + seed, 30 + seed)))
+            done = await engine.generate(prompt, Sampling(12, banned_ids=(IMAGE,), seed=seed))
+            graph = CallGraph([Call("0", None, prompt.token_ids, prompt.spans, done)])
+            rows.append(TrainingSample(graph.sequences()[0], 1.0 if seed // 2 % 2 else -1.0, str(seed)))
+            images |= prompt.images or {}
+    finally:
+        await engine.close()
+    done = Trainer(Policy(model.model, banned_ids=(IMAGE,))).step(rows, images)
+    rates = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward")
+    raised = alarms(Vitals.of(asdict(done), **dict.fromkeys(rates)), [], HealthConfig())
+    assert done.mismatch_kl is not None
+    return [alarm.sign for alarm in raised if alarm.sign.startswith("mismatch")]
+
+
+def coarse(model: Any, *given: Any) -> tuple[torch.Tensor, ...]:
+    """Features as whole numbers, as a careless number format would leave them."""
+    return tuple(layer.round() for layer in forward.encode_images(model, *given))
+
+
+async def test_an_engine_and_a_trainer_that_agree_raise_no_alarm() -> None:
+    assert await signs() == []
+
+
+async def test_9_coarse_features_of_pictures_are_noticed_apart_from_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_batch, "encode_images", coarse)
+    assert await signs() == ["mismatch_kl_images"]
+
+
+async def test_9_coarse_log_probs_are_noticed_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = engine_batch.decode
+    monkeypatch.setattr(engine_batch, "decode", lambda *given, **named: decode(*given, **named).round())
+    assert await signs() == ["mismatch_kl_text", "mismatch_kl_images"]
