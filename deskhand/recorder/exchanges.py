@@ -100,6 +100,8 @@ def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> Tokens | None:
     ids, scored = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
     if not isinstance(ids, list) or not isinstance(scored, list) or len(ids) != len(scored):
         return None
+    if not all(type(token_id) is int for token_id in (*prompt_ids, *ids)):
+        return None
     return Tokens(tuple(prompt_ids), tuple(ids), tuple(float(entry["logprob"]) for entry in scored))
 
 
@@ -116,10 +118,13 @@ def assembled(api: Api, raw: bytes) -> dict[str, Any]:
 
 
 def _events(raw: bytes) -> Iterator[dict[str, Any]]:
+    """The events of a stream, `{"type": "[DONE]"}` among them."""
     for block in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
         lines = [line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:")]
         data = b"\n".join(lines)
-        if data and data != b"[DONE]":
+        if data == b"[DONE]":
+            yield {"type": "[DONE]"}
+        elif data:
             event = json.loads(data)
             if not isinstance(event, dict) or "error" in event:
                 raise ValueError(f"the stream holds an error: {str(event)[:200]}")
@@ -129,6 +134,8 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
 def _assembled_chat(events: list[dict[str, Any]]) -> dict[str, Any]:
     choices: dict[int, dict[str, Any]] = {}
     whole: dict[str, Any] = {}
+    if not any(event.get("type") == "[DONE]" for event in events):
+        raise ValueError("the stream breaks off: it does not end with [DONE]")
     for event in events:
         whole |= {name: event[name] for name in ("id", "model", "prompt_token_ids") if event.get(name) is not None}
         for part in event.get("choices", ()):
@@ -150,7 +157,9 @@ def _add_delta(said: dict[str, Any], delta: Mapping[str, Any]) -> None:
             said[name] = said.get(name, "") + delta[name]
     for call in delta.get("tool_calls") or ():
         calls = said["tool_calls"]
-        while len(calls) <= call["index"]:
+        if not 0 <= call["index"] <= len(calls):
+            raise ValueError(f"tool call {call['index']} begins after {len(calls)} others")
+        if call["index"] == len(calls):
             calls.append({"type": "function", "id": "", "function": {"name": "", "arguments": ""}})
         target = calls[call["index"]]
         target["id"] = call.get("id") or target["id"]
@@ -176,7 +185,7 @@ def _assembled_message(events: list[dict[str, Any]]) -> dict[str, Any]:
             inputs[index] = inputs.get(index, "") + delta.get("partial_json", "")
         elif kind == "message_delta":
             whole |= event["delta"]
-    if whole.get("stop_reason") is None:
+    if whole.get("stop_reason") is None or not any(event.get("type") == "message_stop" for event in events):
         raise ValueError("the stream ends before its message does")
     for index, written in inputs.items():
         if blocks[index].get("type") == "tool_use" and written:

@@ -27,6 +27,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from deskhand.errors import InfrastructureError, RecordError
+from deskhand.recorder import lines
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.rewards import Rewards
 
@@ -83,7 +84,10 @@ class RecordFolder:
             return
         path = self._image(sha256)
         if not path.exists():
-            path.parent.mkdir(exist_ok=True)
+            if not path.parent.exists():
+                path.parent.mkdir(exist_ok=True)
+                if self._durable:
+                    lines.sync_folder(path.parent.parent)
             self._write_whole(path, encoded)
         if len(self._images) >= _REMEMBERED:
             self._images.clear()
@@ -170,19 +174,29 @@ class RecordFolder:
             if session_id not in self._open:
                 folder = self.session_folder(session_id)
                 folder.mkdir(exist_ok=True)
-                if any((folder / name).exists() for name in ("session.json", "journal.jsonl")):
-                    raise InfrastructureError(f"{folder} holds another session of that id; give each session an id of its own")
-                self._open[session_id] = _Journal(folder / "journal.jsonl", session_id, self._durable)
+                try:
+                    if (folder / "session.json").exists():
+                        raise FileExistsError
+                    self._open[session_id] = _Journal(folder / "journal.jsonl", session_id, self._durable)
+                except FileExistsError:
+                    words = f"{folder} holds another session of that id; give each session an id of its own"
+                    raise InfrastructureError(words) from None
             return self._open[session_id]
 
     def _write_whole(self, path: Path, data: bytes) -> None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
-        with partial.open("wb") as file:
-            file.write(data)
-            if self._durable:
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                if self._durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        if self._durable:
+            lines.sync_folder(path.parent)
 
 
 class _Journal:
@@ -192,28 +206,36 @@ class _Journal:
         self.lock = threading.Lock()
         self._graph = CallGraph()
         self._durable = durable
-        self._file = path.open("ab")
-        self.append({"format": FORMAT, "session_id": session_id})
+        self._file = lines.open_new(path)
+        try:
+            self.append({"format": FORMAT, "session_id": session_id})
+            if durable:
+                lines.sync_folder(path.parent)
+                lines.sync_folder(path.parent.parent)
+        except OSError:  # nothing was recorded in it yet, so the next call may try again
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
 
     def add(self, call: Call) -> None:
         """Append a call. Raises `RecordError("wire")` when its line is longer than any ids, log-probs and text of it can be."""
-        self._graph.add(call)
-        entry = self._graph.call_to_dict(call.id)
+        entry = self._graph.dict_of(call)
         numbers = len(entry["new_prompt_ids"]) + len(call.completion.token_ids) * (2 + _width(call))
         limit = _LINE_BYTES + _NUMBER_BYTES * numbers + 8 * len(call.text) + 100 * len(entry["new_spans"])
         self.append({"call": entry}, limit)
+        self._graph.add(call)
 
     def append(self, line: Mapping[str, Any], limit: int | None = None) -> None:
         written = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if limit is not None and len(written) > limit:
             raise RecordError("wire", f"a call's line has {len(written)} bytes, at most {limit} are its own; images go by hash")
-        self._file.write(written)
-        self._file.flush()
-        if self._durable:
-            os.fsync(self._file.fileno())
+        lines.append(self._file, written, durable=self._durable)
 
     def close(self) -> None:
-        self._file.close()
+        with self.lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
 
 
 def _width(call: Call) -> int:

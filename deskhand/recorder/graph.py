@@ -159,25 +159,12 @@ class CallGraph:
     def add(self, call: Call) -> None:
         """Append a call. Raises `RecordError` as `check`."""
         self.check(call)
-        before, shown = (self._nodes[call.parent].end, self._nodes[call.parent].span_count) if call.parent is not None else (0, 0)
+        node = self._node_of(call)
         if call.parent is not None:
             del self._tips[call.parent]
-        done = call.completion
-        kept = replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done
-        self._nodes[call.id] = _Node(
-            call.id,
-            call.parent,
-            call.prompt_ids[before:],
-            call.spans[shown:],
-            kept,
-            call.temperature,
-            call.text,
-            call.agent,
-            call.end,
-            len(call.spans),
-        )
+        self._nodes[call.id] = node
         self._tips[call.id] = call
-        if not done.exact:
+        if not call.completion.exact:
             self.untrained[call.id] = "inexact"
 
     def check(self, call: Call) -> None:
@@ -229,7 +216,31 @@ class CallGraph:
 
     def call_to_dict(self, call_id: str) -> dict[str, Any]:
         """One call's part of `to_dict`: what it has beyond its parent."""
-        node = self._nodes[call_id]
+        return self._node_to_dict(self._nodes[call_id])
+
+    def dict_of(self, call: Call) -> dict[str, Any]:
+        """What `call_to_dict` will give once the call is added. Raises `RecordError` as `check`."""
+        self.check(call)
+        return self._node_to_dict(self._node_of(call))
+
+    def _node_of(self, call: Call) -> _Node:
+        before, shown = (self._nodes[call.parent].end, self._nodes[call.parent].span_count) if call.parent is not None else (0, 0)
+        done = call.completion
+        kept = replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done
+        return _Node(
+            call.id,
+            call.parent,
+            call.prompt_ids[before:],
+            call.spans[shown:],
+            kept,
+            call.temperature,
+            call.text,
+            call.agent,
+            call.end,
+            len(call.spans),
+        )
+
+    def _node_to_dict(self, node: _Node) -> dict[str, Any]:
         done = node.completion
         data = {
             "id": node.id,

@@ -158,8 +158,9 @@ class ImageCache(Mapping[str, PreparedImage]):
             return known
         rgb = decode_rgb(encoded, max_pixels=self.max_pixels, param=param)
         name = pixels_sha256(rgb)
-        self._remember(digest, name, encoded)
-        return self._prepare_once(name, lambda: rgb)
+        prepared = self._prepare_once(name, lambda: rgb)
+        self._remember(digest, name, encoded)  # after it: what the checkpoint cannot take is not kept
+        return prepared
 
     def _known(self, digest: bytes) -> PreparedImage | None:
         with self._lock:

@@ -29,14 +29,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.apis import chat, chat_reply, fields, messages, responses, responses_reply
 from deskhand.recorder.files import RecordFolder
 from deskhand.recorder.http import Keys, answering, anthropic_error, parse, read_body, small_object
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Session
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.registry import Access, Session
+from deskhand.recorder.session import ChatRequest, Recorder, Reply
 
 SSE = "text/event-stream"
 
@@ -59,12 +59,18 @@ def create_app(
         raise ConfigError("create_app needs a recorder made with an ImageCache, so that it can take images")
     renderer, keys = recorder.renderer, Keys(recorder.sessions, admin_key)
 
+    async def answered(request: Request, access: Access, asked: ChatRequest) -> Reply:
+        reply = await recorder.complete(access, asked)
+        if await request.is_disconnected():
+            recorder.unsent(access.session, reply)
+        return reply
+
     async def completions(request: Request) -> Response:
         access = keys.access(request)
         raw = await read_body(request, max_body_bytes)
         features = recorder.engine.features
         body = await recorder.in_thread(lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features))
-        reply = await recorder.complete(access, body.request)
+        reply = await answered(request, access, body.request)
         if body.stream:
             return StreamingResponse(chat_reply.stream_chunks(reply, body, renderer, model), media_type=SSE)
         return JSONResponse(chat_reply.reply_body(reply, body, renderer, model))
@@ -74,7 +80,7 @@ def create_app(
         raw = await read_body(request, max_body_bytes)
         features = recorder.engine.features
         body = await recorder.in_thread(lambda: messages.read_request(parse(raw), renderer, images, features))
-        reply = await recorder.complete(access, body.request)
+        reply = await answered(request, access, body.request)
         if body.stream:
             return StreamingResponse(messages.stream_events(reply, body, model), media_type=SSE)
         return JSONResponse(messages.reply_body(reply, body, model))
@@ -87,7 +93,7 @@ def create_app(
         body = await recorder.in_thread(
             lambda: responses.read_request(parse(raw), renderer, images, default_max_tokens, features, stored.get)
         )
-        reply = await recorder.complete(access, body.request)
+        reply = await answered(request, access, body.request)
         if body.store:
             stored[reply.id] = (*body.conversation, reply.said[0].as_message())
         if body.stream:
@@ -131,11 +137,15 @@ def create_app(
         discount = fields.within(fields.typed(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
         by_agent = fields.typed(body, "by_agent", bool, False)
         session_id = request.path_params["session_id"]
-        graph, rewards = recorder.end_with_rewards(session_id)
+        async with recorder.sessions.get(session_id).lock:  # what is being recorded is recorded whole, or not at all
+            graph, rewards = recorder.end_with_rewards(session_id)
 
         def write() -> str:
             if folder is not None:
-                folder.finish(session_id, graph, rewards)
+                try:
+                    folder.finish(session_id, graph, rewards)
+                except OSError as error:
+                    raise InfrastructureError(f"the session cannot be stored ({error}); its journal is kept") from error
             returns = rewards.returns(graph, discount, by_agent=by_agent)
             return json.dumps(
                 {"session_id": session_id, "graph": graph.to_dict(), "rewards": rewards.to_dict(), "returns": returns}

@@ -49,6 +49,8 @@ class Session:
     """Of stored responses, by their ids: messages and reply."""
     returned: set[str] = field(default_factory=set)
     """Calls whose reply came back as history."""
+    unsent: set[str] = field(default_factory=set)
+    """Calls whose reply reached nobody: who had asked went away, or another reply to the same request failed."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:

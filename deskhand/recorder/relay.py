@@ -33,6 +33,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recorder import lines
 from deskhand.recorder.apis import fields
 from deskhand.recorder.exchanges import api_of, assembled
 from deskhand.recorder.files import RecordFolder
@@ -86,12 +87,14 @@ class ExchangeLog:
         with self._lock:
             path = self._path(session_id)
             path.parent.mkdir(exist_ok=True)
-            with path.open("ab") as file:
-                if file.tell() == 0:
-                    file.write(_line({"format": FORMAT, "session_id": session_id}))
-                file.write(_line(line))
-                file.flush()
-                os.fsync(file.fileno())
+            file = lines.open_again(path)
+            try:
+                if os.fstat(file).st_size == 0:
+                    lines.append(file, _line({"format": FORMAT, "session_id": session_id}), durable=True)
+                    lines.sync_folder(path.parent)
+                lines.append(file, _line(line), durable=True)
+            finally:
+                os.close(file)
 
     def read(self, session_id: str) -> Iterator[dict[str, Any]]:
         """The whole lines of a session's journal after its head; a torn last line is left out."""
@@ -155,7 +158,6 @@ class Relay:
         finally:
             access.session.in_flight -= 1
         if api and reply.is_success and request is not None:
-            access.session.refuse_closed()
             access.session.requests += 1
             name = f"{access.session.id}.{access.session.requests}"
             about = {"id": name, "api": api, "agent": access.agent, "at": started, "seconds": round(time.time() - started, 3)}
@@ -168,13 +170,14 @@ class Relay:
             streamed = reply.headers.get("content-type", "").startswith("text/event-stream")
             try:
                 entry["reply"] = assembled(entry["api"], reply.content) if streamed else parse(reply.content)
-            except (ValueError, KeyError, TypeError, RequestRefused) as error:
+            except Exception as error:  # an upstream may send anything; whatever it was is kept as it came
                 entry["unread"] = f"{type(error).__name__}: {str(error)[:300]}"
                 entry["raw"] = reply.content.decode("utf-8", "replace")
             entry["request"] = without_images(entry["request"], self.images)
             self.log.append(session.id, {"exchange": entry})
 
         async with session.lock:
+            session.refuse_closed()
             try:
                 await asyncio.to_thread(write)
             except OSError as error:
@@ -241,7 +244,8 @@ def create_relay_app(relay: Relay, admin_key: str, *, max_body_bytes: int = 256 
 
     async def end(request: Request) -> Response:
         keys.demand_admin(request)
-        session = relay.sessions.close(request.path_params["session_id"])
+        async with relay.sessions.get(request.path_params["session_id"]).lock:  # an exchange that is being written is in it
+            session = relay.sessions.close(request.path_params["session_id"])
         return JSONResponse({"session_id": session.id, "exchanges": session.calls, "rewards": session.rewards.to_dict()})
 
     async def health(request: Request) -> Response:

@@ -4,8 +4,8 @@ journaled and recorded.
 A violated invariant stops the session: the violation is counted by cause, the sample is never trained, later calls are refused.
 
 Retries: a request that is made again is sampled again and becomes a sibling call (a fork). All calls are kept. Orphans, that is
-calls whose request was repeated later and whose reply never came back, are marked as untrained when the session ends, unless the
-recorder was made with `orphans="train"`.
+calls whose request was repeated later and whose reply never came back, and calls whose reply reached nobody are marked as
+untrained when the session ends, unless the recorder was made with `orphans="train"`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -98,6 +98,7 @@ class Recorder:
         self.orphans = 0
         """Orphans of sessions that have ended."""
         self._journal, self._note, self._train_orphans = journal, note, orphans == "train"
+        self._unfinished: set[asyncio.Task[Any]] = set()
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="recorder")
 
     def start(self, session_id: str) -> str:
@@ -124,7 +125,7 @@ class Recorder:
         orphans = session.orphans()
         self.orphans += len(orphans)
         if not self._train_orphans:
-            session.graph.untrained |= dict.fromkeys(sorted(orphans), "orphan")
+            session.graph.untrained |= dict.fromkeys(sorted(session.unsent), "unsent") | dict.fromkeys(sorted(orphans), "orphan")
         return session.graph, session.rewards
 
     async def reward(self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False) -> str | None:
@@ -133,7 +134,11 @@ class Recorder:
         Raises `RequestRefused`, and `InfrastructureError` when the reward cannot be journaled.
         """
         session.refuse_closed()
+        return await asyncio.shield(self._to_the_end(self._reward(session, reward, call_id, whole)))
+
+    async def _reward(self, session: Session, reward: float, call_id: str | None, whole: bool) -> str | None:
         async with session.lock:
+            session.refuse_closed()
             rewards = Rewards(dict(session.rewards.by_call), session.rewards.episode)
             if whole:
                 rewards.give_episode(reward)
@@ -183,7 +188,6 @@ class Recorder:
             samplings = [sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i) for i in range(request.n)]
             dones = await _all(self.engine.generate(prompt, one) for one in samplings)
             checked = await self.in_thread(self._check_all, prompt, samplings, dones)
-            calls, said = await self._record(access, request, request_id, prompt, checked, history)
         except RecordError as error:
             self._stop(session, error)
             raise
@@ -193,7 +197,38 @@ class Recorder:
             raise RequestRefused(str(error), param="response_format", code="unsupported_parameter") from error
         except AgentError as error:  # the engine cannot hold a request of this length
             raise RequestRefused(str(error), param="messages", code="context_length_exceeded") from error
-        return Reply(request_id, calls, len(prompt.token_ids), said)
+        calls = list[Call]()
+        recording = self._record(access, request, request_id, prompt, checked, history, calls)
+        keeping = self._to_the_end(self._or_stop(session, recording))
+
+        def reached_nobody(_: object = None) -> None:
+            session.unsent.update(call.id for call in calls)
+
+        try:
+            said = await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            keeping.add_done_callback(reached_nobody)
+            raise
+        except Exception:
+            reached_nobody()
+            raise
+        return Reply(request_id, tuple(calls), len(prompt.token_ids), said)
+
+    def _to_the_end(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that is done to its end whoever goes away meanwhile, so that disk and memory agree. Await it by `asyncio.shield`."""
+        task = asyncio.ensure_future(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._unfinished.discard(task)
+        if not task.cancelled():
+            task.exception()  # it is raised to who waits; nobody may be left who does
+
+    def unsent(self, session: Session, reply: Reply) -> None:
+        """Say that this reply reached nobody: its calls are kept and not trained."""
+        session.unsent |= {call.id for call in reply.calls}
 
     def close(self) -> None:
         """End the worker threads."""
@@ -219,10 +254,25 @@ class Recorder:
         check_completion(prompt, sampling, done, sampling.banned_ids, self.renderer.text_of)
         return replace(done, served_ids=prompt.token_ids)
 
+    async def _or_stop(self, session: Session, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except RecordError as error:
+            self._stop(session, error)
+            raise
+
     async def _record(
-        self, access: Access, request: ChatRequest, request_id: str, prompt: Prompt, dones: list[Completion], history: set[str]
-    ) -> tuple[tuple[Call, ...], tuple[Said, ...]]:
-        session, calls = access.session, list[Call]()
+        self,
+        access: Access,
+        request: ChatRequest,
+        request_id: str,
+        prompt: Prompt,
+        dones: list[Completion],
+        history: set[str],
+        calls: list[Call],
+    ) -> tuple[Said, ...]:
+        """Journal and add the replies, one after the other; those that are recorded are put into `calls`."""
+        session = access.session
         texts = [self.renderer.text_of(done.token_ids) for done in dones]
         said = tuple(self._take_apart(request, text) for text in texts)
         async with session.lock:
@@ -234,6 +284,7 @@ class Recorder:
                 call = Call(call_id, parent, prompt.token_ids, prompt.spans, done, temperature, text, access.agent)
                 session.graph.check(call)
                 await self._write(self._journal, session.id, call)
+                session.refuse_closed()  # it may have been ended meanwhile: who ended it has its graph, and this reply never leaves
                 session.graph.add(call)
                 forms = (said[index].as_message(), message("assistant", text))
                 for form in forms:  # before `recall` knows them: other requests are rendered in other threads meanwhile
@@ -243,7 +294,7 @@ class Recorder:
             session.returned |= history
             asked = running_digests(request.messages)[-1] + repr((request.sampling, request.n, access.agent)).encode()
             session.answered.setdefault(asked, []).append({call.id for call in calls})
-        return tuple(calls), said
+        return said
 
     def _take_apart(self, request: ChatRequest, text: str) -> Said:
         return take_apart(

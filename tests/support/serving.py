@@ -16,6 +16,7 @@ async def on_a_port(app: Starlette) -> AsyncIterator[str]:
     """The address of `app` while it is served."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
