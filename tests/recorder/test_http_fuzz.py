@@ -6,7 +6,10 @@ import asyncio
 import copy
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +17,8 @@ import chat_templates
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recording import ScriptedEngine, data_uri
+from recording import ScriptedEngine
+from request_bodies import BODIES, PICTURE
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.images import ImageCache
@@ -22,54 +26,10 @@ from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
+ROOT = Path(__file__).parents[2]
 ADMIN = "admin-key-of-the-tests"
 EXAMPLES = int(os.environ.get("DESKHAND_FUZZ_EXAMPLES", "250"))
 """How many requests are made up for each test; set the variable to look longer."""
-PICTURE = data_uri(1)
-TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
-SOURCE = {"type": "base64", "media_type": "image/png", "data": PICTURE.partition(",")[2]}
-USE = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {
-        "model": "m",
-        "messages": [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": PICTURE}}]},
-            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
-            {"role": "tool", "tool_call_id": "c", "content": "ok"},
-        ],
-        "max_tokens": 4, "temperature": 0.5, "top_p": 0.9, "n": 2, "seed": 3, "stop": ["x"], "stream": True, "logprobs": True,
-        "top_logprobs": 2, "stream_options": {"include_usage": True}, "tools": [TOOL], "tool_choice": "auto",
-        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
-        "structured_outputs": {"regex": "a"}, "return_token_ids": True,
-    },
-    "/v1/messages": {
-        "model": "m", "max_tokens": 4, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
-        "messages": [
-            {"role": "user", "content": [{"type": "image", "source": SOURCE}]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "r"}, USE]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}]}]},
-        ],
-        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
-        "stop_sequences": ["x"], "temperature": 1.0, "top_p": 1.0, "stream": True,
-    },
-    "/v1/responses": {
-        "model": "m", "instructions": "i", "max_output_tokens": 4, "previous_response_id": "s.1", "store": True, "stream": True,
-        "input": [
-            {"role": "user", "content": [{"type": "input_image", "image_url": PICTURE}, {"type": "input_text", "text": "t"}]},
-            {"type": "reasoning", "summary": []},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "o"}]},
-            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "x"},
-        ],
-        "tools": [{"type": "function", "name": "f", "parameters": {}}], "metadata": {"a": "b"},
-        "text": {"format": {"type": "text"}},
-    },
-    "/sessions": {"session_id": "other"},
-    "/sessions/s/rewards": {"reward": 1.0, "call_id": "s.1", "whole": True},
-    "/sessions/s/keys": {"agent": "a"},
-}  # fmt: skip
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     | st.sampled_from(["", "assistant", "tool", "\ud800", PICTURE, "data:image/png;base64,AAAA", "<|im_end|>", "{"])
@@ -181,3 +141,21 @@ def test_no_path_or_key_makes_a_server_error(fuzzed: Any, method: str, path: str
             ]
 
     assert all(status in (400, 401, 404, 405) or (status == 200 and path == "health") for status in asyncio.run(ask()))
+
+
+RUNS = EXAMPLES * 4
+
+
+def test_coverage_guided_fuzzing_finds_no_server_error(tmp_path: Path) -> None:
+    """`tests/support/fuzzed_endpoint.py` says what an input may not do. DESKHAND_FUZZ_EXAMPLES makes it longer."""
+    pytest.importorskip("atheris", reason="atheris has no build for this Python or processor")
+    words = [sys.executable, str(ROOT / "tests" / "support" / "fuzzed_endpoint.py"), str(RUNS), "7", str(tmp_path / "inputs")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    statuses = {int(status): count for status, count in json.loads(done.stdout.splitlines()[-1]).items()}
+    assert sum(statuses.values()) == RUNS
+    assert statuses[200] > RUNS / 50, "some of what is made up must still be good requests"
+    assert statuses[400] > 0
+    assert {401, 403} <= set(statuses)
+    assert max(statuses) < 500
