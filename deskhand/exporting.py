@@ -63,23 +63,16 @@ def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], 
     from safetensors import safe_open
     from safetensors.torch import save_file
 
+    from deskhand.training.adapter import peft_config, peft_name
+    from deskhand.training.config import AdapterConfig
+
     tensors = {}
     with safe_open(checkpoint / "trainer.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - not a mapping
             if name.startswith("parameter/") and ".lora_" in name:
-                plain = name.removeprefix("parameter/").replace(".default.", ".")
-                tensors[f"base_model.model.{plain}"] = file.get_tensor(name)
+                tensors[peft_name(name.removeprefix("parameter/"))] = file.get_tensor(name)
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    values = {
-        "peft_type": "LORA",
-        "base_model_name_or_path": base,
-        "r": settings["rank"],
-        "lora_alpha": settings["alpha"],
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": rf".*language_model\..*\.({'|'.join(settings['targets'])})",
-        "inference_mode": True,
-    }
+    values = peft_config(AdapterConfig.model_validate(settings), base)
     (folder / "adapter_config.json").write_text(json.dumps(values, indent=1) + "\n")
     for pattern in NEEDED_BY_ADAPTER:
         for file in checkpoint.glob(pattern):

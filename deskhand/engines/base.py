@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from deskhand.errors import AgentError
 
@@ -111,6 +111,15 @@ class Completion:
     """Whether ids and log-probs are those that `Sampling` states. What is not exact may be evaluated and is never trained on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A low-rank adapter as peft writes one: `weights` are torch tensors by peft's names, `config` the values of
+    adapter_config.json."""
+
+    weights: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
 class Engine(Protocol):
     """Inference only. `generate` may be called concurrently; requests are batched continuously."""
 
@@ -141,3 +150,17 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """An engine that may hold the base model and take adapters alone."""
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it does so now."""
+        ...
+
+    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+        """As `Engine.publish`, but requests in flight end with the adapter that they began with."""
+        ...

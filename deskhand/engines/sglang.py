@@ -2,15 +2,20 @@
 
 `POST /generate` with `input_ids` (one placeholder id per image: the server expands them and keeps all other ids as they are) and
 `image_data`; `return_prompt_token_ids` gives back the expanded ids. Its log-probs are of the logits after the bias of banned ids
-and the temperature, before `top_p` cuts the tail; a grammar is in them, so such a completion is not exact. Weights, adapters
-merged in, are taken from a folder (`/update_weights_from_disk`). A pause retracts the requests in flight, so that their keys
-and values are computed again with the new weights. Seeds are honoured by servers with `--enable-deterministic-inference` only.
+and the temperature, before `top_p` cuts the tail; a grammar is in them, so such a completion is not exact. Weights are taken from a
+folder (`/update_weights_from_disk`). A pause retracts the requests in flight, so that their keys and values are computed again
+with the new weights. A server that was started with `--enable-lora` keeps its weights and takes adapters (`/load_lora_adapter`):
+each version is an adapter of its own, which requests name, so those in flight end with the one that they began with. Seeds are
+honoured by servers with `--enable-deterministic-inference` only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +23,25 @@ from deskhand.engines.base import Completion, Feature, FinishReason, GrammarRefu
 from deskhand.engines.served.endpoint import Endpoint, Refused, check_url
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.engines.served.pixels import Pictures
-from deskhand.engines.served.wire import AskAgain, one_placeholder_each, versions_of
+from deskhand.engines.served.weights import ADAPTER_CONFIG
+from deskhand.engines.served.wire import AskAgain, WeightsLost, one_placeholder_each, versions_of
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 
 _CONTROL_S = 60.0
 _LOAD_S = 600.0
+_KEPT_ADAPTERS = 2
 _NEVER = -1e9
 """Bias of banned ids."""
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """An adapter that the server holds, its version, and the server's label for the weights below it."""
+
+    name: str
+    version: int
+    below: str
 
 
 class SglangWire:
@@ -36,6 +52,13 @@ class SglangWire:
 
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
+        self.takes_adapters = False
+        self._adapter: _Laid | None = None
+        """What requests are sampled with; None: the server's own weights."""
+        self._below: str | None = None
+        """The label of the weights below adapters."""
+        self._loaded: list[str] = []
+        """Names of adapters that the server holds, the newest last."""
 
     async def inspect(self, endpoint: Endpoint) -> int:
         info = await endpoint.get("/server_info", timeout_s=_CONTROL_S)
@@ -44,6 +67,7 @@ class SglangWire:
         found = info.get("context_length") or info.get("max_req_input_len")
         if not found:
             raise ConfigError(f"{endpoint.name} does not say what it can hold; start SGLang with --context-length")
+        self.takes_adapters = bool(info.get("enable_lora"))
         return int(found)
 
     async def label(self, endpoint: Endpoint) -> str:
@@ -54,9 +78,33 @@ class SglangWire:
         _demand(await endpoint.post("/update_weight_version", body, timeout_s=_CONTROL_S), endpoint)
 
     async def load(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+        if (folder / ADAPTER_CONFIG).exists():
+            await self._lay(endpoint, folder, label)
+            return
         await self.pause(endpoint)
         body = {"model_path": str(folder), "weight_version": label, "flush_cache": True, "abort_all_requests": False}
         _demand(await endpoint.post("/update_weights_from_disk", body, timeout_s=_LOAD_S), endpoint)
+
+    async def _lay(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+        """Load an adapter; the last one stays for the requests in flight, older ones go."""
+        label_below = await self.label(endpoint)
+        if not label_below.isdecimal():  # started anew
+            label_below = self._below or "0"
+            await self.set_label(endpoint, label_below)
+        self._below = self._below or label_below
+        if label_below != self._below:
+            raise InfrastructureError(
+                f"{endpoint.name} was given other weights ({label_below}, not {self._below}); start it anew for adapters"
+            )
+        name = f"deskhand-{label}-{secrets.token_hex(4)}"  # a name that was ever used may be found in a cache
+        body = {"lora_name": name, "lora_path": str(folder)}
+        _demand(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
+        self._adapter = _Laid(name, int(label), self._below)
+        self._loaded.append(name)
+        while len(self._loaded) > _KEPT_ADAPTERS:
+            with contextlib.suppress(Refused):  # it may have gone with a server that ended
+                await endpoint.post("/unload_lora_adapter", {"lora_name": self._loaded[0]}, timeout_s=_CONTROL_S)
+            del self._loaded[0]
 
     async def pause(self, endpoint: Endpoint) -> None:
         await endpoint.post("/pause_generation", {"mode": "retract"}, timeout_s=_CONTROL_S)
@@ -78,15 +126,20 @@ class SglangWire:
             "top_logprobs_num": sampling.top_logprobs,
             "return_prompt_token_ids": True,
         }
+        adapter = self._adapter
+        if adapter is not None:
+            body["lora_path"] = adapter.name
         if prompt.spans:
             body["image_data"] = await asyncio.to_thread(self._pictures_of, prompt)
         try:
             reply = await endpoint.post("/generate", body, timeout_s=timeout_s)
         except Refused as error:
+            if adapter is not None and adapter.name in error.said:
+                raise WeightsLost(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
             if sampling.grammar is not None and error.status == 400:
                 raise GrammarRefused(f"SGLang cannot keep to the grammar: {error.said}") from None
             raise
-        return _completion(reply, prompt, sampling, endpoint.name)
+        return _completion(reply, prompt, sampling, endpoint.name, adapter)
 
     def _pictures_of(self, prompt: Prompt) -> list[str]:
         images = prompt.images or {}
@@ -129,8 +182,9 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str) -> Completion:
-    """What the server says that it did; nothing is taken over from what it was asked to do."""
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: _Laid | None) -> Completion:
+    """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
+    server names the weights below it only."""
     meta = reply["meta_info"]
     reason = meta["finish_reason"]
     finish = _FINISH.get(reason["type"])
@@ -142,11 +196,16 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     scored = meta["output_token_logprobs"]
     if [entry[1] for entry in scored] != list(ids):
         raise RecordError("lengths", f"{server} gave log-probs of {len(scored)} other tokens than the {len(ids)} it sampled")
+    versions = versions_of(meta.get("weight_versions"), len(ids), server)
+    if adapter is not None:
+        if set(versions) != {int(adapter.below)}:
+            raise WeightsLost(f"{server} sampled with an adapter over weights {set(versions)}, not {adapter.below}")
+        versions = (adapter.version,) * len(ids)
     likely = tuple(tuple((token_id, logprob) for logprob, token_id, *_ in entry) for entry in meta.get("output_top_logprobs") or ())
     return Completion(
         ids,
         tuple(min(0.0, entry[0]) for entry in scored),
-        versions_of(meta.get("weight_versions"), len(ids), server),
+        versions,
         finish,
         tuple(reply.get("prompt_token_ids") or ()),
         likely if sampling.top_logprobs else (),

@@ -1,4 +1,5 @@
-"""Low-rank adapters. Invariant: whoever takes weights gets the checkpoint's own names and shapes, adapters merged in.
+"""Low-rank adapters. Invariant: whoever takes weights gets the checkpoint's own names and shapes, adapters merged in; whoever takes
+an adapter gets what peft writes.
 
 Adapters are injected in place by peft, so the forward pass needs to know nothing of them.
 """
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deskhand.engines.base import Adapter
 from deskhand.errors import ConfigError
 from deskhand.training.config import AdapterConfig
 from deskhand.training.quantise import is_quantised, quantise, restored
@@ -30,14 +32,13 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
         raise ConfigError("adapter: the package peft is not installed; pip install peft") from error
     if config.quantise:
         quantise(model)
-    names = "|".join(config.targets)
-    tower = rf"|.*visual\.blocks\..*\.({'|'.join(_VISION)})" if config.vision else ""
     settings = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # pyright: ignore[reportArgumentType]
         lora_dropout=0.0,
-        target_modules=rf"(.*language_model\..*\.({names}){tower})",
+        target_modules=_modules(config),
     )
+    names = "|".join(config.targets)
     found = {name.rpartition(".")[2] for name, _ in model.model.language_model.named_modules()}
     if not found & set(config.targets):
         raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has")
@@ -45,6 +46,39 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
     for name, parameter in model.named_parameters():
         if "lora_" in name or parameter.requires_grad:
             parameter.requires_grad_("lora_" in name)
+
+
+def _modules(config: AdapterConfig) -> str:
+    """The regular expression of the modules that get adapters, as peft takes it."""
+    tower = rf"|.*visual\.blocks\..*\.({'|'.join(_VISION)})" if config.vision else ""
+    return rf"(.*language_model\..*\.({'|'.join(config.targets)}){tower})"
+
+
+def peft_config(config: AdapterConfig, base: str) -> dict[str, Any]:
+    """The values of adapter_config.json; `base` names the model below it."""
+    return {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": _modules(config),
+        "inference_mode": True,
+    }
+
+
+def peft_name(parameter: str) -> str:
+    """What peft calls a parameter of an adapter in its files."""
+    return f"base_model.model.{parameter.replace(f'.{_NAME}.', '.')}"
+
+
+@torch.no_grad()
+def adapter_of(model: Any, config: AdapterConfig) -> Adapter:
+    """A copy of the model's adapter, for an engine that holds the model below it. Its modules are named one by one: engines do not
+    read peft's regular expressions."""
+    weights = {peft_name(name): value.detach().clone() for name, value in model.named_parameters() if ".lora_" in name}
+    return Adapter(weights, {**peft_config(config, ""), "target_modules": list(config.targets), "task_type": "CAUSAL_LM"})
 
 
 @contextmanager

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.engines.base import PreparedImage
+from deskhand.engines.base import Adapter, PreparedImage
 from deskhand.models.forward import decode, log_softmax, unwrap
 from deskhand.recorder import graph
-from deskhand.training.adapter import adapters_off, inject_adapter, merged_weights
+from deskhand.training.adapter import adapter_of, adapters_off, inject_adapter, merged_weights
 from deskhand.training.batch import Batch, Plan, check_sequence, plan
 from deskhand.training.config import PolicyConfig
 from deskhand.training.features import Features
@@ -84,6 +84,15 @@ class Policy:
         """A consistent copy of all weights under the checkpoint's own names, adapters merged in."""
         with self.lock:
             return merged_weights(unwrap(self.model))
+
+    def adapter(self) -> Adapter | None:
+        """A consistent copy of the adapter, where an engine that holds the model below it can take one: it has no adapters for the
+        vision tower, and that model's weights are not rounded here."""
+        config = self.config.adapter
+        if config is None or config.vision or config.quantise:
+            return None
+        with self.lock:
+            return adapter_of(unwrap(self.model), config)
 
     def check(self, sequence: graph.Sequence, images: Mapping[str, PreparedImage]) -> None:
         """Raise `RecordError` when a row cannot be trained on."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from deskhand.engines.base import Engine
+from deskhand.engines.base import Engine, TakesAdapters
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
@@ -34,9 +34,14 @@ def join(trainer: Trainer, engine: Engine) -> None:
 
 async def publish(policy: Policy, engine: Engine, version: int) -> None:
     """Hand the weights of now to the engine: a copy, made outside the event loop and between two updates, or (where the engine
-    shares them) only the word that they are those of `version`."""
+    shares them) only the word that they are those of `version`. An engine that takes adapters gets the adapter alone."""
     if isinstance(engine, SharesWeights) and engine.shares(policy.model):
         await engine.adopt(version)
         return
+    if isinstance(engine, TakesAdapters) and engine.takes_adapters:
+        adapter = await asyncio.to_thread(policy.adapter)
+        if adapter is not None:
+            await engine.publish_adapter(version, adapter)
+            return
     weights = await asyncio.to_thread(policy.snapshot)
     await engine.publish(version, weights)

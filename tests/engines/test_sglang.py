@@ -17,7 +17,7 @@ from fake_sglang import FakeSglang, listening
 from recording import png
 
 from deskhand.engines import sglang
-from deskhand.engines.base import Grammar, Prompt, Sampling
+from deskhand.engines.base import Completion, Grammar, Prompt, Sampling
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel, load
@@ -26,7 +26,9 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import Picture, message
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Recorder
+from deskhand.training.config import AdapterConfig, PolicyConfig
 from deskhand.training.policy import Policy
+from deskhand.training.publish import publish
 
 PATIENCE = Patience(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
 
@@ -153,6 +155,79 @@ async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: D
     after = await desk.engine.generate(prompt, desk.sampling(temperature=0))
     assert after.versions == (3,) * len(after.token_ids)
     assert after.logprobs != pytest.approx(before.logprobs, abs=1e-3)
+
+
+@pytest.fixture
+def adapted(fake: FakeSglang, source: str) -> Policy:
+    """A policy that trains an adapter, in front of a server that takes adapters."""
+    fake.takes_adapters = True
+    return Policy(load(source).model, PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8)), banned_ids=(1,))
+
+
+def move(policy: Policy, seed: int) -> None:
+    """Other adapters."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters().values():
+            parameter.normal_(0, 0.2)
+
+
+def gap(policy: Policy, desk: Desk, prompt: Prompt, done: Completion) -> float:
+    """Largest difference between the trainer's log-probs and the server's."""
+    graph = CallGraph([Call("0", None, prompt.token_ids, prompt.spans, done)])
+    found = Policy(policy.model, banned_ids=desk.renderer.banned_ids).logprobs(graph.sequences(), desk.images)[0]
+    return float(np.abs(found - np.array(done.logprobs)).max())
+
+
+async def test_adapters_are_laid_over_the_servers_weights_and_a_request_ends_with_the_one_it_began_with(
+    adapted: Policy, desk: Desk
+) -> None:
+    below = {name: tensor.clone() for name, tensor in desk.fake.model.state_dict().items()}
+    prompt, desk.fake.token_s = desk.prompt(1, 2), 0.01
+    endless = Sampling(40, banned_ids=desk.renderer.banned_ids, seed=1)
+    calls: list[tuple[int, Policy, asyncio.Task[Completion]]] = []
+    for version in range(3, 8):
+        move(adapted, version)
+        await publish(adapted, desk.engine, version)
+        assert desk.engine.version == version
+        assert not calls or not calls[-1][2].done(), "the request of the version before is in flight"
+        calls.append((version, adapted.copy(frozen=True), asyncio.create_task(desk.engine.generate(prompt, endless))))
+        await asyncio.sleep(0.1)
+    first = set()
+    for version, policy, call in calls:
+        done = await call
+        assert done.versions == (version,) * 40
+        assert gap(policy, desk, prompt, done) < 1e-3
+        first.add(done.logprobs[0])
+    assert len(first) == 5, "each adapter says something else"
+    assert len(desk.fake.adapters) == 2
+    assert all(torch.equal(tensor, below[name]) for name, tensor in desk.fake.model.state_dict().items())
+
+
+async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Policy, desk: Desk) -> None:
+    move(adapted, 1)
+    await publish(adapted, desk.engine, 3)
+    desk.fake.adapters.clear()
+    desk.fake.version = "default"
+    prompt = desk.prompt(1)
+    done = await desk.engine.generate(prompt, desk.sampling())
+    assert done.versions == (3,) * len(done.token_ids)
+    assert gap(adapted, desk, prompt, done) < 1e-3
+    assert len(desk.fake.adapters) == 1
+    desk.fake.version = "9"  # somebody else's weights below our adapter
+    with pytest.raises(InfrastructureError, match="over weights"):
+        await desk.engine.generate(prompt, desk.sampling())
+
+
+async def test_a_server_that_takes_no_adapters_gets_them_merged(adapted: Policy, desk: Desk, fake: FakeSglang) -> None:
+    desk.engine.wire.takes_adapters = fake.takes_adapters = False
+    move(adapted, 1)
+    await publish(adapted, desk.engine, 3)
+    prompt = desk.prompt(1)
+    done = await desk.engine.generate(prompt, desk.sampling())
+    assert done.versions == (3,) * len(done.token_ids)
+    assert gap(adapted, desk, prompt, done) < 1e-3
+    assert "lora_path" not in desk.fake.requests[-1]
 
 
 async def test_weights_that_the_server_does_not_take_are_an_outage(desk: Desk) -> None:

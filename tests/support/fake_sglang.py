@@ -4,15 +4,20 @@ run by transformers alone, one plain forward pass for every token.
 What it keeps to: `input_ids` hold one placeholder per image, which the server expands by its own image processor; the ids that were
 served come back as `prompt_token_ids`, sampled ids as `output_ids`, log-probs as `[logprob, id, null]`, weight versions as
 half-open spans of output tokens; log-probs are of the biased logits over the temperature, before top_p; control routes answer
-`{"success", "message"}`; a paused server holds its requests (mode "retract") or ends them (mode "abort").
+`{"success", "message"}`; a paused server holds its requests (mode "retract") or ends them (mode "abort"). With `adapters` it is one
+that was started with `--enable-lora`: adapters in peft's form are loaded under names, requests name theirs (`lora_path`), and the
+weights' version is that of the weights below.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import io
+import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +46,16 @@ PARAMETERS = {
     "regex",
     "json_schema",
 }
-FIELDS = {"input_ids", "image_data", "sampling_params", "return_logprob", "top_logprobs_num", "return_prompt_token_ids"}
+MOST_ADAPTERS = 3
+FIELDS = {
+    "lora_path",
+    "input_ids",
+    "image_data",
+    "sampling_params",
+    "return_logprob",
+    "top_logprobs_num",
+    "return_prompt_token_ids",
+}
 
 
 class Refusal(Exception):
@@ -51,8 +65,11 @@ class Refusal(Exception):
 class FakeSglang:
     """`model`: a Qwen-VL of transformers; `processor`: its image processor. `context`: what it says that it can hold."""
 
-    def __init__(self, model: Any, processor: Any, context: int = 1024) -> None:
-        self.model, self.processor, self.context = model, processor, context
+    def __init__(self, model: Any, processor: Any, context: int = 1024, adapters: bool = False) -> None:
+        self.model, self.processor, self.context, self.takes_adapters = model, processor, context, adapters
+        self.adapters: dict[str, Any] = {}
+        """The model with an adapter, by the adapter's name."""
+        self.in_use: Counter[str] = Counter()
         self.placeholder = model.config.image_token_id
         self.version = "default"
         self.running = asyncio.Event()
@@ -74,11 +91,14 @@ class FakeSglang:
             Route("/continue_generation", self.resume, methods=["POST"]),
             Route("/update_weights_from_disk", self.update, methods=["POST"]),
             Route("/update_weight_version", self.label, methods=["POST"]),
+            Route("/load_lora_adapter", self.load_adapter, methods=["POST"]),
+            Route("/unload_lora_adapter", self.unload_adapter, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
     async def server_info(self, request: Request) -> Response:
-        return JSONResponse({"context_length": self.context, "skip_tokenizer_init": False, "version": "0.6"})
+        told = {"context_length": self.context, "skip_tokenizer_init": False, "version": "0.6", "enable_lora": self.takes_adapters}
+        return JSONResponse(told)
 
     async def model_info(self, request: Request) -> Response:
         return JSONResponse({"model_path": "m", "is_generation": True, "weight_version": self.version})
@@ -112,6 +132,30 @@ class FakeSglang:
             self.version = body["weight_version"] or self.version
             return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
 
+    async def load_adapter(self, request: Request) -> Response:
+        body = await request.json()
+        name = body["lora_name"]
+        wrong = (
+            "LoRA is not enabled. Please set `--enable-lora` to enable dynamic LoRA loading." if not self.takes_adapters
+            else f"LoRA adapter {name} is already loaded." if name in self.adapters
+            else "Exceeded the limit on the number of loaded LoRA adapters." if len(self.adapters) >= MOST_ADAPTERS
+            else ""
+        )  # fmt: skip
+        if wrong:
+            return JSONResponse({"success": False, "error_message": wrong, "loaded_adapters": {}}, status_code=400)
+        self.adapters[name] = with_adapter(self.model, Path(body["lora_path"]))
+        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": dict.fromkeys(self.adapters, "path")})
+
+    async def unload_adapter(self, request: Request) -> Response:
+        name = (await request.json())["lora_name"]
+        if name not in self.adapters:
+            message = f"LoRA adapter {name} is not loaded."
+            return JSONResponse({"success": False, "error_message": message, "loaded_adapters": {}}, status_code=400)
+        while self.in_use[name]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        del self.adapters[name]
+        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": {}})
+
     async def generate(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
@@ -124,6 +168,17 @@ class FakeSglang:
         params = body["sampling_params"]
         if unknown := (set(params) - PARAMETERS) | (set(body) - FIELDS):
             raise Refusal(f"unexpected {unknown}")
+        name = body.get("lora_path")
+        if name is not None and name not in self.adapters:
+            raise Refusal(f"The following requested LoRA adapters are not loaded: [{name!r}]")
+        model = self.adapters[name] if name is not None else self.model
+        self.in_use[str(name)] += 1
+        try:
+            return await self._sample(body, params, model)
+        finally:
+            self.in_use[str(name)] -= 1
+
+    async def _sample(self, body: dict[str, Any], params: dict[str, Any], model: Any) -> dict[str, Any]:
         ids, pictures = self._expanded(body["input_ids"], body.get("image_data") or [])
         if len(ids) + params["max_new_tokens"] > self.context:
             raise Refusal(f"Requested token count exceeds the model's maximum context length of {self.context} tokens")
@@ -142,7 +197,7 @@ class FakeSglang:
             await asyncio.sleep(self.token_s)
             async with self.weights:
                 version = self.version
-                logits_V = await asyncio.to_thread(self._logits, ids + out, pictures)
+                logits_V = await asyncio.to_thread(self._logits, model, ids + out, pictures)
             for token, bias in params["logit_bias"].items():
                 logits_V[int(token)] += bias
             logprobs_V = torch.log_softmax(logits_V / (params["temperature"] or 1.0), -1)
@@ -180,13 +235,28 @@ class FakeSglang:
             out.extend([token] * (next(sizes) if token == self.placeholder else 1))
         return out, {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
 
-    def _logits(self, ids: list[int], pictures: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _logits(self, model: Any, ids: list[int], pictures: dict[str, torch.Tensor]) -> torch.Tensor:
         row = torch.tensor([ids])
         with torch.no_grad():
-            found = self.model(
+            found = model(
                 input_ids=row, attention_mask=torch.ones_like(row), mm_token_type_ids=(row == self.placeholder).int(), **pictures
             )
         return found.logits[0, -1].float()
+
+
+def with_adapter(model: Any, folder: Path) -> Any:
+    """A copy of the model whose projections have `alpha / r * B @ A` added."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    if not isinstance(config["target_modules"], list) or config["peft_type"] != "LORA":
+        raise Refusal(f"target_modules {config['target_modules']!r}")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    laid = copy.deepcopy(model)
+    with torch.no_grad():
+        for name in [name for name in tensors if name.endswith(".lora_A.weight")]:
+            module = laid.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+            delta = tensors[name.replace(".lora_A.", ".lora_B.")] @ tensors[name]
+            module.weight += config["lora_alpha"] / config["r"] * delta
+    return laid
 
 
 @contextmanager

@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from deskhand.engines.base import Completion, Feature, Prompt, Sampling
+from deskhand.engines.base import Adapter, Completion, Feature, Prompt, Sampling
 from deskhand.engines.served.endpoint import Endpoint, Refused, Unreachable
 from deskhand.engines.served.server import Server
 from deskhand.engines.served.waiting import Deadline, unless
-from deskhand.engines.served.weights import write_checkpoint
+from deskhand.engines.served.weights import write_adapter, write_checkpoint
 from deskhand.engines.served.wire import AskAgain, WeightsLost, Wire
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 
@@ -159,15 +159,26 @@ class ServedEngine:
             f"{self.wire.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'it is away'}"
         )
 
+    @property
+    def takes_adapters(self) -> bool:
+        return self.wire.takes_adapters
+
     async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write the weights (torch tensors by state-dict names) as a checkpoint and have the server load it between two steps.
 
         A server that is away gets them when it is back. Raises `InfrastructureError` when it refuses them or does not come back in
         time.
         """
+        await self._publish(version, lambda folder: write_checkpoint(folder, weights))
+
+    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+        """As `publish`, for an adapter over the weights that the server was started with."""
+        await self._publish(version, lambda folder: write_adapter(folder, adapter))
+
+    async def _publish(self, version: int, write: Callable[[Path], None]) -> None:
         async with self._changing:
             target = self.folder / f"version-{version}"
-            await asyncio.to_thread(write_checkpoint, target, weights)
+            await asyncio.to_thread(write, target)
             former, self._weights, self._wanted_version = self._weights, target, version
             self._wanted += 1
             while True:

@@ -24,6 +24,8 @@ class Wire(Protocol):
 
     name: str
     features: frozenset[Feature]
+    takes_adapters: bool
+    """Whether the server, as it was started, takes adapters; known once it was inspected."""
 
     async def inspect(self, endpoint: Endpoint) -> int:
         """The most tokens that prompt and output may have together. Raises `ConfigError` when the server was started otherwise
@@ -39,7 +41,8 @@ class Wire(Protocol):
         ...
 
     async def load(self, endpoint: Endpoint, folder: Path, label: str) -> None:
-        """Take the checkpoint in `folder` under that name, while requests in flight wait; they go on with it."""
+        """Take the checkpoint in `folder` under that name, while requests in flight wait; they go on with it. A folder with an
+        adapter is laid over the weights that the server has, for requests that come from now on."""
         ...
 
     async def pause(self, endpoint: Endpoint) -> None: ...

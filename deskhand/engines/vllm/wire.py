@@ -36,6 +36,7 @@ class VllmWire:
 
     name = "vLLM"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
+    takes_adapters = False
 
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
