@@ -21,9 +21,9 @@ demo: setup
 test: setup
 	@$(PYTHON) -m pytest $(ARGS)
 
-# The first time this makes an environment of 2 GB for vLLM outside the checkout (scripts/environment says where).
+# A part of `make test`, with its figures. The first time it makes an environment for vLLM outside the checkout (scripts/environment).
 test-vllm: setup
-	@DESKHAND_TEST_VLLM=1 $(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
+	@$(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
 
 # The first time this makes an environment of 2.3 GB for AReaL outside the checkout (scripts/environment says where).
 test-areal: setup

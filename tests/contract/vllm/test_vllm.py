@@ -156,7 +156,7 @@ async def test_a_grammar_that_vllm_cannot_keep_to_is_refused(served: Served) -> 
 
 async def test_a_stop_text_ends_the_reply_with_the_token_that_completes_it(served: Served) -> None:
     whole = await served.generate(prompt_of(served, 6), replace(endless(served, 24), top_logprobs=3))
-    text = served.renderer.text_of(whole.token_ids)
+    text = served.renderer.text_of(whole.token_ids).partition("<|")[0]  # what is written for a special token is no text
     stop = text[len(text) // 2 : len(text) // 2 + 2]
     ended = await served.generate(prompt_of(served, 6), replace(endless(served, 24), stop_texts=("never", stop)))
     assert ended.finish_reason == "stop"
@@ -186,16 +186,17 @@ async def test_weights_published_in_mid_flight_change_outputs_and_versions(serve
         for parameter in other.parameters():
             parameter.mul_(1 + 0.05 * torch.randn_like(parameter))
     changed = Policy(other, banned_ids=served.renderer.banned_ids)
-    long = asyncio.create_task(served.generate(prompt, endless(served, 160)))
-    await asyncio.sleep(1.5)
+    count = 1200
+    long = asyncio.create_task(served.generate(prompt, endless(served, count)))
+    await asyncio.sleep(0.5)
     assert not long.done()
     await served.engine.publish(7, changed.snapshot())
     assert served.engine.version == 7
     done = await long
     switch = done.versions.index(7)
-    print(f"tokens of version 0: {switch}, of version 7: {160 - switch}")
-    assert 0 < switch < 160
-    assert done.versions == (0,) * switch + (7,) * (160 - switch)
+    print(f"tokens of version 0: {switch}, of version 7: {count - switch}")
+    assert 0 < switch < count
+    assert done.versions == (0,) * switch + (7,) * (count - switch)
     row = _row(prompt, done)
     for weights, part, name in ((policy, slice(0, switch), "before"), (changed, slice(switch, None), "after")):
         found = weights.logprobs([row], served.images)[0].astype(np.float64) - np.array(done.logprobs)
