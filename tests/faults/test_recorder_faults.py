@@ -20,11 +20,13 @@ import torch
 from PIL import Image
 from random_models import Conversation, save_checkpoint, wrap
 from recording import ScriptedEngine, png
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.engines.base import Sampling
 from deskhand.engines.hf import HfEngine
+from deskhand.engines.hf import batch as engine_batch
 from deskhand.errors import ConfigError, DeskhandError, InfrastructureError, RecordError
 from deskhand.models import forward, load
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -113,7 +115,7 @@ def expand_twice(line: Any, sha256: str) -> None:
 
 pictures = [renderer_module._Line.picture]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
-call_to_dict, put_image = CallGraph.call_to_dict, RecordFolder.put_image
+node_to_dict, put_image = CallGraph._node_to_dict, RecordFolder.put_image
 
 
 def drop_tool_pictures(renderer: ChatRenderer, line: Any, parts: Any) -> None:
@@ -138,9 +140,9 @@ def close_always(renderer: ChatRenderer, line: Any, token_ids: tuple[int, ...]) 
     line.text("\n")
 
 
-def pixels_on_the_wire(graph: CallGraph, call_id: str) -> dict[str, Any]:
+def pixels_on_the_wire(graph: CallGraph, node: Any) -> dict[str, Any]:
     pixels = np.zeros((4784, 1176), np.float32).tobytes()
-    return {**call_to_dict(graph, call_id), "pixels": base64.b64encode(pixels).decode()}
+    return {**node_to_dict(graph, node), "pixels": base64.b64encode(pixels).decode()}
 
 
 def store_jpeg(folder: RecordFolder, sha256: str, encoded: bytes) -> None:
@@ -172,7 +174,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "6: truncation cuts through a picture": (ChatRenderer, "render", cut_the_front, "placeholders"),
     "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenised"),
     "8: a reply that has its stop id is closed once more": (ChatRenderer, "_put_reply", close_always, "turn_ends"),
-    "11: pixels travel with every call": (CallGraph, "call_to_dict", pixels_on_the_wire, "wire"),
+    "11: pixels travel with every call": (CallGraph, "_node_to_dict", pixels_on_the_wire, "wire"),
     "12: screenshots are stored in another encoding": (RecordFolder, "put_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),
@@ -198,9 +200,17 @@ def test_a_fault_is_noticed(name: str, play: Callable[[], CallGraph], monkeypatc
 def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renderer_module, "IMAGE_PAD", "<|image|>")
-    with pytest.raises(ConfigError, match=re.escape("no special token <|image|>")):
-        ChatRenderer(tokenizer)
+    """Also when names that the tokenizer lacks are taken for its unknown token, as tokenizers do when they are asked."""
+    other = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str().replace("<|image_pad|>", "<|image|>")),
+        chat_template=chat_templates.QWEN3_VL.replace("<|image_pad|>", "<|image|>"),
+    )
+    with pytest.raises(ConfigError, match=re.escape("no special token <|image_pad|>")):
+        ChatRenderer(other)
+    known = ChatRenderer._id
+    monkeypatch.setattr(ChatRenderer, "_id", lambda renderer, name: known(renderer, name) if name in renderer._special else 0)
+    with pytest.raises(ConfigError, match="treats a picture before text in a way of its own"):
+        ChatRenderer(other)
 
 
 JOINS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
@@ -248,6 +258,29 @@ def test_10_positions_that_are_not_the_checkpoints_are_refused_at_the_start(
     monkeypatch.setattr(forward, "positions", flat)
     with pytest.raises(ConfigError, match="positions"):
         load.load(str(tmp_path))
+
+
+async def test_15_a_reply_that_was_cut_off_is_not_taken_for_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's end of a reply does nothing: whatever it sampled, it says that the model had ended it."""
+    model = load.load("tiny")
+    renderer, engine = ChatRenderer(model.tokenizer), HfEngine(model)
+    recorder = Recorder(renderer, engine, ImageCache(model.image_processor))
+    asked = ChatRequest((message("user", "go"),), Sampling(1, 1.0, seed=1))
+    try:
+        session = recorder.session(recorder.start("sound"))
+        assert session is not None
+        (call,) = (await recorder.complete(session, asked)).calls
+        assert call.completion.finish_reason == "length"
+        ended = engine_batch.Request.finish_reason.fget
+        assert ended is not None
+        monkeypatch.setattr(engine_batch.Request, "finish_reason", property(lambda one: "stop" if ended(one) else None))
+        session = recorder.session(recorder.start("s"))
+        assert session is not None
+        with pytest.raises(RecordError, match="finish_reason"):
+            await recorder.complete(session, asked)
+    finally:
+        await engine.close()
+        recorder.close()
 
 
 async def test_15_an_aborted_reply_is_an_outage_and_never_a_sample(
