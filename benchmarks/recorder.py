@@ -1,16 +1,18 @@
 """What the recorder costs beside the engine: `python -m benchmarks.recorder [--full]`.
 
-An engine that answers at once stands behind the endpoint, so all the time is the endpoint's and the recorder's. Printed:
+Engines that answer at once stand behind Deskhand's endpoint and behind AReaL's proxy (`benchmarks.proxies`), so all the time is the
+endpoints' own. Printed:
 
-1. overhead: from a request to its reply, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of 1280x720 in
-   the conversation, of which one is new in each call;
+1. overhead: from a request to its reply over HTTP, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of
+   1280x720 in the conversation, of which one is new in each call. Deskhand prepares that screenshot as the trainer will see it and
+   has the call on disk before it answers; AReaL's proxy (1.0.4) hands pictures on and keeps its records in memory;
 2. growth: the CPU time of decoding, preprocessing, tokenising and rendering over episodes of more and more turns that keep all
    their screenshots, and the exponent fitted to it (1 is linear), side by side with running the checkpoint's processor and
-   tokenizer on each whole prefix; the bytes of the requests, which the API itself makes grow with the square of the turns, are
-   printed beside it;
+   tokenizer on each whole prefix; the bytes of the requests, which the API itself makes grow with the square of the turns, and the
+   CPU time of both whole processes, to which these bytes belong, are printed beside it;
 3. the longest callback of the event loop, with several agents at once.
 
-Without --full the same is measured on smaller screens and shorter episodes. AReaL's proxy is not measured here.
+Without --full the same is measured on smaller screens and shorter episodes, and AReaL's proxy only where its environment is there.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.bars import Bars, print_head
+from benchmarks.proxies import Proxy, areal, areal_python, deskhand
 from benchmarks.screens import QUESTION, Endpoint, body, forever, screenshot, turn
 from deskhand.recorder import images as images_module
 from deskhand.recorder.images import ImageCache, decode_rgb
@@ -58,29 +62,38 @@ def screen_of(session: int, number: int, width: int, height: int) -> dict[str, A
     return turn(screenshot(np.random.default_rng([session, number]), width, height))
 
 
-async def overheads_ms(screen: tuple[int, int], sessions: int, calls: int, shown: int) -> list[float]:
-    """Milliseconds of each call but the first, all sessions at once. Every call has `shown` screenshots, one of them new."""
-    bench = Endpoint()
+async def overheads_ms(proxy: Proxy, screen: tuple[int, int], sessions: int, calls: int, shown: int) -> tuple[list[float], float]:
+    """(milliseconds of each call but the first, calls a second), all sessions at once. Every call has `shown` screenshots, one of
+    them new."""
     requests = []
     for session in range(sessions):
-        screens = [screen_of(session, number, *screen) for number in range(calls + shown)]
+        screens = [screen_of(session, number + 1000 * shown, *screen) for number in range(calls + shown)]
         reply = {"role": "assistant", "content": "ok"}
         requests.append([body([one for asked in screens[n : n + shown] for one in (asked, reply)][:-1]) for n in range(calls + 1)])
     times: list[float] = []
 
     async def play(session: int) -> None:
-        headers = {"authorization": f"Bearer {bench.recorder.start(f'{session}')}"}
+        headers = await proxy.session(f"{sessions}-{shown}-{session}")
         for number, raw in enumerate(requests[session]):
             started = time.perf_counter()
-            answer = await http.post("/v1/chat/completions", content=raw, headers=headers)
+            await proxy.ask(raw, headers)
             if number:
                 times.append((time.perf_counter() - started) * 1e3)
-            assert answer.status_code == 200, answer.text
 
-    async with in_process_client(bench.app) as http:
-        with bench.engine.playing(forever()):
-            await asyncio.gather(*(play(session) for session in range(sessions)))
-    return times
+    started = time.perf_counter()
+    await asyncio.gather(*(play(session) for session in range(sessions)))
+    return times, sessions * (calls + 1) / (time.perf_counter() - started)
+
+
+async def process_cost(proxy: Proxy, screens: list[bytes]) -> float:
+    """CPU seconds of the proxy's process over an episode that keeps all its screenshots."""
+    talk, headers = list[dict[str, Any]](), await proxy.session(f"growth-{len(screens)}")
+    before = proxy.cpu_s()
+    for screen in screens:
+        talk.append(turn(screen))
+        said = await proxy.ask(body(talk), headers)
+        talk.append({"role": "assistant", "content": said["content"]})
+    return proxy.cpu_s() - before
 
 
 async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
@@ -182,41 +195,62 @@ def exponent(turns: tuple[int, ...], seconds: list[float]) -> float:
     return float(np.polyfit(np.log(turns), np.log(seconds), 1)[0])
 
 
-def growth(size: Size, bars: Bars) -> None:
+async def overhead(size: Size, proxies: list[Proxy]) -> None:
+    """Print what a call takes, proxy beside proxy."""
+    for sessions, calls in size.sessions:
+        for shown in size.shown:
+            for proxy in proxies:
+                times, rate = await overheads_ms(proxy, size.screen, sessions, calls, shown)
+                p50, p99 = np.percentile(times, [50, 99])
+                figure = f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms, {rate:5.1f} calls/s ({len(times)} calls)"
+                print(f"overhead, {sessions:2d} sessions, {shown:2d} screenshots, {proxy.name:8s}: {figure}", flush=True)
+
+
+async def growth(size: Size, proxies: list[Proxy], bars: Bars) -> None:
     """Print and judge how an episode's cost grows."""
-    screens = [screenshot(np.random.default_rng(n), *size.screen) for n in range(max(size.turns))]
-    asyncio.run(recorder_cost(screens[:2]))
-    ours, theirs = [], []
+    await recorder_cost([screenshot(np.random.default_rng(n), *size.screen) for n in range(2)])
+    found: dict[str, list[float]] = {}
     for turns in size.turns:
-        spent, sent = asyncio.run(recorder_cost(screens[:turns]))
-        again = reprocessing_cost(screens[:turns])
-        ours.append(spent)
-        theirs.append(again)
+        screens = [screenshot(np.random.default_rng([turns, n]), *size.screen) for n in range(turns)]
+        spent, sent = await recorder_cost(screens)
+        again = reprocessing_cost(screens)
+        whole = {f"{proxy.name}'s process": await process_cost(proxy, screens) for proxy in proxies}
+        for name, seconds in {"recorder": spent, "every prefix anew": again, **whole}.items():
+            found.setdefault(name, []).append(seconds)
+        figures = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in whole.items())
         print(
-            f"{turns:3d} turns: recorder {spent:7.2f} s CPU, every prefix anew {again:7.2f} s, ratio {again / spent:5.1f}; "
-            f"requests {sent / 1e6:.1f} MB",
+            f"{turns:3d} turns, CPU: recorder {spent:7.2f} s, every prefix anew {again:7.2f} s, ratio {again / spent:5.1f}; "
+            f"requests {sent / 1e6:.1f} MB; with them {figures}",
             flush=True,
         )
-    slope, other = exponent(size.turns, ours), exponent(size.turns, theirs)
-    bars.check("growth of the recorder's cost", slope <= EXPONENT, f"turns^{slope:.2f}", f"<= turns^{EXPONENT}")
-    print(f"every prefix anew grows as turns^{other:.2f}")
+    slopes = {name: exponent(size.turns, seconds) for name, seconds in found.items()}
+    figure = f"turns^{slopes.pop('recorder'):.2f}"
+    bars.check("growth of the recorder's cost", float(figure[6:]) <= EXPONENT, figure, f"<= turns^{EXPONENT}")
+    print("; ".join(f"{name} grows as turns^{slope:.2f}" for name, slope in slopes.items()))
+
+
+async def measure(size: Size, python: Path | None, bars: Bars) -> None:
+    """Everything; AReaL's proxy where there is a Python for it."""
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(deskhand())]
+        if python is None:
+            print("AReaL's proxy is not measured: make its environment with scripts/environment areal")
+        else:
+            proxies.append(await stack.enter_async_context(areal(python)))
+        await overhead(size, proxies)
+        await growth(size, proxies, bars)
+    wall, cpu = await longest_callback_ms(size, 4)
+    print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions")
-    size, bars = FULL if parser.parse_args().full else SMALL, Bars()
+    parser.add_argument("--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions, AReaL's proxy always")
+    full, bars = parser.parse_args().full, Bars()
+    size = FULL if full else SMALL
     print_head()
     print(f"screens of {size.screen[0]}x{size.screen[1]}")
-    for sessions, calls in size.sessions:
-        for shown in size.shown:
-            times = asyncio.run(overheads_ms(size.screen, sessions, calls, shown))
-            p50, p99 = np.percentile(times, [50, 99])
-            figure = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms ({len(times)} calls)"
-            print(f"overhead, {sessions} sessions, {shown} screenshots: {figure}", flush=True)
-    growth(size, bars)
-    wall, cpu = asyncio.run(longest_callback_ms(size, 4))
-    print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")
+    asyncio.run(measure(size, areal_python(make=full), bars))
     bars.finish()
 
 

@@ -22,6 +22,7 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
 QUESTION = "Click the button named Save."
+REPLY = '{"op":"click","x":512,"y":300}'
 
 
 def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
@@ -41,7 +42,7 @@ def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
 async def forever() -> AsyncIterator[str]:
     """A script that says the same for ever."""
     while True:
-        yield '{"op":"click","x":512,"y":300}'
+        yield REPLY
 
 
 def turn(screen: bytes) -> dict[str, Any]:

@@ -1,0 +1,31 @@
+"""Deskhand's endpoint over an engine that answers at once: `python -m benchmarks.peers.deskhand_endpoint PORT FOLDER`.
+
+It writes journals and images to FOLDER as training does; the admin key is read from standard input.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from benchmarks.screens import Endpoint, forever
+from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.proxy import create_app
+from deskhand.recorder.session import Recorder
+
+
+def main(port: int, folder: Path, admin_key: str) -> None:
+    bench, files = Endpoint(), RecordFolder(folder)
+    images = ImageCache(bench.processor, fetch=files.image, on_new=files.put_image, prepared_bytes=512 << 20)
+    recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
+    with bench.engine.playing(forever()):
+        uvicorn.run(
+            create_app(recorder, admin_key, folder=files), host="127.0.0.1", port=port, log_level="warning", access_log=False
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.stdin.readline().strip())
