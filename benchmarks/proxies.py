@@ -128,13 +128,14 @@ async def running(name: str, words: list[str], port: int, key: str, path: str) -
 
 
 def areal_python(make: bool) -> Path | None:
-    """The Python of AReaL's environment, which is made if `make`; None where it is not there."""
-    if make:
-        subprocess.run(["bash", str(ROOT / "scripts" / "environment"), "areal"], stdout=subprocess.DEVNULL, check=True)
+    """The Python of AReaL's environment; where it is not there it is made if `make`, or it is None."""
     try:
         return newest_environment("areal", os.environ) / "bin" / "python"
     except ConfigError:
-        return None
+        if not make:
+            return None
+    subprocess.run(["bash", str(ROOT / "scripts" / "environment"), "areal"], stdout=subprocess.DEVNULL, check=True)
+    return newest_environment("areal", os.environ) / "bin" / "python"
 
 
 def free_port() -> int:

@@ -215,7 +215,7 @@ async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Po
     assert gap(adapted, desk, prompt, done) < 1e-3
     assert len(desk.fake.adapters) == 1
     desk.fake.version = "9"  # somebody else's weights below our adapter
-    with pytest.raises(InfrastructureError, match="over weights"):
+    with pytest.raises(InfrastructureError, match=r"given other weights \(9, not 2\); start it anew for adapters"):
         await desk.engine.generate(prompt, desk.sampling())
 
 

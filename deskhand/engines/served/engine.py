@@ -284,6 +284,7 @@ class ServedEngine:
 
     async def _watch(self) -> None:
         """Look after the server until the engine is closed or given up."""
+        unwell = ""
         try:
             while self._failure is None:
                 await self._until_lost()
@@ -294,14 +295,18 @@ class ServedEngine:
                 how = (self._server.ended if self._server is not None else None) or "it did not answer, or was started anew"
                 if self._barren > self.patience.restarts:
                     place = f"; its log is {self._server.log}" if self._server is not None else ""
-                    self._fail(InfrastructureError(f"{self.wire.name} went away {self._barren} times in a row ({how}){place}"))
+                    self._fail(
+                        InfrastructureError(f"{self.wire.name} went away {self._barren} times in a row ({unwell or how}){place}")
+                    )
                     return
                 log.warning("engine.away", server=self.wire.name, how=how)
                 try:
                     await self._bring_up()
+                    unwell = ""
                     log.warning("engine.back", server=self.wire.name, version=self._version)
                 except InfrastructureError as error:
-                    log.warning("engine.unwell", server=self.wire.name, message=str(error))
+                    unwell = str(error)
+                    log.warning("engine.unwell", server=self.wire.name, message=unwell)
                     await asyncio.sleep(self.patience.poll_s)
         except Exception as error:  # whatever ends the watcher, no caller may be left waiting for it
             self._fail(InfrastructureError(f"{self.wire.name} is no longer looked after: {error}"))
