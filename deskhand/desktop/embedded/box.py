@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deskhand.desktop.base import Completed
 from deskhand.desktop.embedded import processes, walls
+from deskhand.desktop.embedded.pipes import Pipes
 from deskhand.desktop.embedded.walls import GUEST_HOME, Isolation, Limits
 from deskhand.errors import ConfigError, InfrastructureError
 
@@ -93,6 +94,7 @@ class Box:
             )
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
+        self._pipes: list[Pipes] = []
         self._changed = threading.Condition()
         self._ready = False
         self._ended = False
@@ -161,7 +163,7 @@ class Box:
             job = self._jobs[self._next_job] = _Job()
             return self._next_job, job
 
-    def _program(self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "") -> str:
+    def _program(self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "", suffix: str = "") -> str:
         """One shell line that becomes the program."""
         if not argv or any("\0" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
             raise ConfigError("a command needs a program name, and no word of it may hold a NUL")
@@ -169,7 +171,7 @@ class Box:
             raise ConfigError(f"{wrong[0]!r} is no name of an environment variable")
         words = [f"cd {_quoted(cwd or self.guest_home)}"]
         words += [f"export {name}={_quoted(value)}" for name, value in (env or {}).items()]
-        words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}")
+        words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}{suffix}")
         return " && ".join(words)
 
     def launch(
@@ -180,6 +182,7 @@ class Box:
         timeout_s: float = 10.0,
         *,
         needed: bool = False,
+        suffix: str = "",
     ) -> int:
         """Start a program; returns its host process id. Raises `ConfigError` when there is no such program.
 
@@ -187,7 +190,7 @@ class Box:
         """
         number, job = self._new_job()
         job.program, job.needed = argv[0], needed
-        program = self._program(argv, env, cwd)
+        program = self._program(argv, env, cwd, suffix=suffix)
         self._tell(
             f"if command -v {_quoted(argv[0])} >/dev/null; then (({program}) </dev/null >/dev/null 2>&1 & inner=$!; "
             f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
@@ -200,6 +203,15 @@ class Box:
         assert job.inner_pid is not None
         self.launched.append(self._host_pid(job.inner_pid))
         return self.launched[-1]
+
+    def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> Pipes:
+        """As `launch`, for a program that reads messages from its descriptor 3 and writes them to its descriptor 4."""
+        name = f"pipe-{len(self._pipes)}"
+        pipes = Pipes(self._control / name, self._uid)
+        self._pipes.append(pipes)
+        guest = _quoted(f"{self._guest_control}/{name}")
+        self.launch(argv, env, cwd, suffix=f" 3<{guest}.in 4>{guest}.out")
+        return pipes
 
     def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> Completed:
         """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124, as timeout(1) has it.
@@ -285,6 +297,8 @@ class Box:
         self._end_processes()
         self._process.wait()
         self._reader.join(timeout=1.0)
+        for pipes in self._pipes:
+            pipes.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 try:

@@ -17,6 +17,7 @@ from deskhand.desktop.embedded import accessibility, fingerprint, windows
 from deskhand.desktop.embedded.connection import x_errors
 from deskhand.desktop.embedded.fingerprint import Fingerprint
 from deskhand.desktop.embedded.performer import Performer
+from deskhand.desktop.embedded.pipes import Pipes
 from deskhand.desktop.embedded.remembered import Remembered
 from deskhand.desktop.embedded.screen import Capture
 from deskhand.desktop.embedded.selection import read as read_selection
@@ -172,6 +173,12 @@ class EmbeddedDesktop:
         session, _ = self._parts()
         self._untouched = None
         return await self._aside(session.box.launch, argv, env, cwd)
+
+    async def launch_piped(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> Pipes:
+        """Start a program that is talked to by messages on its descriptors 3 and 4; what it says is guest-trusted."""
+        session, _ = self._parts()
+        self._untouched = None
+        return await self._aside(session.box.launch_piped, argv, env, cwd)
 
     async def windows(self) -> list[Window]:
         session, _ = self._parts()
