@@ -146,6 +146,8 @@ class EvaluationSection(_Section):
     desktops: int | None = Field(default=None, ge=1)
     """Episodes at a time; None is as in training."""
     temperature: float = Field(default=1.0, ge=0)
+    end_states: bool = False
+    """Keep what each episode was judged on, in the run's folder end_states, for `deskhand rejudge`."""
 
 
 class TrackingSection(_Section):
@@ -165,7 +167,7 @@ class Config(_Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     suite: Literal["basics"] = "basics"
     families: tuple[str, ...] = ()
-    """Task families; none named is all of the easiest tier."""
+    """Task families, of MiniWoB++ as "miniwob/click-button"; none named is `tasks.suites.catalogue.DEFAULT`."""
     seed: int = Field(default=0, ge=0, lt=100)
     """Which training tasks are met; the held-out tasks are always the same."""
     minutes: float | None = Field(default=None, gt=0)

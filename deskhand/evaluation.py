@@ -28,6 +28,7 @@ from deskhand.rollout.scripts import SCRIPTS
 from deskhand.store.run import Run
 from deskhand.workshop import evaluation_name, held_out_tasks, player, scripted_player, source_of
 
+END_STATES = "end_states"
 SCRIPT_TOKENS = 1000
 """Of a script's reply: a script is not cut."""
 
@@ -103,11 +104,14 @@ def _changes(before: Mapping[str, Any], config: Config) -> list[str]:
 async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -> AsyncIterator[RunsEpisodes]:
     """What plays episodes with a policy."""
     temperature = config.evaluation.temperature
+    states = run.folder / END_STATES if config.evaluation.end_states else None
     if policy.kind == "weights":
         async with player(config, run, pool, policy.source, policy.version, temperature) as parts:
+            parts.runner.end_states = states
             yield parts.runner
     elif policy.kind == "script":
         async with scripted_player(config, run, pool, SCRIPTS[policy.source], SCRIPT_TOKENS) as runner:
+            runner.end_states = states
             yield runner
     else:
         import openai
@@ -118,6 +122,7 @@ async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -
         client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
         agent = DesktopAgent(replace(agent_of(config.agent, temperature, load_reading(config.model)[1]), model=policy.served_name))
         runner = EndpointRunner(pool, client, agent, run.frames)
+        runner.end_states = states
         try:
             yield runner
         finally:

@@ -30,11 +30,15 @@ SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set
 
 def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    few = [*SMALL, "--set", "evaluation.episodes=2"]
+    few = [*SMALL, "--set", "evaluation.episodes=2", "--set", "evaluation.end_states=true"]
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--repeats", "2", *few)
     assert code == 0, err
     assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
     assert "pass@2" in out
+    code, out, err = called(monkeypatch, capsys, "rejudge", str(folder / "end_states"))
+    assert code == 0, err
+    assert out.count("1 then, 1 now") == 4
+    assert "4 end states judged, 0 of another value than then" in out
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle")
     assert code == 0, err
     assert "0.0 % [0.0, 65.8] 0/2" in out

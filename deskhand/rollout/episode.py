@@ -11,9 +11,11 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import openai
+import structlog
 
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
 from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, KeepFrame, Step, Transcript
@@ -22,10 +24,12 @@ from deskhand.errors import AgentError, DeskhandError, EvaluatorError, Infrastru
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.record import EpisodeResult
+from deskhand.tasks import end_state
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Unscored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
+log = structlog.get_logger()
 __all__ = ["DesktopWorkflow", "EpisodeResult", "run_episode", "unscored_result"]
 
 
@@ -38,6 +42,7 @@ class _Course:
         self.transcript = Transcript((), "max_steps")
         self.target: Rect | None = None
         self.milestones = MilestoneTracker(task)
+        self.instruction = task.instruction
         self.share_at_start = 0.0
         """What the milestones that already hold in the start state are worth."""
 
@@ -58,17 +63,21 @@ async def run_episode(
     *,
     end_session: Callable[[], CallGraph] = CallGraph,
     keep_frame: KeepFrame | None = None,
+    end_states: Path | None = None,
 ) -> EpisodeResult:
     """Reset, set up, solve, judge. Raises nothing but `asyncio.CancelledError`; failures become the result's outcome.
 
     `end_session` closes the recorder's session and returns its call graph; it is called once, also when the episode failed or
-    was cancelled. `keep_frame` gets every screen that the model saw and the last one.
+    was cancelled. `keep_frame` gets every screen that the model saw and the last one. In the folder `end_states` is kept what
+    was judged; that it cannot be kept changes no outcome.
     """
     course, began = _Course(ticket.task), time.monotonic()
     graph, ended = CallGraph(), False
     try:
         outcome = await _run(course, desktop, agent, client, keep_frame)
         ended, graph = True, end_session()
+        if end_states is not None:
+            await _keep_end_state(ticket.task, desktop, outcome, end_states)
     except EvaluatorError as error:
         outcome = Unscored("evaluator", _line(error))
     except Exception as error:
@@ -80,6 +89,13 @@ async def run_episode(
     course.seconds["total"] = time.monotonic() - began
     course.seconds["model"] = course.transcript.model_seconds
     return _result(ticket, course, outcome, graph)
+
+
+async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path) -> None:
+    try:
+        await end_state.keep(task, desktop, outcome, folder)
+    except (InfrastructureError, OSError) as error:
+        log.warning("end state not kept", task=task.id, error=_line(error))
 
 
 def unscored_result(ticket: Ticket, cause: Cause, message: str) -> EpisodeResult:
@@ -101,12 +117,13 @@ async def _run(
     with course.phase("setup"):
         await task.setup(desktop)
         course.target, _ = await task.targets(desktop)
+        course.instruction = await task.told(desktop)
         course.share_at_start = await course.milestones.after_step(desktop)
         frame = await desktop.observe()
     with course.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
         course.transcript = await agent.solve(
-            desktop, task.instruction, client, frame=frame, max_steps=task.max_steps, after_step=hook, keep_frame=keep_frame
+            desktop, course.instruction, client, frame=frame, max_steps=task.max_steps, after_step=hook, keep_frame=keep_frame
         )
     with course.phase("judge"):
         return await judge(task, desktop, milestones=course.milestones)
@@ -143,7 +160,7 @@ def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph)
         seconds=course.seconds,
         version_min=min(versions, default=-1),
         version_max=max(versions, default=-1),
-        instruction=task.instruction,
+        instruction=course.instruction,
         target=(course.target.left, course.target.top, course.target.right, course.target.bottom) if course.target else None,
     )
 

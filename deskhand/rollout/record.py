@@ -20,7 +20,7 @@ from deskhand.agents.desktop_agent import Step, Transcript
 from deskhand.errors import RecordError
 from deskhand.recorder.files import pack, unpack
 from deskhand.recorder.graph import CallGraph
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.outcome import Finding, Outcome, Scored, Unscored
 
 FORMAT = 1
 
@@ -83,7 +83,11 @@ def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
         raise RecordError("format", f"an episode record of format {record.get('format')}; this version reads format {FORMAT}")
     values = {item.name: record[item.name] for item in fields(EpisodeResult)}
     outcome = dict(values["outcome"])
-    values["outcome"] = Scored(**outcome) if outcome.pop("kind") == "scored" else Unscored(**outcome)
+    if outcome.pop("kind") == "scored":
+        outcome["findings"] = tuple(Finding(**finding) for finding in outcome.get("findings", ()))
+        values["outcome"] = Scored(**outcome)
+    else:
+        values["outcome"] = Unscored(**outcome)
     transcript = dict(values["transcript"])
     transcript["steps"] = tuple(
         Step(**{**step, "ops": tuple(op_from_dict(op) for op in step["ops"]), "changed_bbox": _tuple(step["changed_bbox"])})

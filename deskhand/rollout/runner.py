@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 import openai
@@ -44,6 +45,8 @@ class _Leasing:
 
     def __init__(self, pool: Pool, agent: DesktopAgent, frames: Frames | None) -> None:
         self.pool, self.agent, self.frames = pool, agent, frames
+        self.end_states: Path | None = None
+        """A folder for what episodes were judged on; None keeps nothing."""
 
     async def run(self, ticket: Ticket) -> EpisodeResult:
         """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
@@ -64,7 +67,8 @@ class _Leasing:
         self, ticket: Ticket, desktop: Desktop, client: openai.AsyncOpenAI, end_session: Callable[[], CallGraph] = CallGraph
     ) -> EpisodeResult:
         keep = self._keep if self.frames is not None else None
-        return await run_episode(ticket, desktop, self.agent, client, end_session=end_session, keep_frame=keep)
+        states = self.end_states
+        return await run_episode(ticket, desktop, self.agent, client, end_session=end_session, keep_frame=keep, end_states=states)
 
     async def _keep(self, frame: Frame) -> None:
         if self.frames is not None:

@@ -12,7 +12,7 @@ import math
 import time
 
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, Unscored
+from deskhand.tasks.outcome import MILESTONE_CAP, MOST_FINDINGS, Finding, Outcome, Scored, Unscored
 from deskhand.tasks.task import Check, CheckFunction, StagedDesktopLike, Task
 
 CHECK_TIMEOUT_S = 20.0
@@ -27,16 +27,18 @@ async def judge(
     *,
     milestones: MilestoneTracker | None = None,
     timeout_s: float = CHECK_TIMEOUT_S,
-    grace_s: float = GRACE_S,
+    grace_s: float | None = None,
 ) -> Outcome:
-    """The outcome of the end state: the first full score within `grace_s`, or what the check says then. Raises only cancellation.
+    """The outcome of the end state: the first full score within `grace_s` (the task's, or `GRACE_S`), or what the check says then.
+    Raises only cancellation.
 
     `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far.
     """
+    grace_s = grace_s if grace_s is not None else GRACE_S if task.grace_s is None else task.grace_s
     deadline = time.monotonic() + grace_s
     try:
         check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
-        while check.value < 1.0 and time.monotonic() < deadline:
+        while check.value < 1.0 and not check.once and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_AGAIN_S)
             check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
     except InfrastructureError as error:
@@ -48,7 +50,12 @@ async def judge(
     if milestones is not None:
         parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
         guest_trusted = guest_trusted or milestones.guest_trusted
-    return Scored(check.value, parts, guest_trusted)
+    return Scored(check.value, parts, guest_trusted, _findings(check))
+
+
+def _findings(check: Check) -> tuple[Finding, ...]:
+    """A check's clauses; one that names none is a clause of its own."""
+    return check.findings[:MOST_FINDINGS] or (Finding("end state", check.value, check.detail),)
 
 
 async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
@@ -122,4 +129,4 @@ async def _run_check(task_id: str, where: str, function: CheckFunction, desktop:
     value = float(check.value)
     if not (math.isfinite(value) and 0.0 <= value <= 1.0):
         raise EvaluatorError(f"task {task_id}: {where} gave {value}; a check must give a number from 0 to 1")
-    return Check(value, check.detail, check.guest_trusted)
+    return Check(value, check.detail, check.guest_trusted, check.findings, check.once)

@@ -1,6 +1,6 @@
 """What every family must hold, as checks that list what is wrong. Invariant: a family that passes cannot be solved by doing
-nothing (which is all that an agent does who only says "done"), nor by its own oracle led astray at the first click, and its
-oracle solves it.
+nothing (which is all that an agent does who only says "done"), nor by its own oracle led astray at the first click or one
+step too quick, and its oracle solves it.
 
 `lint` only generates tasks; `lint_live` plays them on a desktop that the caller provides.
 """
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
-from deskhand.actions.ops import Click, Op, Point, screen_px, to_screen_px
+from deskhand.actions.ops import Click, Done, Op, Point, screen_px, to_screen_px
 from deskhand.errors import ConfigError
 from deskhand.tasks.judge import MilestoneTracker, baseline, judge
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
@@ -58,6 +58,27 @@ async def misled(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[O
             if isinstance(op, Click) and place is not None:
                 changed[index], place = replace(op, point=place), None
         yield changed
+
+
+def hasty(acts: int) -> Policy:
+    """The oracle that says it is done after so many steps."""
+
+    async def policy(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        left = acts
+        async for ops in task.oracle(desktop):
+            if left == 0:
+                break
+            left -= 1
+            yield ops
+        yield [Done()]
+
+    return policy
+
+
+def nearly(solved: Trial) -> Policy:
+    """What does nearly what the oracle did in `solved`: its first click on another thing, or, where the task has no target, all
+    but its last step before it was done."""
+    return misled if solved.first_click_on_target is not None else hasty(max(0, solved.steps - 2))
 
 
 async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) -> Trial:
@@ -136,11 +157,13 @@ async def lint_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_
             except Exception as error:
                 return error
 
+    async def both(task: Task) -> tuple[Trial | Exception, Trial | Exception]:
+        solved = await played(task, oracle)
+        return solved, solved if isinstance(solved, Exception) else await played(task, nearly(solved))
+
     tasks = [family.generate(seed) for seed in seeds]
-    solved = asyncio.gather(*(played(task, oracle) for task in tasks))
-    wrong = asyncio.gather(*(played(task, misled) for task in tasks))
-    pairs = zip(tasks, await solved, await wrong, strict=True)
-    return [problem for task, good, bad in pairs for problem in _problems(task, good, bad)]
+    pairs = zip(tasks, await asyncio.gather(*map(both, tasks)), strict=True)
+    return [problem for task, (good, bad) in pairs for problem in _problems(task, good, bad)]
 
 
 def _problems(task: Task, solved: Trial | Exception, wrong: Trial | Exception) -> list[str]:
@@ -162,7 +185,8 @@ def _problems(task: Task, solved: Trial | Exception, wrong: Trial | Exception) -
     if solved.baseline != 0.0:
         problems.append(f"{where}: doing nothing scores {solved.baseline:g}, not 0")
     if wrong.value is None or wrong.value >= 1.0:
-        problems.append(f"{where}: the oracle with its first click on another thing scores {_words(wrong.outcome)}")
+        led = f"{where}: the oracle with its first click on another thing, or a step too few,"
+        problems.append(f"{led} scores {_words(wrong.outcome)}")
     return problems
 
 

@@ -15,6 +15,27 @@ MILESTONE_CAP = 0.5
 Cause = Literal["infrastructure", "evaluator", "cancelled"]
 
 
+LONGEST_TEXT = 500
+MOST_FINDINGS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One clause of a check: what was read of the end state, what was expected, and what that is worth in [0, 1] (the page's own
+    reward of MiniWoB++ may be below 0). Texts are cut to `LONGEST_TEXT` characters."""
+
+    clause: str
+    value: float
+    read: str
+    expected: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("clause", "read", "expected"):
+            text = getattr(self, name)
+            if len(text) > LONGEST_TEXT:
+                object.__setattr__(self, name, f"{text[:LONGEST_TEXT]}... ({len(text)} characters)")
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """The end state is worth `value` in [0, 1]; `parts` explains it, check by check and milestone by milestone."""
@@ -23,10 +44,17 @@ class Scored:
     parts: dict[str, float] = field(default_factory=dict)
     guest_trusted: bool = False
     """True when some check could only be read from a live process of the guest."""
+    findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """What was read, what was expected, clause by clause; it explains the value and is no part of it."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.value <= 1.0:
             raise ValueError(f"outcome value {self.value} is outside [0, 1]")
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """The clauses that do not hold."""
+        return tuple(finding for finding in self.findings if finding.value < 1.0)
 
     @property
     def success(self) -> bool:

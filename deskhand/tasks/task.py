@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 from deskhand.actions.ops import Op
 from deskhand.errors import ConfigError
+from deskhand.tasks.outcome import Finding
 
 Split = Literal["train", "held_out"]
+Tier = Literal["easy", "medium", "hard"]
 HELD_OUT_START = 1_000_000_000
 """Seeds below are for training, from here on for evaluation."""
 
@@ -52,11 +54,14 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One judged fact: `value` in [0, 1], and whether a live guest process had to be believed."""
+    """One judged fact: `value` in [0, 1], whether a live guest process had to be believed, and its clauses one by one."""
 
     value: float
     detail: str = ""
     guest_trusted: bool = False
+    findings: tuple[Finding, ...] = ()
+    once: bool = False
+    """Whether asking again would be another opinion and no later look, so that the judge must not."""
 
 
 CheckFunction = Callable[[StagedDesktopLike], Awaitable[Check]]
@@ -97,12 +102,16 @@ class Task:
     targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]]
     template: str = "plain"
     milestones: tuple[Milestone, ...] = ()
-    tier: Literal["easy", "medium"] = "easy"
+    tier: Tier = "easy"
     groundings: Callable[[StagedDesktopLike], Awaitable[list[tuple[str, Rect]]]] | None = None
     """Every (instruction of this family, rectangle of its first click) that the start screen admits: the warm start asks
     many questions of one screenshot."""
     rearrange: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
     """Place the windows anew by a seed, as another variant would have them, without starting programs again."""
+    ask: Callable[[StagedDesktopLike], Awaitable[str]] | None = None
+    """Reads the instruction from the staged desktop, for a task whose page says it; `instruction` stands for it before."""
+    grace_s: float | None = None
+    """How long after the end the check may come true, where a program writes late; None is the judge's own."""
     format_penalty: float = 0.0
     """What every reply that the agent's dialect does not understand takes from the reward."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +119,10 @@ class Task:
     @property
     def split(self) -> Split:
         return split_of(self.seed)
+
+    async def told(self, desktop: StagedDesktopLike) -> str:
+        """The instruction, once the desktop is staged."""
+        return await self.ask(desktop) if self.ask is not None else self.instruction
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,6 @@ class Family:
     name: str
     applications: tuple[str, ...]
     """Debian packages that it needs."""
-    tier: Literal["easy", "medium"]
+    tier: Tier
     generate: Callable[[int], Task]
     summary: str = ""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.record import from_record, to_record
+from deskhand.tasks.outcome import Finding, Scored
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,19 @@ def test_of_an_extending_call_only_what_is_new_is_written():
         calls.append(results.call(f"b{number}", calls[-1], (1, 9, 9), (5,), 0))
     _, many = to_record(results.result(graph=CallGraph(calls)))
     assert len(many) - len(once) < 8 * (1003 + 29 * 8) + 4096
+
+
+def test_the_clauses_of_a_check_are_kept_with_the_episode():
+    findings = (Finding("the colour", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "3", "12"))
+    result = results.result(outcome=Scored(0.5, {"end_state": 0.5}, findings=findings))
+    again = from_record(*to_record(result))
+    assert isinstance(again.outcome, Scored)
+    assert again.outcome.findings == findings
+    record, arrays = to_record(result)
+    del record["outcome"]["findings"]
+    older = from_record(record, arrays)
+    assert isinstance(older.outcome, Scored)
+    assert older.outcome.findings == ()
 
 
 def test_another_format_is_refused():

@@ -11,7 +11,7 @@ import pytest
 from deskhand.actions.ops import Done, Op
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, baseline, judge
-from deskhand.tasks.outcome import Scored, Unscored, dense_reward
+from deskhand.tasks.outcome import Finding, Scored, Unscored, dense_reward
 from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, Task
 
 
@@ -172,3 +172,42 @@ async def test_milestone_weights_beyond_one_and_equal_names_are_refused() -> Non
     ):
         with pytest.raises(ConfigError, match="t/f/0"):
             MilestoneTracker(replace(good, milestones=milestones))
+
+
+async def test_every_outcome_tells_what_was_read_and_expected_clause_by_clause() -> None:
+    clauses = (Finding("the colour", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "x" * 2000, "12"))
+
+    async def detailed(_: object) -> Check:
+        return Check(0.0, "not as asked", findings=clauses)
+
+    outcome = await judge(make(detailed), {}, grace_s=0)
+    assert isinstance(outcome, Scored)
+    assert outcome.findings == clauses
+    assert [finding.clause for finding in outcome.failed] == ["the size"]
+    assert outcome.failed[0].read == "x" * 500 + "... (2000 characters)"
+    plain = await judge(make(value_of("end")), {"end": 0.5}, grace_s=0)
+    assert isinstance(plain, Scored)
+    assert plain.failed == (Finding("end state", 0.5, ""),)
+
+
+async def test_who_gives_an_opinion_is_asked_once() -> None:
+    asked = 0
+
+    async def opinion(_: object) -> Check:
+        nonlocal asked
+        asked += 1
+        return Check(float(asked > 1), once=True)
+
+    assert await judge(make(opinion), {}, grace_s=0.5) == Scored(0.0, {"end_state": 0.0})
+    assert asked == 1
+
+
+async def test_a_task_may_give_its_programs_longer_to_write() -> None:
+    began = asyncio.get_running_loop().time()
+
+    async def late(_: object) -> Check:
+        return Check(float(asyncio.get_running_loop().time() - began > 1.3))
+
+    assert (await judge(make(late), {})) == Scored(0.0, {"end_state": 0.0})
+    began = asyncio.get_running_loop().time()
+    assert (await judge(replace(make(late), grace_s=3.0), {})) == Scored(1.0, {"end_state": 1.0})

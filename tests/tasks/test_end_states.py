@@ -1,0 +1,125 @@
+"""End states that are kept: judged again they give what they gave, new checks read the same files, what is missing is no zero."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deskhand.cli import app
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import ConfigError
+from deskhand.tasks.end_state import BLOBS, EndState, keep, kept
+from deskhand.tasks.judge import judge
+from deskhand.tasks.lint import hasty, oracle
+from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.rejudging import rejudge
+from deskhand.tasks.suites import catalogue
+from deskhand.tasks.task import Check
+
+NEW_CHECK = """deskhand: 1
+id: stricter
+instruction: Judge it anew
+limits: {steps: 1}
+check:
+  all:
+    - text: {path: NAME, contains: [WORD]}
+    - file: {path: left-behind.txt, exists: false}
+"""
+
+
+async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndState:
+    """An end state of the oracle, or of the oracle that stops before its last act."""
+    task, desktop = catalogue.make_task(family, seed), EmbeddedDesktop()
+    try:
+        await desktop.reset(Template(task.template, task.width, task.height))
+        await task.setup(desktop)
+        index = 0
+        async for ops in (hasty(2) if early else oracle)(task, desktop):
+            await desktop.perform(ops, action_id=f"{index}")
+            index += 1
+        return next(kept([await keep(task, desktop, await judge(task, desktop), folder)]))
+    finally:
+        await desktop.close()
+
+
+async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause(tmp_path: Path) -> None:
+    solved = await played("editor_append", 4, tmp_path / "states", early=False)
+    failed = await played("editor_append", 4, tmp_path / "states", early=True)
+    found = [result async for result in rejudge(kept([tmp_path / "states"]), lambda _: catalogue.make_task("editor_append", 4))]
+    assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
+    assert (solved.value, failed.value) == (1.0, 0.0)
+    (said,) = found[1].lines()[1:]
+    assert "end state: read not as asked: " in said
+    assert solved.record["outcome"]["findings"][0]["read"] == "as asked"
+    windows = {window.title for window in await solved.windows()}
+    assert len(windows) == 2
+    assert (await solved.observe()).rgb().shape == (384, 512, 3)
+
+
+async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, capsys) -> None:
+    state = await played("editor_append", 5, tmp_path / "states", early=False)
+    target = catalogue.make_task("editor_append", 5).metadata["target"]
+    for word, value in (("", 1.0), ("no such word", 0.0)):
+        file = tmp_path / f"new{len(word)}.yaml"
+        file.write_text(NEW_CHECK.replace("NAME", f"Lists/{target}").replace("WORD", word or "e"))
+        command = ["rejudge", str(state.path), "--task", str(file)]
+        await asyncio.to_thread(lambda words: app(words, result_action="return_value"), command)
+        said = capsys.readouterr().out
+        assert f"1 then, {value:g} now" in said
+        assert ("does not contain 'no such word'" in said) is (value == 0.0)
+        assert f"1 end states judged, {int(value == 0.0)} of another value than then" in said
+
+
+async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None:
+    state = await played("terminal_run", 1, tmp_path, early=False)
+    task = catalogue.make_task("terminal_run", 1)
+
+    async def by_command(desktop) -> Check:
+        return Check(float((await desktop.run(["true"])).returncode == 0))
+
+    async def by_cache(desktop) -> Check:
+        return Check(float("thing" in await desktop.listdir(".cache")))
+
+    outcome = await judge(replace(task, check=by_command), state, grace_s=0)
+    assert isinstance(outcome, Unscored)
+    assert "cannot be run in an end state" in outcome.message
+    state.record["left_out"].append(".cache")
+    outcome = await judge(replace(task, check=by_cache), state, grace_s=0)
+    assert isinstance(outcome, Unscored)
+    assert "was not kept" in outcome.message
+    assert isinstance(await judge(task, state, grace_s=0), Scored)
+    for blob in (tmp_path / BLOBS).iterdir():
+        blob.write_bytes(b"changed")
+    changed = await judge(catalogue.make_task("editor_append", 0), state, grace_s=0)
+    assert isinstance(changed, Scored)  # it asks for other files, which are not there
+    with pytest.raises(Exception, match="its bytes have changed"):
+        await state.pull(".bashrc")
+
+
+async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
+    task, desktop = catalogue.make_task("terminal_run", 0), EmbeddedDesktop()
+    try:
+        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.run(["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"])
+        state = next(kept([await keep(task, desktop, Unscored("cancelled"), tmp_path)]))
+    finally:
+        await desktop.close()
+    assert await state.pull("in") == await state.pull("a/b/c") == await state.pull("/home/user/a/b/c") == b"hi\n"
+    assert await state.listdir("a") == ["b"]
+    for path, kind in (("out", PermissionError), ("pipe", PermissionError), ("a", IsADirectoryError), ("../x", FileNotFoundError)):
+        with pytest.raises(kind):
+            await state.pull(path)
+    assert state.value is None
+
+
+def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps({"format": 1}))
+    with pytest.raises(ConfigError, match=f"{tmp_path} holds no end states"):
+        list(kept([tmp_path]))
+    with pytest.raises(ConfigError, match="is no end state"):
+        list(kept([tmp_path / "other.json"]))
