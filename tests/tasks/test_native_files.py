@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_with_file_key_and_line(old: str, new: str, at: st
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    assert len(problems_with("tier: easy", "tier: hard\ncolour: red\nformat_penalty: 3", tmp_path)) == 3
+    assert len(problems_with("tier: easy", "tier: harder\ncolour: red\nformat_penalty: 3", tmp_path)) == 3
     with pytest.raises(ConfigError, match=r"and 2 more; deskhand tasks lint"):
         native.load(tmp_path / "changed.yaml")
 

@@ -15,10 +15,12 @@ from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, 
 
 from deskhand.tasks.checks.database import SqliteCheck
 from deskhand.tasks.checks.guest import CommandCheck
+from deskhand.tasks.checks.looks import LooksCheck
 from deskhand.tasks.checks.office import DocumentCheck, SheetCheck
 from deskhand.tasks.checks.part import GuestPath, Leaf, Part
 from deskhand.tasks.checks.plain import CsvCheck, FileCheck, JsonCheck, TextCheck
 from deskhand.tasks.sources.documents import Document, Problem, TaskFileError, load_yaml, validated
+from deskhand.tasks.task import Tier
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Seconds = Annotated[float, Field(gt=0, le=600)]
@@ -128,6 +130,7 @@ class CheckNode(OneOf):
     document: DocumentCheck | None = None
     sqlite: SqliteCheck | None = None
     command: CommandCheck | None = None
+    looks: LooksCheck | None = None
     weight: float | None = Field(default=None, gt=0)
 
     @classmethod
@@ -203,7 +206,7 @@ class NativeTask(Part):
     deskhand: Literal[1]
     id: str
     instruction: OneLine
-    tier: Literal["easy", "medium"] = "medium"
+    tier: Tier = "medium"
     screen: Screen = Screen(width=1280, height=720)
     template: str = "plain"
     programs: list[str] = Field(default_factory=list)

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks.checks.part import UNREADABLE
+from deskhand.tasks.checks.part import UNREADABLE, quoted
+from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources import native
 from deskhand.tasks.sources.native import CheckNode, NativeTask, OracleOp, SetupStep, Spot
 from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
@@ -87,7 +89,8 @@ def check_of(node: CheckNode) -> CheckFunction:
 async def measure(node: CheckNode, desktop: StagedDesktopLike) -> Check:
     leaf = node.leaf
     if leaf is not None:
-        return await leaf.measure(desktop)
+        check = await leaf.measure(desktop)
+        return check if check.findings else replace(check, findings=(_finding(node, check),))
     name, parts = node.chosen
     found = [await measure(part, desktop) for part in parts]
     values = [check.value for check in found]
@@ -97,7 +100,20 @@ async def measure(node: CheckNode, desktop: StagedDesktopLike) -> Check:
     else:
         value = min(values) if name == "all" else max(values)
     detail = "; ".join(check.detail for check in found if check.detail)
-    return Check(value, f"{name} of ({detail})", any(check.guest_trusted for check in found))
+    return Check(
+        value,
+        f"{name} of ({detail})",
+        any(check.guest_trusted for check in found),
+        tuple(finding for check in found for finding in check.findings),
+        any(check.once for check in found),
+    )
+
+
+def _finding(node: CheckNode, check: Check) -> Finding:
+    """A leaf's fact with what its file asks for."""
+    kind, leaf = node.chosen
+    asked = leaf.model_dump(exclude_unset=True, mode="json")
+    return Finding(f"{kind.rstrip('_')} {asked.pop('path', '')}".strip(), check.value, check.detail, quoted(asked))
 
 
 async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) -> None:
