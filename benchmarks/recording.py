@@ -36,10 +36,10 @@ from deskhand.rollout.groups import Ticket
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
 from deskhand.store.frames import Frames
-from deskhand.tasks.suites import basics
+from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
 
-EASY = tuple(name for name, family in basics.FAMILIES.items() if family.tier == "easy")
+EASY = catalogue.DEFAULT
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Recording:
 
 def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
     """Held-out tasks, families in turn."""
-    return [basics.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
+    return [catalogue.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
 
 
 class Endless(DeskhandJson):

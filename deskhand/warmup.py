@@ -30,7 +30,7 @@ from deskhand.rollout.journal import load_result
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
 from deskhand.store.run import Checkpoint, Run
-from deskhand.tasks.suites import basics
+from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.optimizer import torch_threads
@@ -66,7 +66,7 @@ def demonstration_tasks(config: Config) -> list[Task]:
     """Families in turn, each with seeds of its own."""
     names, count = families_of(config), config.sft.demonstrations
     first = START + config.seed * SEEDS_PER_RUN
-    return [basics.make_task(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
+    return [catalogue.make_task(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
 
 
 async def demonstrate(config: Config, run: Run, display: Shown) -> None:

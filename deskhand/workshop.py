@@ -36,7 +36,7 @@ from deskhand.rollout.runner import Runner, Script
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
-from deskhand.tasks.suites import basics
+from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.policy import Policy
 from deskhand.training.publish import join
@@ -63,9 +63,9 @@ class Player:
 
 def families_of(config: Config) -> list[str]:
     """The task families that are trained, checked. Raises `ConfigError` for an unknown one."""
-    names = list(config.families) or [name for name, family in basics.FAMILIES.items() if family.tier == "easy"]
+    names = list(config.families or catalogue.DEFAULT)
     for name in names:
-        basics.make_task(name, 0)
+        catalogue.make_task(name, 0)
     return names
 
 
@@ -75,7 +75,7 @@ def training_task(config: Config) -> Callable[[int], Task]:
 
     def make(number: int) -> Task:
         index = number // len(names)
-        return basics.make_task(names[number % len(names)], seed_for("train", config.seed * SEEDS_PER_RUN + index))
+        return catalogue.make_task(names[number % len(names)], seed_for("train", config.seed * SEEDS_PER_RUN + index))
 
     return make
 
@@ -84,7 +84,7 @@ def held_out_tasks(config: Config) -> list[Task]:
     """The same tasks for every version and every `config.seed`, as many of each family."""
     names = families_of(config)
     each = -(-config.evaluation.episodes // len(names))
-    return [basics.make_task(name, seed_for("held_out", index)) for index in range(each) for name in names]
+    return [catalogue.make_task(name, seed_for("held_out", index)) for index in range(each) for name in names]
 
 
 @asynccontextmanager

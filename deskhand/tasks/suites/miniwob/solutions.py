@@ -1,0 +1,114 @@
+"""Solutions of MiniWoB++ tasks, acted out by pointer and keyboard. Invariant: the page is only looked at: where things are and what
+is written on them; whatever changes it is an op of the desktop.
+
+A solution is JavaScript: an array of functions, one a step, each of which gives what is to be done: `click(element)` or
+`type(text)`. `asked` is what the page asks for, `quoted` the texts that it has in quotation marks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from deskhand.actions.ops import Click, Op, Point, Type, screen_px
+from deskhand.errors import ConfigError
+from deskhand.tasks.browser import Browser
+
+_LOOK = """(() => {
+  const told = core.getUtterance();
+  const asked = typeof told === 'string' ? told : told.utterance;
+  const quoted = [...asked.matchAll(/"([^"]*)"/g)].map(found => found[1]);
+  const all = selector => [...document.querySelectorAll(selector)];
+  const one = selector => document.querySelector(selector);
+  const words = element => element.textContent.replace(/\\s+/g, ' ').trim();
+  const text = (selector, wanted) => all(selector).find(element => words(element) === wanted);
+  const type = text => ({type: String(text)});
+  const click = element => {
+    const box = element.getBoundingClientRect();
+    const hits = (x, y) => { const top = document.elementFromPoint(x, y); return top === element || element.contains(top); };
+    const spots = [[0.5, 0.5], [0.2, 0.5], [0.8, 0.5], [0.5, 0.2], [0.5, 0.8], [0.1, 0.1], [0.9, 0.9], [0.1, 0.9], [0.9, 0.1]];
+    for (const [across, down] of spots) {
+      const [x, y] = [box.left + box.width * across, box.top + box.height * down];
+      if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio]};
+    }
+    return {click: [(box.left + box.width / 2) * devicePixelRatio, (box.top + box.height / 2) * devicePixelRatio]};
+  };
+  const filled = (selector, value) => [() => click(one(selector)), () => type(value())];
+  const submit = () => click(one('#subbtn'));
+  const choices = () => asked.match(/^Select (.*) and click Submit/)[1].split(', ');
+  const boxes = () => all('label').filter(label => choices().includes(words(label)));
+  const steps = %s;
+  return %d < steps.length ? steps[%d]() : null;
+})()"""
+
+_BUTTON = "[() => click(text('#area button', quoted[0]))]"
+_BOXES = "[...boxes().map(label => () => click(label.querySelector('input'))), submit]"
+_TYPED = "[...filled('#tt', () => quoted[0]), submit]"
+
+STEPS: dict[str, str] = {
+    "click-button": _BUTTON,
+    "unicode-test": _BUTTON,
+    "click-link": "[() => click(text('#area .alink', quoted[0]))]",
+    "click-test": "[submit]",
+    "click-test-2": "[submit]",
+    "click-test-transfer": "[submit]",
+    "click-button-sequence": "[submit, () => click(one('#subbtn2'))]",
+    "click-dialog": "[() => click(one('.ui-dialog-titlebar-close'))]",
+    "click-dialog-2": """[() => click(quoted[0] === 'x' ? one('.ui-dialog-titlebar-close')
+        : text('.ui-dialog-buttonpane button', quoted[0]))]""",
+    "click-checkboxes": _BOXES,
+    "click-checkboxes-transfer": _BOXES,
+    "click-checkboxes-large": _BOXES,
+    "click-option": _BOXES,
+    "click-tab": "[() => click(text('#area ul a', asked.match(/Tab #\\d/)[0]))]",
+    "click-color": '[() => click(one(`.color[data-color="${asked.match(/the (\\w+) colored/)[1]}"]`))]',
+    "click-collapsible": "[() => click(one('#area h3')), submit]",
+    "grid-coordinate": "[() => click(document.getElementById(asked.match(/\\([^)]*\\)/)[0]))]",
+    "enter-text": _TYPED,
+    "enter-text-dynamic": _TYPED,
+    "enter-text-2": """[...filled('#tt', () => asked.includes('lower') ? quoted[0].toLowerCase() : quoted[0].toUpperCase()),
+        submit]""",
+    "enter-password": "[...filled('#password', () => quoted[0]), ...filled('#verify', () => quoted[0]), submit]",
+    "login-user": "[...filled('#username', () => quoted[0]), ...filled('#password', () => quoted[1]), submit]",
+    "focus-text": "[() => click(one('#tt'))]",
+    "focus-text-2": "[() => click(all('#area input')[parseInt(asked.match(/\\d/)[0]) - 1])]",
+    "text-transform": "[...filled('#tt', () => words(one('#captcha'))), submit]",
+    "find-word": """[...filled('#answer-input',
+        () => words(one('#area p')).split(' ')[parseInt(asked.match(/\\d+/)[0]) - 1].replace(/[^A-Za-z]/g, '')), submit]""",
+    "simple-arithmetic": """[...filled('#math-answer', () => {
+        const [, left, sign, right] = words(one('#math-problem')).match(/(\\d+) (.) (\\d+)/);
+        return {'+': +left + +right, '-': left - right, 'x': left * right}[sign]; }), submit]""",
+    "simple-algebra": """[...filled('#math-answer', () => {
+        const [, left, sign, right, sum] = words(one('#math-problem')).match(/(\\w+) (.) (\\w+) = (-?\\d+)/);
+        if (sign === '+') return sum - (left === 'x' ? right : left);
+        return left === 'x' ? +sum + +right : left - sum; }), submit]""",
+    "visual-addition": """[...filled('#math-answer',
+        () => all('#visual-1 > *').length + all('#visual-2 > *').length), submit]""",
+    "odd-or-even": """[...all('.row').map(row => () => click(row.querySelector(
+        parseInt(words(row.querySelector('.display-number'))) % 2 ? '.odd' : '.even'))), () => click(one('#submit'))]""",
+    "use-spinner": """(() => { const wanted = parseInt(asked.match(/Select (-?\\d+)/)[1]);
+        const button = wanted > 0 ? '.ui-spinner-up' : '.ui-spinner-down';
+        return [...Array(Math.abs(wanted)).fill(() => click(one(button))), submit]; })()""",
+    "read-table": """[...filled('#tt', () => { const key = asked.match(/value of (.*) into/)[1];
+        return words(all('#tab tr').find(row => words(row.children[0]) === key).children[1]); }), submit]""",
+}
+
+
+async def solve(name: str, page: Browser, width: int, height: int) -> AsyncIterator[list[Op]]:
+    """The steps of a solution as ops on a screen of `width` x `height`. Raises `ConfigError` for a task that has none."""
+    if name not in STEPS:
+        raise ConfigError(f"no solution of {name} was written; there are {', '.join(sorted(STEPS))}")
+    index = 0
+    while (told := await page.evaluate(_LOOK % (STEPS[name], index, index))) is not None:
+        yield [_op(told, width, height)]
+        index += 1
+
+
+def _op(told: Any, width: int, height: int) -> Op:
+    if "type" in told:
+        return Type(str(told["type"]))
+    x, y = told["click"]
+    if not (0 <= x < width and 0 <= y < height):
+        raise ConfigError(f"what is to be clicked is at {json.dumps(told)}, off the screen of {width}x{height}")
+    return Click(Point(x, y, screen_px(width, height)))

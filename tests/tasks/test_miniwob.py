@@ -1,0 +1,152 @@
+"""MiniWoB++ on a real Chromium: every task loads, solutions earn the page's own reward, and nobody is paid for anything else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from deskhand.actions.ops import Click, Key, Point, screen_px
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import ConfigError
+from deskhand.tasks import browser
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Scored
+from deskhand.tasks.suites import miniwob
+from deskhand.tasks.suites.miniwob import solutions
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed (deskhand desktop install chromium)"),
+    pytest.mark.skipif(miniwob.missing() is not None, reason="no package miniwob (pip install --no-deps miniwob)"),
+]
+SIZE = screen_px(miniwob.WIDTH, miniwob.HEIGHT)
+
+
+@asynccontextmanager
+async def desktop_for_pages() -> AsyncIterator[EmbeddedDesktop]:
+    made = EmbeddedDesktop()
+    try:
+        await made.reset(Template("plain", miniwob.WIDTH, miniwob.HEIGHT))
+        yield made
+    finally:
+        await made.close()
+
+
+async def go_to(desktop: EmbeddedDesktop, name: str, seed: int) -> browser.Browser:
+    """Another task in the browser that is open already, which is quicker than a new one."""
+    for place, path in miniwob.files_of(name).items():
+        await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
+    page = browser.of(desktop)
+    folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
+    await page.go_to(f"{folder}/{name}.html")
+    await miniwob.begin(page, seed)
+    return page
+
+
+async def test_every_task_loads_says_what_it_wants_and_hides_its_reward() -> None:
+    wrong: dict[str, object] = {}
+    async with desktop_for_pages() as desktop:
+        await miniwob.start(desktop, miniwob.names()[0], 7)
+        for name in miniwob.names():
+            page = await go_to(desktop, name, 7)
+            told = await miniwob.instruction(desktop)
+            shown = await page.evaluate(
+                "['reward-display', 'click-canvas', 'sync-task-cover'].filter(id => document.getElementById(id)"
+                " && getComputedStyle(document.getElementById(id)).display !== 'none')"
+            )
+            if not told or shown or await miniwob.page_reward(desktop) is not None:
+                wrong[name] = (told, shown)
+    assert len(miniwob.names()) == 130
+    assert wrong == {}
+
+
+async def test_solutions_by_pointer_and_keyboard_earn_the_pages_own_reward() -> None:
+    assert len(solutions.STEPS) >= 15
+    async with desktop_for_pages() as desktop:
+        await miniwob.start(desktop, "click-test", 0)
+        for seed, name in enumerate(sorted(solutions.STEPS)):
+            task = miniwob.make_task(name, seed)
+            await go_to(desktop, name, seed)
+            before = await judge(task, desktop, grace_s=0)
+            assert before == Scored(0.0, {"end_state": 0.0}, guest_trusted=True), name
+            index = 0
+            async for ops in task.oracle(desktop):
+                await desktop.perform(ops, action_id=f"{task.id}#{index}")
+                index += 1
+            outcome = await judge(task, desktop)
+            reward = await miniwob.page_reward(desktop)
+            assert isinstance(outcome, Scored), name
+            assert reward == outcome.findings[0].value, name
+            assert (outcome.value, reward) == (1.0, 1.0), (name, outcome.findings)
+
+
+async def test_a_wrong_click_is_worth_nothing_and_its_reward_below_zero_is_told() -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test-2", 3)
+        await task.setup(desktop)
+        assert await task.told(desktop) == "Click button ONE."
+        box = await browser.of(desktop).evaluate(
+            "(() => { const b = document.getElementById('subbtn2').getBoundingClientRect();"
+            " return [b.right - 4, b.bottom - 4]; })()"
+        )
+        await desktop.perform([Click(Point(*box, SIZE))], action_id="wrong")
+        outcome = await judge(task, desktop, grace_s=0)
+        assert isinstance(outcome, Scored)
+        assert (outcome.value, outcome.guest_trusted) == (0.0, True)
+        assert (outcome.findings[0].value, outcome.failed[0].read) == (-1.0, "reward -1")
+
+
+async def test_a_seed_is_one_page_and_another_seed_another() -> None:
+    async with desktop_for_pages() as desktop:
+        frames, told = [], []
+        for seed in (11, 11, 12):
+            await desktop.reset(Template("plain", miniwob.WIDTH, miniwob.HEIGHT))
+            await miniwob.start(desktop, "click-checkboxes", seed)
+            frames.append((await desktop.observe()).without_cursor().sha256)
+            told.append(await miniwob.instruction(desktop))
+    assert frames[0] == frames[1] != frames[2]
+    assert told[0] == told[1] != told[2]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("f5",), ("ctrl", "n")],
+    ids=["loading the page anew", "opening another window"],
+)
+async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test", 5)
+        await task.setup(desktop)
+        await desktop.perform([Key(keys)], action_id="leave")
+        page = browser.of(desktop)
+        await page.evaluate("new Promise(done => setTimeout(done, 500))")
+        await page.loaded()
+        await page.evaluate("core.startEpisodeReal(), core.endEpisode(1.0, false)")  # as a page that was spoken to would have it
+        assert await miniwob.page_reward(desktop) == 1.0
+        outcome = await judge(task, desktop, grace_s=0)
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 0.0
+        assert [finding.clause for finding in outcome.failed] == ["nothing but the page was opened"]
+
+
+async def test_keys_open_no_developer_tools() -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test", 6)
+        await task.setup(desktop)
+        for keys in (("f12",), ("ctrl", "shift", "i"), ("ctrl", "shift", "j")):
+            await desktop.perform([Key(keys)], action_id="+".join(keys))
+        await browser.of(desktop).evaluate("new Promise(done => setTimeout(done, 500))")
+        assert await browser.of(desktop).opened_since_mark() == ""
+        async for ops in task.oracle(desktop):
+            await desktop.perform(ops, action_id="solve")
+        outcome = await judge(task, desktop)
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 1.0
+
+
+def test_an_unknown_task_is_named_with_the_way_to_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"no MiniWoB\+\+ task 'solitaire'.*--suite miniwob"):
+        miniwob.make_task("solitaire", 0)
