@@ -1,7 +1,8 @@
 """What each task family costs and whether its oracle solves it: `python -m benchmarks.tasks` (`--full`: 50 variants a family).
 
 Half of the variants are training seeds, half held-out ones. For each: a fresh desktop, set-up, the oracle, the judge; then the same
-with the oracle's first click on the wrong thing. Printed: oracle episodes that score 1, misled ones that score 1, start states
+with the oracle's first click on the wrong thing, or its last step left out. Printed: oracle episodes that score 1, misled ones
+that score 1, start states
 that score above 0, median seconds of reset, set-up and play, and steps. Exits with 1 when an oracle fails or a misled one passes.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.tasks.lint import Trial, misled, play
+from deskhand.tasks.lint import Trial, nearly, oracle, play
 from deskhand.tasks.outcome import Unscored
 from deskhand.tasks.suites.basics import FAMILIES
 from deskhand.tasks.task import Family, seed_for
@@ -45,15 +46,15 @@ async def measure(family: Family, variants: int, desktop: EmbeddedDesktop) -> Ta
     tally = Tally()
     for index in range(variants):
         task = family.generate(seed_for("train" if index % 2 == 0 else "held_out", index // 2))
-        for trials, policy in ((tally.solved, None), (tally.misled, misled)):
+        for trials in (tally.solved, tally.misled):
             before = time.monotonic()
             await desktop.reset(Template(task.template, task.width, task.height))
             tally.reset_s.append(time.monotonic() - before)
-            trials.append(await (play(task, desktop, policy) if policy else play(task, desktop)))
+            trials.append(await play(task, desktop, oracle if trials is tally.solved else nearly(tally.solved[-1])))
             outcome = trials[-1].outcome
             if isinstance(outcome, Unscored):
                 print(f"{task.id}: unscored, {outcome.cause}: {outcome.message}")
-            elif policy is None and outcome.value < 1.0:
+            elif trials is tally.solved and outcome.value < 1.0:
                 print(f"{task.id}: the oracle scores {outcome.value:g}")
     return tally
 

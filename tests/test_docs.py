@@ -10,8 +10,9 @@ import pytest
 
 from deskhand.cli import app
 from deskhand.config import load
+from deskhand.desktop.applications.table import PROFILES
 from deskhand.doctor import debian_packages
-from deskhand.tasks.suites import basics
+from deskhand.tasks.suites import basics, catalogue
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,7 +37,7 @@ def test_every_command_parses(page: str, line: str) -> None:
     overrides = bound.arguments.get("overrides") or []
     if "--trainer areal" in line:  # its experiments are read by AReaL's parser: tests/contract/areal
         return
-    config = next((ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] != "tasks"), None)
+    config = next((ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rejudge")), None)
     load(config, overrides, variables)
 
 
@@ -83,6 +84,9 @@ def test_every_section_of_the_settings_is_in_the_docs() -> None:
         assert f"`{name}`" in text, name
 
 
-def test_the_packages_of_every_family_are_installed_by_set_up() -> None:
+def test_the_packages_of_every_family_are_installed_by_set_up_or_on_demand() -> None:
     wanted = {application for family in basics.FAMILIES.values() for application in family.applications}
-    assert wanted <= set(debian_packages())
+    on_demand = {package for profile in PROFILES.values() for package in profile.packages}
+    assert wanted <= {*debian_packages(), *on_demand}
+    first = {package for name in catalogue.DEFAULT for package in basics.FAMILIES[name].applications}
+    assert first <= set(debian_packages())

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from deskhand.tasks.task import Task
+
 WRONG = 2
 Flag = Parameter(negative="")
 
@@ -14,19 +16,32 @@ tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated 
 
 
 @tasks_app.command(name="list")
-def list_tasks() -> None:
-    """The task families with their applications."""
+def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
+    """The task families with their screens and applications.
+
+    Parameters
+    ----------
+    suite
+        Deskhand's own families, or those of MiniWoB++ where PyPI's `miniwob` is installed.
+    """
+    from typing import get_args
+
     from rich.console import Console
     from rich.table import Table
 
-    from deskhand.tasks.suites import basics
+    from deskhand.tasks.suites import catalogue
+    from deskhand.tasks.task import Tier
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("family", "tier", "applications", "what is to be done"):
+    for name in ("family", "tier", "screen", "applications", "what is to be done"):
         table.add_column(name)
-    for family in sorted(basics.FAMILIES.values(), key=lambda family: (family.tier != "easy", family.name)):
-        table.add_row(family.name, family.tier, ", ".join(family.applications), family.summary)
+    families = catalogue.families(suite).values()
+    for family in sorted(families, key=lambda family: (get_args(Tier).index(family.tier), family.name)):
+        first = family.generate(0)
+        screen = f"{first.width}x{first.height}"
+        table.add_row(family.name, family.tier, screen, ", ".join(family.applications), family.summary)
     Console().print(table)
+    print(f"{len(families)} families")
 
 
 @tasks_app.command
@@ -43,13 +58,13 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
         Count the variants of the held-out split instead of the training split.
     """
     from deskhand.tasks.sources import files
-    from deskhand.tasks.suites import basics
+    from deskhand.tasks.suites import catalogue
     from deskhand.tasks.task import seed_for
 
     if Path(task).suffix in files.SUFFIXES:
         lines = files.shown(Path(task))
     else:
-        lines = files.described(basics.make_task(task, seed_for("held_out" if held_out else "train", seed)))
+        lines = files.described(catalogue.make_task(task, seed_for("held_out" if held_out else "train", seed)))
     for name, text in lines:
         print(f"{name:12} {text}")
 
@@ -111,3 +126,38 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
         print(f"{importing.write(report, out)} files written to {out}, {importing.INDEX} says what each needs")
     if report.corpus.unreadable:
         raise SystemExit(WRONG)
+
+
+def rejudge(places: list[Path], /, *, task: Path | None = None, changed: Annotated[bool, Flag] = False) -> None:
+    """Judge kept end states again, by the checks as they are now or by those of a task file; nothing is played.
+
+    Parameters
+    ----------
+    places
+        Folders of end states, or single ones.
+    task
+        A task file in Deskhand's YAML whose checks are used instead of the tasks' own.
+    changed
+        Print only the states whose value changes.
+    """
+    import asyncio
+
+    from deskhand.tasks import end_state, rejudging
+    from deskhand.tasks.sources import native_task
+    from deskhand.tasks.suites import catalogue
+
+    given = native_task.load_task(task) if task is not None else None
+
+    def named(state: end_state.EndState) -> Task:
+        return given or rejudging.own_task(state, catalogue.make_task)
+
+    async def work() -> tuple[int, int]:
+        count = different = 0
+        async for result in rejudging.rejudge(end_state.kept(places), named):
+            count, different = count + 1, different + result.changed
+            if result.changed or not changed:
+                print("\n".join(result.lines()))
+        return count, different
+
+    count, different = asyncio.run(work())
+    print(f"{count} end states judged, {different} of another value than then")

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.suites.basics import calculator, dialogs, editors, files, forms, reading, shells, sums, terminals
+from deskhand.tasks.suites.basics import (
+    across,
+    calculator,
+    dialogs,
+    editors,
+    files,
+    forms,
+    pages,
+    pictures,
+    reading,
+    sheets,
+    shell_work,
+    shells,
+    sums,
+    terminals,
+    writing,
+)
 from deskhand.tasks.task import Family, Task
 
-MODULES = (terminals, dialogs, calculator, editors, files, sums, forms, shells, reading)
+MODULES = (
+    terminals, dialogs, calculator, editors, files, sums, forms, shells, reading,
+    sheets, writing, pages, pictures, across, shell_work,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
 
 

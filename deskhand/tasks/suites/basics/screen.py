@@ -67,15 +67,15 @@ def find_cells(rgb: np.ndarray, box: Rect, count: int, view: View) -> list[Rect]
         row_gap, column_gap = (gap, BESIDE_GAP_PX) if view == "icon" else (BELOW_GAP_PX, gap)
         cells = [
             Rect(box.left + left, box.top + top, box.left + right, box.top + bottom)
-            for top, bottom in _runs(ink.any(axis=1), row_gap)
-            for left, right in _runs(ink[top:bottom].any(axis=0), column_gap)
+            for top, bottom in runs(ink.any(axis=1), row_gap)
+            for left, right in runs(ink[top:bottom].any(axis=0), column_gap)
         ]
         if len(cells) == count:
             return cells
     return None
 
 
-def _runs(used: np.ndarray, gap: int) -> list[tuple[int, int]]:
+def runs(used: np.ndarray, gap: int) -> list[tuple[int, int]]:
     """Half-open stretches of `used` (bool[n]) that are parted by at least `gap` unused places."""
     runs: list[tuple[int, int]] = []
     for place in np.flatnonzero(used).tolist():

@@ -1,0 +1,239 @@
+"""Pictures in GIMP. Invariant: the exported file is judged pixel by pixel, the original must be as it was, and a picture that is
+too large or broken is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.layout import folder_names
+from deskhand.tasks.suites.basics.screen import THEMES
+from deskhand.tasks.suites.basics.wide import clause, press, wide_task
+from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+
+PACKAGES = ("gimp",)
+FOLDER = "Documents"
+NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
+RESULTS = ("result", "copy", "final", "other", "new", "second")
+LARGEST_PX = 4_000_000
+NEAR = 2
+"""How far a channel (0 to 255) may be off in exact work."""
+
+
+class Scene:
+    """One open picture without symmetry; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.source = f"{rng.choice(NAMES)}.png"
+        self.result = f"{rng.choice(RESULTS)}.png"
+        self.size = (rng.randrange(160, 400, 8), rng.randrange(120, 300, 8))
+        self.theme = rng.choice(THEMES)
+        self.picture = self._draw()
+
+    def _draw(self) -> Image.Image:
+        rng, (width, height) = self.rng, self.size
+        picture = Image.new("RGB", self.size, self._colour())
+        draw = ImageDraw.Draw(picture)
+        draw.rectangle((0, 0, width // 3, height // 4), fill=self._colour())
+        draw.polygon([(width // 2, 4), (width - 6, height // 2), (width // 2, height // 3)], fill=self._colour())
+        for _ in range(4):
+            x, y = rng.randrange(width - 40), rng.randrange(height - 40)
+            draw.ellipse((x, y, x + rng.randint(12, 38), y + rng.randint(12, 38)), fill=self._colour())
+        return picture
+
+    def _colour(self) -> tuple[int, int, int]:
+        first, second, third = (self.rng.randrange(8) * 30 + 20 for _ in range(3))
+        return first, second, third
+
+    def png(self) -> bytes:
+        buffer = io.BytesIO()
+        self.picture.save(buffer, format="PNG")
+        return buffer.getvalue()
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
+        await desktop.launch(["gimp", "--no-splash", f"{FOLDER}/{self.source}"])
+        await desktop.wait_window(self.source.split(".")[0], timeout_s=wide.WINDOW_S)
+        await wide.still(desktop, 1.0, 30.0)
+
+    def build(self, what: str, steps: wide.Oracle, wanted: Callable[[Image.Image], Image.Image], *, tier: Tier = "medium") -> Task:
+        """`what` is the middle of the instruction; `wanted` makes of the original what the result must be."""
+        return self.build_with(what, steps, lambda picture: [same_pixels(picture, wanted(self.picture))], tier=tier)
+
+    def build_with(
+        self, what: str, steps: wide.Oracle, findings: Callable[[Image.Image | None], list[Finding]], *, tier: Tier = "medium"
+    ) -> Task:
+        async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+            data = await wide.file_bytes(desktop, f"{FOLDER}/{self.result}")
+            picture = await asyncio.to_thread(opened, data)
+            original = await wide.file_bytes(desktop, f"{FOLDER}/{self.source}")
+            names = await folder_names(desktop, FOLDER)
+            return [
+                clause("the files of the folder", names, sorted([self.source, self.result])),
+                Finding("the original is as it was", float(original == self.png()), "its bytes", "the same bytes"),
+                *await asyncio.to_thread(findings, picture),
+            ]
+
+        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+            async for ops in steps(desktop):
+                yield ops
+            yield press("ctrl+shift+e")
+            await wide.shown(desktop, "Export Image")
+            yield [*press("ctrl+a"), Type(self.result)]
+            yield press("enter")
+            await wide.shown(desktop, "Export Image as PNG")
+            yield press("enter")
+            await wide.written(desktop, f"{FOLDER}/{self.result}", None)
+            yield [Done()]
+
+        return wide_task(
+            self.family,
+            self.seed,
+            tier,
+            instruction=f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
+            setup=self.setup,
+            clauses=clauses,
+            oracle=oracle,
+            max_steps=16,
+            theme=self.theme,
+            grace_s=2.0,
+        )
+
+
+def opened(data: bytes | None) -> Image.Image | None:
+    """A picture as RGB; None for what is none or has too many pixels."""
+    if not data:
+        return None
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
+            return picture.convert("RGB") if picture.width * picture.height <= LARGEST_PX else None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float = 1.0) -> Finding:
+    """Size and colours, with at least `share` of the pixels near."""
+    expected = f"{wanted.size[0]}x{wanted.size[1]} pixels as asked"
+    if picture is None or picture.size != wanted.size:
+        return Finding("the picture", 0.0, f"{'no picture' if picture is None else picture.size}", expected)
+    off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > NEAR
+    return Finding("the picture", float(1 - off.mean() >= share), f"{off.mean():.4f} of its pixels differ", expected)
+
+
+async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[Op]]:
+    """GIMP's search for a command, by its name."""
+    yield press("/")
+    await wide.shown(desktop, "Search Actions")
+    yield [Type(words)]
+    await wide.still(desktop, 0.4)
+    yield press("enter")
+    await wide.gone(desktop, "Search Actions")
+    await wide.still(desktop, 0.3)
+
+
+def flip(seed: int) -> Task:
+    """Mirror a picture."""
+    scene = Scene("picture_flip", seed)
+    across = scene.rng.random() < 0.5
+    name = "Flip image horizontally" if across else "Flip image vertically"
+    how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
+
+    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        return command(desktop, name)
+
+    what = "Mirror the picture left to right" if across else "Turn the picture upside down like its reflection in water"
+    return scene.build(what, steps, lambda picture: picture.transpose(how), tier="easy")
+
+
+def turn(seed: int) -> Task:
+    """Turn a picture by a quarter."""
+    scene = Scene("picture_turn", seed)
+    right = scene.rng.random() < 0.5
+    how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
+    name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
+
+    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        return command(desktop, name)
+
+    what = f"Turn the picture by 90 degrees {'to the right' if right else 'to the left'}"
+    return scene.build(what, steps, lambda picture: picture.transpose(how))
+
+
+def invert(seed: int) -> Task:
+    """Invert the colours."""
+    scene = Scene("picture_invert", seed)
+
+    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        return command(desktop, "Invert the components (except alpha) perceptually")
+
+    def inverted(picture: Image.Image) -> Image.Image:
+        return Image.fromarray(255 - np.asarray(picture))
+
+    return scene.build("Invert the colours of the picture", steps, inverted)
+
+
+def scale(seed: int) -> Task:
+    """Give a picture another size."""
+    scene = Scene("picture_scale", seed)
+    width, height = scene.size[0] // 2, scene.size[1] // 2
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async for ops in command(desktop, "Scale Image"):
+            yield ops
+        await wide.shown(desktop, "Scale Image")
+        yield [*press("ctrl+a"), Type(f"{width}\t")]
+        yield press("alt+s")
+        await wide.gone(desktop, "Scale Image")
+
+    def findings(picture: Image.Image | None) -> list[Finding]:
+        if picture is None or picture.size != (width, height):
+            return [clause("the size", picture and picture.size, (width, height))]
+        small = scene.picture.resize((width, height), Image.Resampling.BOX)
+        off = np.abs(np.asarray(picture, np.int16) - np.asarray(small, np.int16)).mean()
+        return [Finding("it shows the same", float(off < 6), f"mean difference {off:.2f}", "below 6")]
+
+    text = f"Scale the picture to a width of {width} and a height of {height} pixels"
+    return scene.build_with(text, steps, findings, tier="hard")
+
+
+def grey(seed: int) -> Task:
+    """Take the colours out."""
+    scene = Scene("picture_grey", seed)
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async for ops in command(desktop, "Convert the image to grayscale"):
+            yield ops
+
+    def findings(picture: Image.Image | None) -> list[Finding]:
+        if picture is None or picture.size != scene.size:
+            return [clause("the size", picture and picture.size, scene.size)]
+        pixels, before = np.asarray(picture, np.int16), np.asarray(scene.picture, np.int16)
+        colourful = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
+        light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
+        alike = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
+        return [
+            Finding("no pixel has a colour", float(colourful <= NEAR), f"channels differ by up to {colourful}", f"at most {NEAR}"),
+            Finding("it shows the same", float(alike > 0.8), f"brightness correlates by {alike:.2f}", "more than 0.8"),
+        ]
+
+    return scene.build_with("Turn the picture into shades of grey", steps, findings)
+
+
+FAMILIES = (
+    Family("picture_flip", PACKAGES, "easy", flip, "mirror a picture and export it"),
+    Family("picture_turn", PACKAGES, "medium", turn, "turn a picture by a quarter and export it"),
+    Family("picture_invert", PACKAGES, "medium", invert, "invert the colours of a picture and export it"),
+    Family("picture_scale", PACKAGES, "hard", scale, "scale a picture to a given size and export it"),
+    Family("picture_grey", PACKAGES, "medium", grey, "take the colours out of a picture and export it"),
+)

@@ -1,0 +1,271 @@
+"""Spreadsheets in LibreOffice Calc. Invariant: the saved file is judged, all of its cells, so that what was damaged besides counts.
+
+All families open one XLSX file; the oracle goes by the keyboard from A1.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+
+from deskhand.actions.ops import Done, Op, Type
+from deskhand.errors import InfrastructureError
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.office_files import Book, Cell, Sheets, read_workbook, workbook
+from deskhand.tasks.suites.basics.screen import INK_CONTRAST, THEMES, runs
+from deskhand.tasks.suites.basics.wide import clause, press, wide_task
+from deskhand.tasks.task import Family, Rect, StagedDesktopLike, Task, Tier
+
+PACKAGES = ("libreoffice-calc", "libreoffice-gtk3")
+BOOKS = ("budget", "stock", "orders", "prices", "garden", "kitchen", "office", "travel")
+ITEMS = ("Lamp", "Chair", "Table", "Shelf", "Clock", "Mirror", "Basket", "Carpet", "Curtain", "Pillow", "Blanket", "Candle")
+PLACES = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
+HEADER: list[Cell] = ["Item", "Place", "Price", "Number"]
+TABS_PX, TABS_LEFT_PX, TAB_GAP_PX = (680, 693), 142, 12
+"""The rows of the screen in which the names of the sheets stand, what is left of them, and more than between two letters."""
+SHEETS = ("Spring", "Summer", "Autumn", "Winter")
+
+
+class Scene:
+    """One open spreadsheet; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int, sheets: int = 1) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.path = f"Documents/{rng.choice(BOOKS)}.xlsx"
+        self.sheet_names = rng.sample(SHEETS, sheets)
+        self.sheets: Sheets = {name: self._table() for name in self.sheet_names}
+        self.theme = rng.choice(THEMES)
+
+    def _table(self) -> list[list[Cell]]:
+        items = self.rng.sample(ITEMS, self.rng.randint(5, 9))
+        prices = self.rng.sample(range(10, 300), len(items))
+        lines = zip(items, prices, strict=True)
+        return [HEADER, *([item, self.rng.choice(PLACES), price, self.rng.randint(1, 40)] for item, price in lines)]
+
+    @property
+    def first(self) -> list[list[Cell]]:
+        return self.sheets[self.sheet_names[0]]
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        await desktop.push(self.path, workbook(self.sheets))
+        await desktop.launch(["soffice", "--norestore", "--nologo", "--calc", self.path])
+        await desktop.wait_window(self.name, timeout_s=wide.WINDOW_S)
+        await wide.awake(desktop)
+
+    async def save(self, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        before = await wide.file_bytes(desktop, self.path)
+        yield press("ctrl+s")
+        await wide.written(desktop, self.path, before)
+        yield [Done()]
+
+    async def book(self, desktop: StagedDesktopLike) -> Book | None:
+        return await read_workbook(await wide.file_bytes(desktop, self.path))
+
+    def build(
+        self,
+        instruction: str,
+        wanted: Sheets,
+        steps: wide.Oracle,
+        *,
+        tier: Tier = "medium",
+        max_steps: int = 12,
+        extra: Callable[[Book | None], list[Finding]] | None = None,
+        clauses: wide.Clauses | None = None,
+    ) -> Task:
+        """`steps(desktop)` are the oracle's up to saving; `extra(book)` gives clauses beside the cells, `clauses` others in their
+        stead."""
+
+        async def cells(desktop: StagedDesktopLike) -> list[Finding]:
+            book = await self.book(desktop)
+            same = clause(f"the cells of {self.name}", book.values if book else None, wanted)
+            return [same, *(extra(book) if extra else [])]
+
+        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+            async for ops in steps(desktop):
+                yield ops
+            async for ops in self.save(desktop):
+                yield ops
+
+        return wide_task(
+            self.family,
+            self.seed,
+            tier,
+            instruction=instruction,
+            setup=self.setup,
+            clauses=clauses or cells,
+            oracle=oracle,
+            max_steps=max_steps,
+            theme=self.theme,
+            metadata={"file": self.path},
+        )
+
+
+def go_to(row: int, column: int) -> list[Op]:
+    """Keys from A1 to a cell, both counted from 0."""
+    return [*press("ctrl+home"), *press("down", times=row), *press("right", times=column)]
+
+
+def tabs(rgb: np.ndarray) -> list[Rect]:
+    """Where the names of the sheets stand, from left to right, in a window that fills the screen; `rgb` is `uint8[H, W, 3]`.
+
+    Raises `InfrastructureError` when none is seen.
+    """
+    top, bottom = TABS_PX[0], TABS_PX[1]
+    band = rgb[top:bottom, TABS_LEFT_PX : wide.WIDTH // 2].astype(np.int16)
+    ink = (np.abs(band - band[0]).max(axis=2) > INK_CONTRAST).any(axis=0)
+    found = [run for run in runs(ink, TAB_GAP_PX) if run[1] - run[0] >= TAB_GAP_PX]
+    if not found:
+        raise InfrastructureError("the spreadsheet shows no names of sheets at its lower edge; did it open as large as the screen?")
+    return [Rect(TABS_LEFT_PX + left, top, TABS_LEFT_PX + right, bottom) for left, right in found]
+
+
+def set_cell(seed: int) -> Task:
+    """Go to a cell, type a number, save."""
+    scene = Scene("sheet_cell", seed)
+    row = scene.rng.randrange(1, len(scene.first))
+    number = scene.rng.choice([value for value in range(310, 990) if value % 10])
+    wanted = [list(line) for line in scene.first]
+    wanted[row][2] = number
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(row, 2)
+        yield [Type(f"{number}\n")]
+
+    text = f"In {scene.name} change the price of the {scene.first[row][0]} to {number} and save the file"
+    return scene.build(text, {scene.sheet_names[0]: wanted}, steps, tier="easy", max_steps=10)
+
+
+def add_total(seed: int) -> Task:
+    """Write a formula below a column."""
+    scene = Scene("sheet_total", seed)
+    rows = len(scene.first)
+    function, word = scene.rng.choice([("SUM", "sum"), ("MAX", "largest"), ("MIN", "smallest"), ("AVERAGE", "average")])
+    numbers = [int(str(line[3])) for line in scene.first[1:]]
+    value = {"SUM": sum(numbers), "MAX": max(numbers), "MIN": min(numbers), "AVERAGE": sum(numbers) / len(numbers)}[function]
+    cell = f"D{rows + 2}"
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(rows + 1, 3)
+        yield [Type(f"={function}(D2:D{rows})\n")]
+
+    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+        book = await scene.book(desktop)
+        page = book.values.get(scene.sheet_names[0], []) if book else []
+        total = page[rows + 1][3] if len(page) == rows + 2 and len(page[rows + 1]) == 4 else None
+        close = isinstance(total, int | float) and abs(total - value) < 0.01
+        formulas = book.formulas.get(scene.sheet_names[0], {}) if book else {}
+        return [
+            clause("the table is as it was", page[:rows], scene.first),
+            Finding(f"{cell} has the {word}", float(close), repr(total), repr(value)),
+            clause(f"only {cell} has a formula", sorted(formulas), [cell]),
+        ]
+
+    text = f"In {scene.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
+    return scene.build(text, {}, steps, clauses=clauses)
+
+
+def sort_rows(seed: int) -> Task:
+    """Sort a table by one of its columns."""
+    scene = Scene("sheet_sort", seed)
+    column = scene.rng.choice([0, 2])
+    rows = sorted(scene.first[1:], key=lambda line: str(line[0]) if column == 0 else int(str(line[2])))
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(1, column)
+        yield press("alt+d")
+        yield press("a")
+
+    order = "A to Z" if column == 0 else "the lowest to the highest"
+    text = f"In {scene.name} sort the rows by {HEADER[column]}, from {order}, and save the file"
+    return scene.build(text, {scene.sheet_names[0]: [HEADER, *rows]}, steps, tier="hard")
+
+
+def delete_row(seed: int) -> Task:
+    """Take a whole row out."""
+    scene = Scene("sheet_row_out", seed)
+    row = scene.rng.randrange(1, len(scene.first))
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(row, 0)
+        yield press("shift+space")
+        yield press("ctrl+-")
+
+    wanted = [line for index, line in enumerate(scene.first) if index != row]
+    text = f"In {scene.name} delete the whole row of the {scene.first[row][0]}, so that no empty row is left, and save the file"
+    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+
+
+def bold_header(seed: int) -> Task:
+    """Make one row bold."""
+    scene = Scene("sheet_bold", seed)
+    row = scene.rng.randrange(0, len(scene.first))
+    cells = [f"{letter}{row + 1}" for letter in "ABCD"]
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(row, 0)
+        yield press("shift+space")
+        yield press("ctrl+b")
+
+    def extra(book: Book | None) -> list[Finding]:
+        return [clause("the cells in bold", book.bold.get(scene.sheet_names[0]) if book else None, cells)]
+
+    which = "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
+    return scene.build(f"In {scene.name} make {which} bold and save the file", scene.sheets, steps, extra=extra)
+
+
+def replace_text(seed: int) -> Task:
+    """Replace a word in all cells."""
+    scene = Scene("sheet_replace", seed)
+    old = scene.rng.choice([str(line[1]) for line in scene.first[1:]])
+    new = scene.rng.choice([place for place in PLACES if place != old])
+    wanted = [[new if cell == old else cell for cell in line] for line in scene.first]
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async for ops in wide.replace_all(desktop, old, new):
+            yield ops
+
+    text = f"In {scene.name} replace {old} by {new} wherever it stands, and save the file"
+    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+
+
+def rename_sheet(seed: int) -> Task:
+    """Give one of three sheets another name."""
+    scene = Scene("sheet_rename", seed, sheets=3)
+    index = scene.rng.randrange(3)
+    new = scene.rng.choice([place for place in PLACES])
+    names = [new if place == index else name for place, name in enumerate(scene.sheet_names)]
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        tab = tabs((await desktop.observe()).rgb())[index]
+        yield [wide.click_at(*tab.center, count=2)]
+        await wide.shown(desktop, "Rename")
+        yield press("ctrl+a")
+        yield [Type(f"{new}\n")]
+        await wide.gone(desktop, "Rename")
+
+    wanted = {name: scene.sheets[old] for name, old in zip(names, scene.sheet_names, strict=True)}
+
+    def extra(book: Book | None) -> list[Finding]:
+        return [clause("the names of the sheets, in order", list(book.values) if book else None, names)]
+
+    text = f"In {scene.name} give the sheet {scene.sheet_names[index]} the name {new} and save the file"
+    return scene.build(text, wanted, steps, tier="hard", extra=extra)
+
+
+FAMILIES = (
+    Family("sheet_cell", PACKAGES, "easy", set_cell, "change a number in a spreadsheet and save it"),
+    Family("sheet_total", PACKAGES, "medium", add_total, "write a formula below a column"),
+    Family("sheet_sort", PACKAGES, "hard", sort_rows, "sort a table by a column"),
+    Family("sheet_row_out", PACKAGES, "medium", delete_row, "delete a whole row"),
+    Family("sheet_bold", PACKAGES, "medium", bold_header, "make a row bold"),
+    Family("sheet_replace", PACKAGES, "medium", replace_text, "replace a word in all cells"),
+    Family("sheet_rename", PACKAGES, "hard", rename_sheet, "give a sheet another name"),
+)

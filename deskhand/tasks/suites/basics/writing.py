@@ -1,0 +1,192 @@
+"""Text documents in LibreOffice Writer. Invariant: the saved file is judged, every paragraph of it with its style."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.office_files import Text, read_document, text_document
+from deskhand.tasks.suites.basics.screen import THEMES
+from deskhand.tasks.suites.basics.wide import clause, press, wide_task
+from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+
+PACKAGES = ("libreoffice-writer", "libreoffice-gtk3")
+FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
+WHO = ("The gardener", "My neighbour", "The teacher", "Our cook", "The pilot", "A painter", "The baker", "The captain")
+DOES = ("waits for", "looks at", "paints", "carries", "describes", "counts", "forgets", "repairs")
+WHAT = ("the old bridge", "a green boat", "the tall tower", "a small garden", "the broken clock", "a quiet street", "the red door")
+WHEN = ("in spring", "on Monday", "before noon", "every evening", "after the rain", "without a word")
+
+
+def sentences(rng: random.Random, count: int) -> list[str]:
+    """So many sentences, no two alike."""
+    found: list[str] = []
+    while len(found) < count:
+        text = f"{rng.choice(WHO)} {rng.choice(DOES)} {rng.choice(WHAT)} {rng.choice(WHEN)}."
+        if text not in found:
+            found.append(text)
+    return found
+
+
+class Scene:
+    """One open text document; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.path = f"Documents/{rng.choice(FILES)}.docx"
+        self.lines = sentences(rng, rng.randint(3, 6))
+        self.theme = rng.choice(THEMES)
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        await desktop.push(self.path, text_document(self.lines))
+        await desktop.launch(["soffice", "--norestore", "--nologo", "--writer", self.path])
+        await desktop.wait_window(self.name, timeout_s=wide.WINDOW_S)
+        await wide.awake(desktop)
+
+    def build(
+        self,
+        instruction: str,
+        findings: Callable[[Text | None], list[Finding]],
+        steps: wide.Oracle,
+        *,
+        tier: Tier = "medium",
+        max_steps: int = 12,
+    ) -> Task:
+        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving."""
+
+        async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+            return findings(await read_document(await wide.file_bytes(desktop, self.path)))
+
+        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+            async for ops in steps(desktop):
+                yield ops
+            before = await wide.file_bytes(desktop, self.path)
+            yield press("ctrl+s")
+            await wide.written(desktop, self.path, before)
+            yield [Done()]
+
+        return wide_task(
+            self.family,
+            self.seed,
+            tier,
+            instruction=instruction,
+            setup=self.setup,
+            clauses=clauses,
+            oracle=oracle,
+            max_steps=max_steps,
+            theme=self.theme,
+            metadata={"file": self.path},
+        )
+
+    def same_lines(self, text: Text | None, wanted: list[str]) -> Finding:
+        return clause(f"the paragraphs of {self.name}", text.lines if text else None, wanted)
+
+
+def add_paragraph(seed: int) -> Task:
+    """Type a paragraph at the end."""
+    scene = Scene("text_append", seed)
+    (line,) = sentences(scene.rng, 1)
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+end")
+        yield [Type(f"\n{line}")]
+
+    def findings(text: Text | None) -> list[Finding]:
+        return [scene.same_lines(text, [*scene.lines, line])]
+
+    return scene.build(f'Add the paragraph "{line}" at the end of {scene.name} and save it', findings, steps, tier="easy")
+
+
+def replace_word(seed: int) -> Task:
+    """Replace a piece of text everywhere."""
+    scene = Scene("text_replace", seed)
+    old = next(piece for piece in WHAT if piece in scene.lines[-1])
+    new = scene.rng.choice([piece for piece in WHAT if piece != old])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async for ops in wide.replace_all(desktop, old, new):
+            yield ops
+
+    def findings(text: Text | None) -> list[Finding]:
+        return [scene.same_lines(text, [line.replace(old, new) for line in scene.lines])]
+
+    return scene.build(f'In {scene.name} replace "{old}" by "{new}" everywhere and save it', findings, steps)
+
+
+def make_heading(seed: int) -> Task:
+    """Give a paragraph a style."""
+    scene = Scene("text_heading", seed)
+    index, level = scene.rng.randrange(len(scene.lines)), scene.rng.choice([1, 2, 3])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
+        yield press(f"ctrl+{level}")
+
+    def findings(text: Text | None) -> list[Finding]:
+        styles = [style for _, style, _ in text.paragraphs] if text else []
+        headings = {place: style for place, style in enumerate(styles) if style.startswith("Heading")}
+        return [
+            scene.same_lines(text, scene.lines),
+            clause("the paragraphs that are headings", headings, {index: f"Heading {level}"}),
+        ]
+
+    which = f"paragraph {index + 1}"
+    return scene.build(f"In {scene.name} make {which} a heading of level {level} (Heading {level}) and save it", findings, steps)
+
+
+def centre(seed: int) -> Task:
+    """Align a paragraph."""
+    scene = Scene("text_centre", seed)
+    index = scene.rng.randrange(len(scene.lines))
+    key, word, kept = scene.rng.choice([("ctrl+e", "centred", "CENTER"), ("ctrl+r", "aligned to the right", "RIGHT")])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
+        yield press(key)
+
+    def findings(text: Text | None) -> list[Finding]:
+        aligned = [place for _, _, place in text.paragraphs] if text else []
+        found = {number: place for number, place in enumerate(aligned) if place in ("CENTER", "RIGHT", "JUSTIFY")}
+        return [scene.same_lines(text, scene.lines), clause("the paragraphs that are not at the left", found, {index: kept})]
+
+    return scene.build(f"In {scene.name} let paragraph {index + 1} be {word} and save it", findings, steps, tier="easy")
+
+
+def insert_table(seed: int) -> Task:
+    """Insert an empty table by its dialog."""
+    scene = Scene("text_table", seed)
+    columns, rows = scene.rng.sample(range(2, 7), 2)
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+end"), Type("\n")]
+        yield press("ctrl+f12")
+        await wide.shown(desktop, "Insert Table")
+        yield [*press("tab"), *press("ctrl+a"), Type(f"{columns}\t"), *press("ctrl+a"), Type(f"{rows}\t")]
+        yield press("enter")
+        await wide.gone(desktop, "Insert Table")
+
+    def findings(text: Text | None) -> list[Finding]:
+        return [
+            scene.same_lines(text, scene.lines),
+            clause("the tables, as (rows, columns)", text.tables if text else None, [(rows, columns)]),
+        ]
+
+    text = f"At the end of {scene.name} insert an empty table of {columns} columns and {rows} rows, and save it"
+    return scene.build(text, findings, steps, tier="hard")
+
+
+FAMILIES = (
+    Family("text_append", PACKAGES, "easy", add_paragraph, "type a paragraph at the end of a document"),
+    Family("text_replace", PACKAGES, "medium", replace_word, "replace a piece of text everywhere"),
+    Family("text_heading", PACKAGES, "medium", make_heading, "make a paragraph a heading"),
+    Family("text_centre", PACKAGES, "easy", centre, "align a paragraph"),
+    Family("text_table", PACKAGES, "hard", insert_table, "insert a table of a given size"),
+)
