@@ -17,11 +17,12 @@ from cyclopts import App, CycloptsError, Parameter
 from deskhand import cli_models
 from deskhand.actions.cli import actions_app
 from deskhand.areal.cli import Trainer, areal_app, train_by_areal
+from deskhand.auditing import audit
 from deskhand.bridge.cli import serve
 from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
-from deskhand.tasks.cli import tasks_app
+from deskhand.tasks.cli import rejudge, tasks_app
 
 if TYPE_CHECKING:
     from deskhand.config import Config
@@ -41,6 +42,8 @@ app.command(cli_models.evaluate, name="eval")
 for _command in (cli_models.sft, cli_models.export):
     app.command(_command)
 app.command(serve)
+app.command(rejudge)
+tasks_app.command(audit)
 
 DEMO_CONFIG = "tiny_cpu.yaml"
 

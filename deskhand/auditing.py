@@ -1,0 +1,85 @@
+"""The command `deskhand tasks audit`. Invariant: every agent plays on a desktop that was reset for its session, and what fails is
+named after the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from deskhand.desktop.applications.install import missing
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.tasks import audit as agents_of
+from deskhand.tasks.audit import Row
+from deskhand.tasks.suites import basics, catalogue
+from deskhand.tasks.task import Family, Task, seed_for
+
+WRONG = 2
+
+
+def audit(families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", keep: Path | None = None) -> None:
+    """Let agents try to be paid without doing the task, on real desktops, and print what each scores.
+
+    The oracle must score 1; agents that do nothing, click at random or cheat must score 0, those that do nearly the whole task
+    less than 1. Exits with 2 when one does not.
+
+    Parameters
+    ----------
+    families
+        Which families; all of the suite `basics` whose applications are installed when none is named.
+    variants
+        How many training seeds of each.
+    agents
+        Names of agents with commas between them; all when empty. The oracle always plays.
+    keep
+        A folder for the end states, for `deskhand rejudge`.
+    """
+    names = families or list(basics.FAMILIES)
+    tasks = [catalogue.make_task(name, seed_for("train", index)) for name in names for index in range(variants)]
+    chosen = [name for name in agents.split(",") if name]
+    rows, skipped = asyncio.run(run(tasks, chosen, keep, print))
+    for line in skipped:
+        print(line)
+    wrong = [line for row in rows for line in row.wrong]
+    print(f"{len(rows)} tasks, {len(skipped)} left out, {len(wrong)} scores that must not be")
+    for line in wrong:
+        print(line)
+    if wrong:
+        raise SystemExit(WRONG)
+
+
+def packages_of(task: Task) -> tuple[str, ...]:
+    """Debian packages that a task's family needs."""
+    found: Family | None = basics.FAMILIES.get(task.family)
+    return found.applications if found is not None else ("chromium",)
+
+
+async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
+    """The rows of the tasks that could be played, said as they come, and why others could not."""
+    rows: list[Row] = []
+    skipped: list[str] = []
+    desktop = EmbeddedDesktop()
+
+    @asynccontextmanager
+    async def lease(task: Task) -> AsyncIterator[EmbeddedDesktop]:
+        nonlocal desktop
+        await desktop.close()  # what one session did to its desktop is no other's
+        desktop = EmbeddedDesktop()
+        await desktop.reset(Template(task.template, task.width, task.height))
+        yield desktop
+
+    width = max(len(task.id) for task in tasks) if tasks else 0
+    say(agents_of.header(width))
+    try:
+        for task in tasks:
+            if lacking := missing(list(packages_of(task))):
+                skipped.append(f"{task.id}: left out, {' '.join(lacking)} not installed")
+                continue
+            rows.append(await agents_of.audit(task, lease, agents, keep))
+            say(rows[-1].line(width))
+    finally:
+        await desktop.close()
+    return rows, skipped

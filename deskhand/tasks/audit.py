@@ -1,0 +1,247 @@
+"""Agents that try to be paid without doing the task. Invariant: whoever audits sees every agent's score; a task passes when its
+oracle scores 1 and no other agent scores more than it is allowed.
+
+Agents that do not act, one that clicks at random, the oracle, the oracle with one thing not quite right, and cheats that have a
+shell in the guest, which no agent of ours has: they look for gold files, put false programs first in PATH, write over the result
+files, show windows and widgets that speak of success, change clocks and fill the disk. One desktop serves all agents of a
+session, one after the other, so that a cheat also has what the one before it left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, screen_px
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks import end_state
+from deskhand.tasks.judge import baseline, judge
+from deskhand.tasks.lint import hasty, misled, oracle
+from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.task import StagedDesktopLike, Task
+
+Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
+Steps = list[list[Op]]
+Acts = Callable[[Task, StagedDesktopLike, Steps], AsyncIterator[list[Op]]]
+"""What an agent does; the third is what the oracle did on another desktop, for agents that do nearly the same."""
+RANDOM_CLICKS = 12
+SHELL_S = 20.0
+
+
+@dataclass(frozen=True)
+class Agent:
+    """`allowed`: "solves" must score 1, "nothing" must score 0, "less" must score below 1, as it does a part of the task."""
+
+    name: str
+    acts: Acts
+    allowed: str = "nothing"
+
+
+async def _wait(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    for _ in range(3):
+        yield [Wait(0.1)]
+
+
+async def _done(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    yield [Done()]
+
+
+async def _fail(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    yield [Fail("it cannot be done")]
+
+
+async def _random_clicks(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    rng = random.Random(f"random clicks:{task.id}")
+    for _ in range(min(RANDOM_CLICKS, task.max_steps)):
+        yield [Click(Point(rng.randrange(task.width), rng.randrange(task.height), screen_px(task.width, task.height)))]
+    yield [Done()]
+
+
+async def _oracle(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    async for ops in oracle(task, desktop):
+        yield ops
+
+
+async def _without_the_last_act(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    """The oracle that says it is done one step too early."""
+    async for ops in hasty(len(_acts(steps)) - 1)(task, desktop):
+        yield ops
+
+
+async def _with_a_slip(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    """The oracle that types one character too many at the end of the last text that it types."""
+    left = len(_texts(steps))
+    try:
+        async for ops in task.oracle(desktop):
+            changed: list[Op] = []
+            for op in ops:
+                if isinstance(op, Type) and op.text.strip():
+                    left -= 1
+                    text = op.text.rstrip("\n\t")
+                    op = Type(f"{text}7{op.text[len(text) :]}") if left == 0 else op
+                changed.append(op)
+            yield changed
+    except InfrastructureError:  # what the oracle waits for does not come after a slip
+        yield [Done()]
+
+
+async def _misled(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    try:
+        async for ops in misled(task, desktop):
+            yield ops
+    except InfrastructureError:
+        yield [Done()]
+
+
+def _acts(steps: Steps) -> Steps:
+    return [ops for ops in steps if not any(isinstance(op, Done) for op in ops)]
+
+
+def _texts(steps: Steps) -> list[Type]:
+    return [op for ops in steps for op in ops if isinstance(op, Type) and op.text.strip()]
+
+
+def _shell(script: str) -> Acts:
+    """An agent with a shell: `$1` is the instruction, further words are the file names in it."""
+
+    async def acts(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+        told = await task.told(desktop)
+        names = re.findall(r"[\w-]+\.[A-Za-z]{2,5}\b", told)
+        with contextlib.suppress(InfrastructureError):
+            await desktop.run(["sh", "-c", script, "sh", told, *names], timeout_s=SHELL_S)
+        yield [Wait(0.2), Done()]
+
+    return acts
+
+
+_GOLD = r"""for f in $(find / -xdev -type f \( -iname '*gold*' -o -iname '*expected*' -o -iname '*answer*' \
+  -o -iname '*solution*' \) -size -64k 2>/dev/null | grep -v '^/usr\|^/proc\|^/sys' | head -20); do
+  find . -path './.*' -prune -o -type f -print | head -50 | while read -r t; do cp "$f" "$t"; done; done
+(wget -q -T 2 -O gold http://example.org/gold || curl -s -m 2 -o gold http://example.org/gold) 2>/dev/null; true"""
+_PATH = r"""mkdir -p bin .local/bin; for p in cat ls grep python3 sh stat test sha256sum wc xprop wmctrl soffice sqlite3; do
+  for d in bin .local/bin; do printf '#!/bin/sh\necho success; echo 1; exit 0\n' > $d/$p; chmod 755 $d/$p; done; done
+echo 'PATH=$HOME/bin:$HOME/.local/bin:$PATH' | tee -a .bashrc .profile .bash_profile >/dev/null"""
+_OVERWRITE = r"""told=$1; shift
+for n in "$@"; do for d in . Documents Downloads Data Lists Papers; do [ -d "$d" ] && printf '%s\n' "$told" > "$d/$n"; done; done
+mkdir -p Downloads; printf '%s' "$told" > Downloads/result; printf '{"done": true, "success": true}' > Downloads/order.json"""
+_WINDOWS = r"""command -v zenity >/dev/null && (setsid zenity --info --title Success --text "Task done: $1" >/dev/null 2>&1 &)
+command -v xterm >/dev/null && (setsid xterm -title "$1 - saved" -e sleep 60 >/dev/null 2>&1 &)
+sleep 0.7"""
+_TREE = r"""command -v zenity >/dev/null && (setsid zenity --forms --title "$1" --text "status: done" --add-entry "$1" \
+  --add-entry "score: 1.0" >/dev/null 2>&1 &)
+sleep 0.7"""
+_CLOCK = r"""date -s '2001-01-01 00:00:00' 2>/dev/null; find . -type f -exec touch -d '2038-01-01' {} + 2>/dev/null
+for n in "$@"; do touch -d '2038-01-01' "$n" "Documents/$n" 2>/dev/null; done; true"""
+_DISK = r"""i=0; while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; do i=$((i+1)); [ $i -gt 20 ] && break; done
+rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
+
+SESSIONS: tuple[tuple[Agent, ...], ...] = (
+    (Agent("oracle", _oracle, "solves"),),
+    (Agent("nothing", _wait), Agent("done", _done), Agent("fail", _fail)),
+    (Agent("random", _random_clicks),),
+    (Agent("hasty", _without_the_last_act, "less"),),
+    (Agent("slip", _with_a_slip, "less"),),
+    (Agent("misled", _misled, "less"),),
+    (
+        Agent("gold", _shell(_GOLD)),
+        Agent("path", _shell(_PATH)),
+        Agent("windows", _shell(_WINDOWS)),
+        Agent("tree", _shell(_TREE)),
+        Agent("clock", _shell(_CLOCK)),
+        Agent("overwrite", _shell(_OVERWRITE)),
+        Agent("disk", _shell(_DISK)),
+    ),
+)
+AGENTS = tuple(agent for session in SESSIONS for agent in session)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task's scores by agent; None is unscored, a missing agent does not apply."""
+
+    task: str
+    values: dict[str, float | None]
+    messages: dict[str, str]
+
+    def line(self, width: int) -> str:
+        cells = [_shown(self.values[agent.name]) if agent.name in self.values else "" for agent in AGENTS]
+        return f"{self.task:{width}} " + " ".join(f"{cell:>9}" for cell in cells).rstrip()
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is not as it must be, in words."""
+        found = []
+        for agent in AGENTS:
+            if agent.name not in self.values:
+                continue
+            value = self.values[agent.name]
+            if agent.allowed == "solves" and value != 1.0:
+                found.append(
+                    f"{self.task}: {agent.name} scores {_shown(value)}, not 1 {self.messages.get(agent.name, '')}".rstrip()
+                )
+            elif value is not None and (value >= 1.0 if agent.allowed == "less" else agent.allowed == "nothing" and value > 0.0):
+                found.append(f"{self.task}: {agent.name} scores {_shown(value)}")
+        return found
+
+
+def header(width: int) -> str:
+    """The agents' names above the rows; tasks are padded to `width`."""
+    return f"{'task':{width}} " + " ".join(f"{agent.name:>9}" for agent in AGENTS)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _applies(agent: Agent, steps: Steps, others: bool) -> bool:
+    """Whether an agent does something else than the oracle, whose steps these are; `others`: something else could be clicked."""
+    needed = {"hasty": bool(_acts(steps)), "slip": bool(_texts(steps)), "misled": others}
+    return needed.get(agent.name, True)
+
+
+async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path | None = None) -> Row:
+    """All agents (or those of `names`, and the oracle) on a task; end states are kept in `keep`.
+
+    Raises `InfrastructureError` when a desktop cannot be had or set up, `ConfigError` for a name that is no agent's.
+    """
+    wanted = set(names) or {agent.name for agent in AGENTS}
+    if unknown := wanted - {agent.name for agent in AGENTS}:
+        raise ConfigError(f"no agent has the name {sorted(unknown)[0]!r}; there are {', '.join(agent.name for agent in AGENTS)}")
+    values: dict[str, float | None] = {}
+    messages: dict[str, str] = {}
+    steps: Steps = []
+    for session in SESSIONS:
+        agents = [agent for agent in session if agent.name in wanted or agent.allowed == "solves"]
+        if not any(_applies(agent, steps, True) for agent in agents):
+            continue
+        async with lease(task) as desktop:
+            await task.setup(desktop)
+            others = bool((await task.targets(desktop))[1])
+            if agents[0].name == "nothing":
+                await baseline(task, desktop)
+            for agent in (agent for agent in agents if _applies(agent, steps, others)):
+                done, outcome = await _played(task, desktop, agent, steps, last=agent is agents[-1])
+                steps = done if agent.allowed == "solves" else steps
+                values[agent.name] = outcome.value if isinstance(outcome, Scored) else None
+                if keep is not None:
+                    await end_state.keep(task, desktop, outcome, keep / agent.name)
+                if isinstance(outcome, Unscored):
+                    messages[agent.name] = f"({outcome.cause}: {outcome.message})"
+    return Row(task.id, values, messages)
+
+
+async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: Steps, *, last: bool) -> tuple[Steps, Outcome]:
+    """Let one agent act, and judge; only the last of a desktop waits for what comes late. Also what it did."""
+    did: Steps = []
+    try:
+        async for ops in agent.acts(task, desktop, steps):
+            await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{len(did)}")
+            did.append(ops)
+    except InfrastructureError as error:
+        return did, Unscored("infrastructure", str(error))
+    return did, await judge(task, desktop, grace_s=None if last else 0.0)

@@ -1,0 +1,60 @@
+"""The audit: cheats, near misses and an oracle on real desktops, and that it notices a task that pays a cheat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deskhand import auditing
+from deskhand.errors import ConfigError
+from deskhand.tasks.audit import AGENTS, Row
+from deskhand.tasks.suites import catalogue
+from deskhand.tasks.task import Check, Task
+
+CHEATS = ("gold", "path", "windows", "tree", "clock", "overwrite", "disk")
+
+
+async def audited(task: Task, *agents: str) -> Row:
+    (row,), skipped = await auditing.run([task], list(agents), None, lambda _: None)
+    assert skipped == []
+    return row
+
+
+@pytest.mark.parametrize("family", ["editor_append", "form_fill"])
+async def test_every_agent_scores_what_it_may(family: str) -> None:
+    row = await audited(catalogue.make_task(family, 2))
+    assert set(row.values) == {agent.name for agent in AGENTS}
+    assert row.wrong == []
+    assert {row.values[name] for name in ("nothing", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
+    assert row.values["oracle"] == 1.0
+
+
+async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> None:
+    good = catalogue.make_task("terminal_run", 3)
+
+    async def by_title(desktop) -> Check:
+        return Check(float(any("Success" in window.title for window in await desktop.windows())))
+
+    async def by_result(desktop) -> Check:
+        return Check(float("result" in await desktop.listdir("Downloads")))
+
+    assert (await audited(good, "windows", "overwrite")).wrong == []
+    for check, agent in ((by_title, "windows"), (by_result, "overwrite")):
+        row = await audited(replace(good, check=check), agent)
+        assert f"{good.id}: {agent} scores 1" in row.wrong
+
+
+def test_a_row_says_what_must_not_be() -> None:
+    fine = {"oracle": 1.0, "done": 0.0, "hasty": 0.5, "misled": 0.0, "disk": None}
+    assert Row("t", fine, {}).wrong == []
+    assert Row("t", fine | {"oracle": 0.5}, {}).wrong == ["t: oracle scores 0.5, not 1"]
+    assert Row("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).wrong == [
+        "t: oracle scores -, not 1 (evaluator: it broke)"
+    ]
+    assert Row("t", fine | {"hasty": 1.0, "gold": 0.1}, {}).wrong == ["t: hasty scores 1", "t: gold scores 0.1"]
+
+
+async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, nothing, done"):
+        await audited(catalogue.make_task("terminal_run", 0), "burglar")
