@@ -19,6 +19,7 @@ from deskhand.actions.cli import actions_app
 from deskhand.areal.cli import Trainer, areal_app, train_by_areal
 from deskhand.auditing import audit
 from deskhand.bridge.cli import serve
+from deskhand.bridge.gateway_cli import gateway
 from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
@@ -44,6 +45,7 @@ for _command in (cli_models.sft, cli_models.export):
 app.command(serve)
 app.command(rejudge)
 tasks_app.command(audit)
+app.command(gateway)
 
 DEMO_CONFIG = "tiny_cpu.yaml"
 
@@ -204,11 +206,28 @@ def report(folder: Path, /, *, out: Path | None = None) -> None:
 
 
 @app.command
-def doctor() -> None:
-    """Check that this machine has what Deskhand needs; exits with 2 when something is missing."""
+def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_BRIDGE_KEY", evaluate: str | None = None) -> None:
+    """Check that this machine has what Deskhand needs, or that a desktop elsewhere works; exits with 2 when something is missing.
+
+    Parameters
+    ----------
+    desktop
+        Address of a bridge, a sandbox gateway, or a machine with OSWorld's or WAA's server: tried layer by layer instead.
+    key_env
+        The environment variable with its key.
+    evaluate
+        Address of WAA's evaluate server, which is tried too.
+    """
     from deskhand.doctor import examine, lines_of
 
-    findings = examine()
+    if desktop is not None:
+        import asyncio
+
+        from deskhand.probing import examine_desktop
+
+        findings = asyncio.run(examine_desktop(desktop, os.environ.get(key_env), evaluate_url=evaluate))
+    else:
+        findings = examine()
     print("\n".join(lines_of(findings)))
     if any(finding.needed and not finding.fine for finding in findings):
         raise SystemExit(WRONG)

@@ -29,8 +29,29 @@ class _Section(BaseModel):
 
 
 class DesktopSection(_Section):
-    """The embedded desktops."""
+    """Where desktops are. All but the first keys, up to `episode_s`, are of embedded ones."""
 
+    kind: Literal["embedded", "bridge", "gateway", "osworld", "waa"] = "embedded"
+    """"embedded" are on this machine; a "bridge" (`deskhand serve`) or a sandbox "gateway" has them elsewhere; "osworld" and "waa"
+    are machines that run those benchmarks' servers."""
+    addresses: tuple[str, ...] = ()
+    """Of the bridge or the gateway (left out: `OSWORLD_SANDBOX_ENDPOINT`), or of each machine."""
+    key_variable: str | None = None
+    """Name of the environment variable that holds the key (bridge: `DESKHAND_BRIDGE_KEY`, gateway: `OSWORLD_SANDBOX_TOKEN`)."""
+    keep_state: bool = False
+    """Take OSWorld's machines as they are: nothing brings them back to their start state."""
+    monitor_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of the QEMU monitor that resets a WAA machine; without it windows are closed and files removed."""
+    connect_s: float = Field(default=5.0, gt=0)
+    """Longest wait for a connection."""
+    read_s: float = Field(default=20.0, gt=0)
+    """Longest wait for an answer, besides what the operation itself may take."""
+    op_s: float = Field(default=120.0, gt=10)
+    """The most that one operation may take."""
+    step_s: float = Field(default=300.0, gt=0)
+    """The most that a step may take, with everything that is sent again."""
+    episode_s: float = Field(default=3600.0, gt=0)
+    """The most that an episode may take. Time that is parked counts in none of these."""
     isolation: Literal["best", "namespaces", "plain"] = "best"
     """"best" takes namespaces where the machine allows them."""
     quiet_ms: float = Field(default=60.0, gt=0)

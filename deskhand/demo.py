@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from deskhand.config import Config
-from deskhand.desktop.pool import DesktopPool
 from deskhand.evaluation import chosen, evaluate_policy
 from deskhand.models.load import check
 from deskhand.rollout.evaluate import Report
 from deskhand.rollout.progress import Progress
+from deskhand.rollout.runner import Pool
 from deskhand.store.run import Run
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.workshop import LEASES, desktops, families_of, train
@@ -130,6 +130,9 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
 
     display.working("starting desktops and loading the policy")
     async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder) as pool:
+        lot = getattr(pool, "lot", None)
+        if lot is not None:
+            lot.listen(lambda: display.parked(lot.line()))
         last, before, after = run.checkpoint(), None, None
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)
@@ -146,7 +149,7 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
     return Finished(last.step if last else 0, before, after)
 
 
-async def _train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None], display: Display) -> None:
+async def _train(config: Config, run: Run, pool: Pool, progress: Callable[[Progress], None], display: Display) -> None:
     """Train up to the last step or to the end of the time."""
     limit = asyncio.timeout(60 * config.minutes if config.minutes else None)
     watching = asyncio.create_task(_watch(run, display))
@@ -172,6 +175,6 @@ async def _watch(run: Run, display: Display) -> None:
             display.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 
-async def evaluate_step(config: Config, run: Run, pool: DesktopPool, step: int | None, display: Display) -> Report:
+async def evaluate_step(config: Config, run: Run, pool: Pool, step: int | None, display: Display) -> Report:
     """Held-out success of a step (None: the last), shown as it goes."""
     return await evaluate_policy(config, run, pool, chosen(config, run, None, step), 1, display)

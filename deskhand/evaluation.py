@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.asking import agent_of
 from deskhand.config import Config
-from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
 from deskhand.models.load import load_reading
 from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
 from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.runner import Pool
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.rollout.scripts import SCRIPTS
 from deskhand.store.run import Run
@@ -101,7 +101,7 @@ def _changes(before: Mapping[str, Any], config: Config) -> list[str]:
 
 
 @asynccontextmanager
-async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -> AsyncIterator[RunsEpisodes]:
+async def playing(config: Config, run: Run, pool: Pool, policy: Chosen) -> AsyncIterator[RunsEpisodes]:
     """What plays episodes with a policy."""
     temperature = config.evaluation.temperature
     states = run.folder / END_STATES if config.evaluation.end_states else None
@@ -129,7 +129,7 @@ async def playing(config: Config, run: Run, pool: DesktopPool, policy: Chosen) -
             await runner.close()
 
 
-async def evaluate_policy(config: Config, run: Run, pool: DesktopPool, policy: Chosen, repeats: int, display: Shown) -> Report:
+async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, repeats: int, display: Shown) -> Report:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left."""
     tasks = held_out_tasks(config)
     total = len(tasks) * repeats

@@ -7,6 +7,7 @@ weights or (`engine.share_weights`) the very ones that the engine samples from. 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,9 @@ from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.walls import Limits
 from deskhand.desktop.leases import LeaseBook
+from deskhand.desktop.making import remote_pool
 from deskhand.desktop.pool import DesktopPool
+from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.engines.base import Engine
 from deskhand.engines.making import make_engine
 from deskhand.engines.scripted import ScriptedEngine
@@ -32,7 +35,7 @@ from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.evaluate import evaluate
 from deskhand.rollout.loop import TrainingLoop
 from deskhand.rollout.progress import Progress
-from deskhand.rollout.runner import Runner, Script
+from deskhand.rollout.runner import Pool, Runner, Script
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
@@ -42,6 +45,8 @@ from deskhand.training.policy import Policy
 from deskhand.training.publish import join
 from deskhand.training.trainer import Trainer
 
+PARKING = "parking.json"
+"""What is known of quotas, in a run's folder."""
 LEASES = "leases.sqlite"
 """The book of leases in a run's folder."""
 SEEDS_PER_RUN = 1_000_000
@@ -88,11 +93,18 @@ def held_out_tasks(config: Config) -> list[Task]:
 
 
 @asynccontextmanager
-async def desktops(config: Config, count: int, folder: Path | None = None) -> AsyncIterator[DesktopPool]:
-    """`count` embedded desktops at a time, their leases booked in the run's `folder`. Raises `ConfigError` or `InfrastructureError`
-    when none starts."""
+async def desktops(config: Config, count: int, folder: Path | None = None) -> AsyncIterator[Pool]:
+    """`count` desktops at a time: embedded ones, their leases booked in the run's `folder`, or those of other machines, with what
+    is known of their quotas there. Raises `ConfigError` or `InfrastructureError` when none starts."""
     first = training_task(config)(0)
     desktop = config.desktop
+    if desktop.kind != "embedded":
+        lot = ParkingLot(folder / PARKING if folder is not None else None)
+        wanted = Template(first.template, first.width, first.height)
+        async with remote_pool(desktop.kind, desktop, wanted, lot, os.environ) as elsewhere:
+            elsewhere.episode_s = desktop.episode_s
+            yield elsewhere
+        return
 
     limits = Limits(desktop.memory_mib, desktop.processes, desktop.disk_mib)
 
@@ -107,9 +119,7 @@ async def desktops(config: Config, count: int, folder: Path | None = None) -> As
 
 
 @asynccontextmanager
-async def player(
-    config: Config, run: Run, pool: DesktopPool, source: str, version: int, temperature: float
-) -> AsyncIterator[Player]:
+async def player(config: Config, run: Run, pool: Pool, source: str, version: int, temperature: float) -> AsyncIterator[Player]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
     async with AsyncExitStack() as stack:
         made = await make_engine(config, source, version, run.folder / "engine", run.frames.png)
@@ -125,7 +135,7 @@ async def player(
 
 @asynccontextmanager
 async def scripted_player(
-    config: Config, run: Run, pool: DesktopPool, script: Callable[[AgentConfig], Script], reply_tokens: int
+    config: Config, run: Run, pool: Pool, script: Callable[[AgentConfig], Script], reply_tokens: int
 ) -> AsyncIterator[Runner]:
     """A script behind the recorder of the config's model, whose weights are not loaded: renderer and images are the model's."""
     tokenizer, image_processor = load_reading(config.model)
@@ -141,7 +151,7 @@ async def scripted_player(
         recorder.close()
 
 
-async def train(config: Config, run: Run, pool: DesktopPool, progress: Callable[[Progress], None]) -> None:
+async def train(config: Config, run: Run, pool: Pool, progress: Callable[[Progress], None]) -> None:
     """Train `run` up to its last step, from its last checkpoint if it has one. Raises `ConfigError` when its engine cannot be
     trained."""
     if config.untrainable:

@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LEAVES = ("errors", "actions.ops")
+LEAVES = ("errors", "actions.ops", "deadlines")
 MAY_USE: dict[str, tuple[str, ...]] = {
     "errors": (),
     "actions.ops": ("errors",),
+    "deadlines": (),
     "engines.base": ("errors",),
     "actions": ("actions",),
     "tasks": ("tasks",),

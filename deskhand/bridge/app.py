@@ -36,6 +36,8 @@ from deskhand.bridge.leases import BridgeLeases, Held
 from deskhand.bridge.limits import BoundedBody, Bounds
 from deskhand.bridge.osworld.routes import routes as osworld_routes
 from deskhand.bridge.refusal import Refused
+from deskhand.bridge.replies import Replies
+from deskhand.desktop import wire
 from deskhand.desktop.base import Template
 from deskhand.errors import ConfigError, InfrastructureError
 
@@ -48,6 +50,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def create_app(book: BridgeLeases, owner_key: str | None, bounds: Bounds | None = None) -> ASGIApp:
     """The application for the leases of `book`. With `owner_key` None it is open to this machine."""
     kept = digest(owner_key) if owner_key is not None else None
+    granted = Replies()
 
     def admitted(request: Request, lease: bytes | None) -> bool:
         """Whether the request shows the owner's key, or the one whose digest `lease` is."""
@@ -80,8 +83,15 @@ def create_app(book: BridgeLeases, owner_key: str | None, bounds: Bounds | None 
     async def take(request: Request) -> Response:
         demand_owner(request)
         template, wait_s = _wanted(await _object(request), book.pool.template)
-        held, key = await book.take(template, wait_s)
-        return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
+
+        async def grant() -> Response:
+            try:
+                held, key = await book.take(template, wait_s)
+            except Refused as refusal:
+                return refusal.response()
+            return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
+
+        return await granted.once(request.headers.get(wire.REQUEST_HEADER), grant)
 
     async def listed(request: Request) -> Response:
         demand_owner(request)

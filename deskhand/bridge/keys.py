@@ -56,20 +56,21 @@ def owner_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
     if file is None:
         key, source = environment.get(VARIABLE), VARIABLE
     else:
-        key, source = _read(file), str(file)
+        key, source = read_private(file), str(file)
     if key is not None and (len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key):
         raise ConfigError(f"the key in {source} must have {SHORTEST} or more printable ASCII characters without spaces")
     return key
 
 
-def _read(file: Path) -> str:
+def read_private(file: Path) -> str:
+    """The text of a file that nobody else can read. Raises `ConfigError`."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as opened:
             mode = os.fstat(descriptor).st_mode
-            data = opened.read(4096)
+            data = opened.read(64 << 10)
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}; write the bridge's key into it") from None
+        raise ConfigError(f"{file} cannot be read: {error.strerror}; write the key into it") from None
     if stat.S_ISREG(mode) and mode & 0o077:
         raise ConfigError(f"{file} can be read by others (mode {stat.S_IMODE(mode):o}); chmod 600 {file}")
     return data.decode(errors="replace").strip()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from deskhand.bridge.app import create_app
 from deskhand.bridge.keys import check_binding
@@ -61,9 +62,37 @@ async def serving(pool: DesktopPool, settings: Settings) -> AsyncIterator[Runnin
     sockets = _listen(settings.host, settings.port, 1 + pool.size)
     ports = [each.getsockname()[1] for each in sockets]
     book = BridgeLeases(pool, ports[1:], idle_s=settings.idle_s)
+    app = create_app(book, settings.owner_key, settings.bounds)
+    server = _made(app, settings.bounds, sockets, settings.certificate, settings.certificate_key)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    async with _started(server, sockets) as ended:
+        try:
+            yield Running(ports[0], book, stop, ended)
+        finally:
+            stop()
+            await book.close()
+
+
+@asynccontextmanager
+async def serving_app(
+    app: ASGIApp, host: str, port: int, *, certificate: Path | None = None, certificate_key: Path | None = None
+) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
+    """Serve an application within the same bounds: its port, and the task that ends when it does. Raises `ConfigError`."""
+    sockets = _listen(host, port, 1)
+    server = _made(app, Bounds(), sockets, certificate, certificate_key)
+    async with _started(server, sockets) as ended:
+        yield sockets[0].getsockname()[1], ended
+
+
+def _made(
+    app: ASGIApp, bounds: Bounds, sockets: list[socket.socket], certificate: Path | None, certificate_key: Path | None
+) -> _Server:
     config = uvicorn.Config(
-        create_app(book, settings.owner_key, settings.bounds),
-        http=patient(settings.bounds),
+        app,
+        http=patient(bounds),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -71,30 +100,29 @@ async def serving(pool: DesktopPool, settings: Settings) -> AsyncIterator[Runnin
         proxy_headers=False,
         server_header=False,
         limit_concurrency=MOST_REQUESTS,
-        h11_max_incomplete_event_size=settings.bounds.head_bytes,
+        h11_max_incomplete_event_size=bounds.head_bytes,
         timeout_graceful_shutdown=3,
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.certificate_key,
+        ssl_certfile=certificate,
+        ssl_keyfile=certificate_key,
     )
     try:
         config.load()
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigError(f"the certificate {settings.certificate} or its key cannot be used: {error}") from None
-    server = _Server(config)
+        raise ConfigError(f"the certificate {certificate} or its key cannot be used: {error}") from None
+    return _Server(config)
 
-    def stop() -> None:
-        server.should_exit = True
 
+@asynccontextmanager
+async def _started(server: _Server, sockets: list[socket.socket]) -> AsyncIterator[asyncio.Task[None]]:
     ended = asyncio.create_task(server.serve(sockets=sockets))
     try:
         while not server.started and not ended.done():  # noqa: ASYNC110 uvicorn has no event for it
             await asyncio.sleep(0.005)
-        yield Running(ports[0], book, stop, ended)
+        yield ended
     finally:
-        stop()
-        await book.close()
+        server.should_exit = True
         await asyncio.gather(ended, return_exceptions=True)
         for each in sockets:
             each.close()

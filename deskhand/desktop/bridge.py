@@ -13,7 +13,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -24,66 +24,55 @@ from deskhand.actions.plain import plain_op
 from deskhand.desktop import wire
 from deskhand.desktop.base import Completed, Frame, StagedDesktop, Template, Window
 from deskhand.desktop.pool import Lease
-from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
+from deskhand.desktop.remote.link import Link, Timeouts, check_address
+from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.errors import ConfigError, InfrastructureError
+
+__all__ = ["BridgeDesktop", "BridgePool", "Timeouts"]
 
 BEATS = 4
 """How often a lease is renewed within the time after which an idle one is given back."""
 
 
-@dataclass(frozen=True)
-class Timeouts:
-    """Seconds: `connect_s` for a connection, `read_s` for the answer to a look, and added to what an operation itself may take.
-
-    A request is sent `attempts` times at most, with `pause_s` before the second and twice as long before each further one.
-    """
-
-    connect_s: float = 5.0
-    read_s: float = 20.0
-    attempts: int = 6
-    pause_s: float = 0.2
-
-
 class BridgeDesktop:
     """Fulfils `StagedDesktop`; `http` shows the lease's key, `lease` is what the bridge said of it."""
 
-    def __init__(self, http: httpx2.AsyncClient, lease: dict[str, Any], timeouts: Timeouts) -> None:
-        self._http = http
+    def __init__(self, link: Link, lease: dict[str, Any]) -> None:
+        self._link = link
         self._root = f"/leases/{lease['lease']}"
         self._headers = {"authorization": f"Bearer {lease['key']}", wire.EPOCH_HEADER: str(lease["epoch"])}
         self._size = (int(lease["width"]), int(lease["height"]))
-        self._timeouts = timeouts
         self._base: Frame | None = None
         self._closed = False
 
+    @property
+    def label(self) -> str:
+        return f"{self._link.address}{self._root}"
+
     async def _send(
-        self, method: str, path: str, *, may_take_s: float = 0.0, acts: bool = False, **arguments: Any
+        self, method: str, path: str, *, may_take_s: float = 0.0, acts: bool = False, parks: bool = True, **arguments: Any
     ) -> httpx2.Response:
         """The reply to a request. One that acts carries an id, so it may be sent again like any other; when no answer comes at all
         it is `DeliveryUnknown`."""
         if self._closed:
             raise InfrastructureError("the desktop is closed")
-        headers = self._headers | ({wire.REQUEST_HEADER: secrets.token_hex(16)} if acts else {}) | arguments.pop("headers", {})
-        timeout = httpx2.Timeout(self._timeouts.read_s + may_take_s, connect=self._timeouts.connect_s)
-        about, attempts, delivered = f"{method} {self._root}{path}", self._timeouts.attempts, False
-        for attempt in range(1, attempts + 1):
-            try:
-                reply = await self._http.request(method, self._root + path, headers=headers, timeout=timeout, **arguments)
-            except httpx2.TransportError as error:
-                delivered = delivered or not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
-                if attempt == attempts:
-                    kind = DeliveryUnknown if acts and delivered else InfrastructureError
-                    raise kind(f"{about}: no answer in {attempts} attempts ({type(error).__name__} {error})") from error
-            else:
-                if reply.status_code not in (502, 503, 504):
-                    if reply.status_code >= 400:
-                        raise wire.raised(_json(reply), reply.status_code, about)
-                    return reply
-                delivered = delivered or reply.status_code != 503
-                if attempt == attempts:
-                    kind = DeliveryUnknown if acts and delivered else InfrastructureError
-                    raise kind(f"{about}: the bridge answered {reply.status_code} in {attempts} attempts")
-            await asyncio.sleep(self._timeouts.pause_s * 2 ** (attempt - 1))
-        raise AssertionError("the last attempt returns or raises")
+        headers = self._headers | ({wire.REQUEST_HEADER: secrets.token_hex(16)} if acts else {})
+        about = f"{method} {self._root}{path}"
+
+        def refused(reply: httpx2.Response) -> Exception | None:
+            return wire.raised(_json(reply), reply.status_code, about) if reply.status_code >= 400 else None
+
+        return await self._link.send(
+            method,
+            self._root + path,
+            repeatable=True,
+            acts=acts,
+            parks=parks,
+            may_take_s=may_take_s,
+            headers=headers,
+            refused=refused,
+            **arguments,
+        )
 
     async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
         base = self._base
@@ -159,9 +148,10 @@ class BridgeDesktop:
         failures = 0
         while True:
             headers = self._headers | {"last-event-id": str(after)}
-            timeout = httpx2.Timeout(None, connect=self._timeouts.connect_s, read=self._timeouts.read_s + 10)
+            times = self._link.timeouts
+            timeout = httpx2.Timeout(None, connect=times.connect_s, read=times.read_s + 10)
             try:
-                async with self._http.stream("GET", self._root + "/events", headers=headers, timeout=timeout) as reply:
+                async with self._link.http.stream("GET", self._root + "/events", headers=headers, timeout=timeout) as reply:
                     if reply.status_code != 200:
                         await reply.aread()
                         raise wire.raised(_json(reply), reply.status_code, f"GET {self._root}/events")
@@ -172,26 +162,27 @@ class BridgeDesktop:
                             return
             except httpx2.TransportError as error:
                 failures += 1
-                if failures == self._timeouts.attempts:
+                if failures == times.attempts:
                     raise InfrastructureError(f"GET {self._root}/events: {type(error).__name__} {error}") from error
-            await asyncio.sleep(self._timeouts.pause_s * 2**failures)
+            await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2**failures))
 
     async def renew(self) -> None:
         """Tell the bridge that the lease is still wanted."""
-        await self._send("POST", "/renew")
+        await self._send("POST", "/renew", parks=False)
 
     async def close(self) -> None:
         """Give the lease back; a bridge that cannot be reached ends it when it has been idle. Idempotent."""
         if not self._closed:
             with contextlib.suppress(InfrastructureError):
-                await self._send("DELETE", "")
+                await self._send("DELETE", "", parks=False)
             self._closed = True
 
 
 class BridgePool:
     """Leases of the bridge at `address`, as `DesktopPool` gives them. Raises `ConfigError` for an address that is none.
 
-    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time.
+    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time, `lot` where those wait
+    that it has none for.
     """
 
     def __init__(
@@ -202,15 +193,13 @@ class BridgePool:
         template: Template | None = None,
         timeouts: Timeouts | None = None,
         wait_s: float = 60.0,
+        lot: ParkingLot | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        if not _is_address(address):
-            raise ConfigError("the bridge's address must be http://host:port or https://host:port, without a key in it")
         self.template = template or Template()
-        self._timeouts = timeouts or Timeouts()
+        self.episode_s = (timeouts or Timeouts()).episode_s
         self._wait_s = wait_s
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx2.AsyncClient(base_url=address, transport=transport)
+        self.link = Link(check_address(address, "the bridge's address"), key, timeouts=timeouts, lot=lot, transport=transport)
         self._held: dict[str, tuple[BridgeDesktop, asyncio.Task[None]]] = {}
         self._names: dict[int, str] = {}
 
@@ -220,24 +209,24 @@ class BridgePool:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
+    @property
+    def lot(self) -> ParkingLot:
+        """Where those wait that the bridge has no desktop for."""
+        return self.link.lot
+
     async def lease(self, template: Template | None = None) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's). Waits while the bridge has none free."""
         body = {"template": asdict(template or self.template), "wait_s": self._wait_s}
-        timeout = httpx2.Timeout(self._timeouts.read_s + self._wait_s + 60, connect=self._timeouts.connect_s)
-        while True:
-            try:
-                reply = await self._http.post("/leases", json=body, headers=self._headers, timeout=timeout)
-            except httpx2.TransportError as error:
-                raise InfrastructureError(f"POST {self._http.base_url}leases: {type(error).__name__} {error}") from error
-            if reply.status_code != 503 or "retry-after" not in reply.headers:
-                break
-            await asyncio.sleep(min(60.0, float(reply.headers["retry-after"])))
+        headers = {wire.REQUEST_HEADER: secrets.token_hex(16)}
+        reply = await self.link.send(
+            "POST", "/leases", repeatable=True, acquires=True, may_take_s=self._wait_s + 60, headers=headers, json=body
+        )  # fmt: skip
         told = _json(reply)
-        if reply.status_code == 400:
-            raise ConfigError(str(told.get("error", "")))
         if reply.status_code != 201:
-            raise InfrastructureError(f"POST {self._http.base_url}leases: {reply.status_code} {told.get('error', '')}")
-        desktop = BridgeDesktop(self._http, told, self._timeouts)
+            self.link.gate.desktops.released()
+            kind = ConfigError if reply.status_code == 400 else InfrastructureError
+            raise kind(f"POST {self.link.address}/leases: {reply.status_code} {told.get('error', '')}")
+        desktop = BridgeDesktop(self.link, told)
         self._held[told["lease"]] = (desktop, asyncio.create_task(_renewing(desktop, float(told["idle_s"]))))
         self._names[told["epoch"]] = told["lease"]
         held: StagedDesktop = desktop
@@ -247,26 +236,21 @@ class BridgePool:
         """Give a lease back. A second release of the same lease does nothing."""
         name = self._names.pop(lease.epoch, None)
         if name is not None:
-            desktop, renewing = self._held.pop(name)
-            renewing.cancel()
-            await desktop.close()
+            await self._give_back(name)
 
     async def close(self) -> None:
         """Give all leases back. Idempotent."""
         for epoch in list(self._names):
-            name = self._names.pop(epoch)
-            desktop, renewing = self._held.pop(name)
-            renewing.cancel()
+            await self._give_back(self._names.pop(epoch))
+        await self.link.close()
+
+    async def _give_back(self, name: str) -> None:
+        desktop, renewing = self._held.pop(name)
+        renewing.cancel()
+        try:
             await desktop.close()
-        await self._http.aclose()
-
-
-def _is_address(address: str) -> bool:
-    try:
-        parts = httpx2.URL(address)
-    except httpx2.InvalidURL:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.host) and not parts.userinfo
+        finally:
+            self.link.gate.desktops.released()
 
 
 async def _renewing(desktop: BridgeDesktop, idle_s: float) -> None:

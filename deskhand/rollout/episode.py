@@ -7,9 +7,10 @@ AReaL's agent workflows and needs nothing of AReaL.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import openai
 import structlog
 
+from deskhand import deadlines
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
 from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, KeepFrame, Step, Transcript
 from deskhand.desktop.base import Desktop, Frame, Template
@@ -45,14 +47,16 @@ class _Course:
         self.instruction = task.instruction
         self.share_at_start = 0.0
         """What the milestones that already hold in the start state are worth."""
+        self.meter = deadlines.Meter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        before = time.monotonic()
+        """Seconds of a phase, what it was parked left out."""
+        before, parked_s = time.monotonic(), self.meter.parked_s
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - before
+            self.seconds[name] = time.monotonic() - before - (self.meter.parked_s - parked_s)
 
 
 async def run_episode(
@@ -64,8 +68,11 @@ async def run_episode(
     end_session: Callable[[], CallGraph] = CallGraph,
     keep_frame: KeepFrame | None = None,
     end_states: Path | None = None,
+    longest_s: float | None = None,
 ) -> EpisodeResult:
     """Reset, set up, solve, judge. Raises nothing but `asyncio.CancelledError`; failures become the result's outcome.
+
+    An episode that takes longer than `longest_s`, what it was parked left out, is an outage: its desktop hangs.
 
     `end_session` closes the recorder's session and returns its call graph; it is called once, also when the episode failed or
     was cancelled. `keep_frame` gets every screen that the model saw and the last one. In the folder `end_states` is kept what
@@ -74,7 +81,8 @@ async def run_episode(
     course, began = _Course(ticket.task), time.monotonic()
     graph, ended = CallGraph(), False
     try:
-        outcome = await _run(course, desktop, agent, client, keep_frame)
+        with deadlines.metered() as course.meter:
+            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame), longest_s)
         ended, graph = True, end_session()
         if end_states is not None:
             await _keep_end_state(ticket.task, desktop, outcome, end_states)
@@ -86,7 +94,8 @@ async def run_episode(
         if not ended:
             with suppress(DeskhandError):
                 graph = end_session()
-    course.seconds["total"] = time.monotonic() - began
+    course.seconds["parked"] = course.meter.parked_s
+    course.seconds["total"] = time.monotonic() - began - course.meter.parked_s
     course.seconds["model"] = course.transcript.model_seconds
     return _result(ticket, course, outcome, graph)
 
@@ -96,6 +105,17 @@ async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder
         await end_state.keep(task, desktop, outcome, folder)
     except (InfrastructureError, OSError) as error:
         log.warning("end state not kept", task=task.id, error=_line(error))
+
+
+async def _in_time(work: Awaitable[Outcome], longest_s: float | None) -> Outcome:
+    limit: asyncio.Timeout | None = None
+    try:
+        async with deadlines.limit(longest_s) as limit:
+            return await work
+    except TimeoutError as error:
+        if limit is None or not limit.expired():
+            raise
+        raise InfrastructureError(f"the episode took longer than {longest_s:g} s") from error
 
 
 def unscored_result(ticket: Ticket, cause: Cause, message: str) -> EpisodeResult:

@@ -111,7 +111,9 @@ class TrainingLoop:
         equal_teaches = trainer.algorithm.uses_critic
         groups = Groups(make_task, size=config.group_size, limit=limit, max_refills=config.max_refills, equal_teaches=equal_teaches)
         self.source = TrainingSource(groups, self.journal)
-        self.scheduler = Scheduler(self.source, runner.run, config.desktops)
+        self.scheduler = Scheduler(
+            self.source, runner.run, config.desktops, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
+        )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._pending_metrics: list[dict[str, Any]] = []
@@ -285,6 +287,8 @@ class TrainingLoop:
             rollout_wait_s=waited_s,
             eta_s=(self.config.steps - step) * elapsed_s / max(1, done),
             elapsed_s=elapsed_s,
+            parked_s=round(self.runner.lot.total_s, 1) if self.runner.lot else 0.0,
+            parked=self.runner.lot.seen() if self.runner.lot else [],
             books=ledger.to_dict(),
             trainer=trainer,
             vitals=vitals,

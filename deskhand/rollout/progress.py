@@ -47,6 +47,10 @@ class Progress:
     trainer: dict[str, Any]
     """The trainer's metrics of this step."""
     vitals: Vitals
+    parked_s: float = 0.0
+    """How long episodes waited for a quota so far, summed over them; no other figure holds this time."""
+    parked: list[dict[str, Any]] = field(default_factory=list)
+    """What waits now, by endpoint (`ParkingLot.seen`)."""
     alarms: tuple[Alarm, ...] = ()
 
     def metrics(self) -> dict[str, Any]:

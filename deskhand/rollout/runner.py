@@ -16,6 +16,7 @@ import openai
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.desktop.base import Desktop, Frame, Template
+from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.proxy import create_app, in_process_client
@@ -28,7 +29,8 @@ from deskhand.tasks.task import Task
 
 
 class Pool(Protocol):
-    """What lends desktops (`desktop.pool.DesktopPool`)."""
+    """What lends desktops: `DesktopPool`, `BridgePool`, `GatewayPool`, `MachinePool`. Those of other machines have a `lot`, where
+    refused work waits, and `episode_s`, the longest that an episode may take."""
 
     async def lease(self, template: Template | None = None) -> Any: ...
 
@@ -47,6 +49,11 @@ class _Leasing:
         self.pool, self.agent, self.frames = pool, agent, frames
         self.end_states: Path | None = None
         """A folder for what episodes were judged on; None keeps nothing."""
+
+    @property
+    def lot(self) -> ParkingLot | None:
+        """Where episodes wait for a quota; None for desktops of this machine."""
+        return getattr(self.pool, "lot", None)
 
     async def run(self, ticket: Ticket) -> EpisodeResult:
         """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
@@ -67,8 +74,16 @@ class _Leasing:
         self, ticket: Ticket, desktop: Desktop, client: openai.AsyncOpenAI, end_session: Callable[[], CallGraph] = CallGraph
     ) -> EpisodeResult:
         keep = self._keep if self.frames is not None else None
-        states = self.end_states
-        return await run_episode(ticket, desktop, self.agent, client, end_session=end_session, keep_frame=keep, end_states=states)
+        return await run_episode(
+            ticket,
+            desktop,
+            self.agent,
+            client,
+            end_session=end_session,
+            keep_frame=keep,
+            end_states=self.end_states,
+            longest_s=getattr(self.pool, "episode_s", None),
+        )
 
     async def _keep(self, frame: Frame) -> None:
         if self.frames is not None:

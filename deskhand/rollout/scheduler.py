@@ -59,6 +59,7 @@ class Scheduler:
     """Runs `source` with at most `concurrency` episodes at a time.
 
     `failures` is how many episodes in a row may end in an outage of the infrastructure before `run` raises `InfrastructureError`.
+    `parked_s` is how long episodes were parked so far, summed over them; no rate is over that time.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Scheduler:
         concurrency: int,
         *,
         failures: int | None = None,
+        parked_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.source = source
         self.concurrency = concurrency
@@ -75,7 +77,10 @@ class Scheduler:
         self._failures_allowed = failures if failures is not None else max(8, 3 * concurrency)
         self._failures = 0
         self._news = asyncio.Event()
-        self._ended: deque[float] = deque()
+        self._ended: deque[tuple[float, float]] = deque()
+        """When episodes ended, and what was parked until then."""
+        self._parked_s = parked_s
+        self._parked_before = (time.monotonic(), parked_s())
         self._began = time.monotonic()
         self.episodes_ended = 0
 
@@ -101,10 +106,13 @@ class Scheduler:
     def episodes_per_minute(self) -> float:
         """Over the last minute, or since the start when that is less."""
         now = time.monotonic()
-        while self._ended and self._ended[0] < now - RATE_WINDOW_S:
-            self._ended.popleft()
-        span_s = min(RATE_WINDOW_S, max(now - self._began, 1e-9))
-        return len(self._ended) * 60.0 / span_s
+        while self._ended and self._ended[0][0] < now - RATE_WINDOW_S:
+            self._parked_before = self._ended.popleft()
+        began = max(self._began, now - RATE_WINDOW_S)
+        parked_s = (self._parked_s() - self._parked_before[1]) / self.concurrency
+        beyond_s = max(0.0, began - self._parked_before[0])
+        worked_s = now - began - max(0.0, parked_s - beyond_s)
+        return len(self._ended) * 60.0 / max(worked_s, 1.0 if self._ended and parked_s else 1e-9)
 
     async def _place(self) -> None:
         while True:
@@ -127,7 +135,7 @@ class Scheduler:
             await self.source.finished(unscored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}"))
             raise
         self.episodes_ended += 1
-        self._ended.append(time.monotonic())
+        self._ended.append((time.monotonic(), self._parked_s()))
         await self.source.finished(result)
         self.changed()
         self._count_outage(result)

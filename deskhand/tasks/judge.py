@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 
+from deskhand import deadlines
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import MILESTONE_CAP, MOST_FINDINGS, Finding, Outcome, Scored, Unscored
 from deskhand.tasks.task import Check, CheckFunction, StagedDesktopLike, Task
@@ -116,14 +117,14 @@ class MilestoneTracker:
 
 async def _run_check(task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float) -> Check:
     """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
-    deadline = asyncio.timeout(timeout_s)
+    deadline: asyncio.Timeout | None = None
     try:
-        async with deadline:
+        async with deadlines.limit(timeout_s) as deadline:
             check = await function(desktop)
     except InfrastructureError:
         raise
     except Exception as error:
-        if deadline.expired():
+        if deadline is not None and deadline.expired():
             raise EvaluatorError(f"task {task_id}: {where} took longer than {timeout_s:g} s") from error
         raise EvaluatorError(f"task {task_id}: {where} raised {type(error).__name__}: {error}") from error
     value = float(check.value)

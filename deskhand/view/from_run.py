@@ -123,6 +123,8 @@ def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
         last_s = elapsed_s
         trainer = entry.get("trainer", {})
         more = {name: float(entry[name]) for name in LOOP_METRICS if name in entry}
+        if entry.get("parked_s"):
+            more["parked_s"] = float(entry["parked_s"])
         more |= {name: float(trainer[name]) for name in TRAINER_METRICS if name in trainer}
         yield TrainStepView(
             step=entry["step"],

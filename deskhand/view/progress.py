@@ -52,6 +52,8 @@ class Display:
         self._began = time.monotonic()
         self._rows: list[StepLike] = []
         self._status = ""
+        self._parked = ""
+        self._parked_line_s = 0.0
         self._live: Live | None = None
         self._last_line_s = self._began
 
@@ -86,6 +88,13 @@ class Display:
         if self._live is None:
             self._print(line_of(progress))
 
+    def parked(self, text: str) -> None:
+        """What waits for a quota now; "" when nothing does."""
+        began, self._parked = bool(text) and not self._parked, text
+        if self._live is None and (began or (text and time.monotonic() - self._parked_line_s > QUIET_S)):
+            self._parked_line_s = time.monotonic()
+            self._print(text)
+
     def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None:
         """Training episodes so far; `equal` are those of groups whose rewards were all equal."""
         text = f"{ended} episodes: {trained} trained, {equal} in groups of equal reward, {unscored} unscored"
@@ -100,10 +109,12 @@ class Display:
             self._print(self._status)
 
     def __rich__(self) -> Group:
-        parts: list[Table | Spinner] = []
+        parts: list[Table | Spinner | Text] = []
         if self._rows:
             parts.append(steps_table(self._rows[-ROWS:]))
         if self._status:
+            if self._parked:
+                parts.append(Text(f" {self._parked}", style="yellow"))
             parts.append(Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._began)}", style="dim")))
         return Group(*parts)
 

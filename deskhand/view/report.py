@@ -121,6 +121,8 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
         played = view.ledger.get("started", trained)
         tiles.append(("Training episodes", f"{played}", f"{trained} trained, {last.episodes_per_minute:.0f} a minute at the end"))
         tiles.append(("Training", duration(last.elapsed_s), f"{len(view.steps)} steps, policy version {last.version}"))
+        if parked_s := max((step.metrics.get("parked_s", 0.0) for step in view.steps), default=0.0):
+            tiles.append(("Parked", duration(parked_s), "waiting for desktops' quotas, summed over episodes; in no other figure"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>" for name, value, note in tiles
     )

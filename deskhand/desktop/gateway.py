@@ -1,0 +1,196 @@
+"""Desktops in sandboxes behind a gateway. Invariant: a sandbox belongs to one lease and is deleted at its end; while its lease goes
+on it is renewed, also while the episode is parked.
+
+The machine in a sandbox runs OSWorld's server, reached through the gateway at its port 5000. Commands and files go by the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import httpx2
+
+from deskhand.desktop.base import Completed, Frame, Template
+from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.pool import Lease
+from deskhand.desktop.remote.capacity import AtCapacity, capacity_of_error
+from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.desktop.remote.osworld_server import OsworldServer
+from deskhand.desktop.remote.parking import Gate, ParkingLot
+from deskhand.desktop.remote.sandboxes import OSWORLD_PORT, Sandbox, SandboxGateway, endpoint_of, gateway_at, wait_ready
+from deskhand.errors import InfrastructureError
+
+BEATS = 4
+"""How often a sandbox is renewed within its time to live."""
+
+
+class GatewayDesktop(OsworldDesktop):
+    """A sandbox's desktop. A reset after it was used takes a new sandbox."""
+
+    def __init__(self, pool: GatewayPool, sandbox: Sandbox) -> None:
+        self._pool, self.sandbox = pool, sandbox
+        self._used = False
+        super().__init__(pool.link_to(sandbox), revert=self._fresh, looking=pool.looking, ready_s=pool.boot_s)
+
+    async def _fresh(self) -> None:
+        if self._used:
+            old, self.sandbox = self.sandbox, await self._pool.create(self._template)
+            await self.link.close()
+            self.link = self._pool.link_to(self.sandbox)
+            self.server = OsworldServer(self.link)
+            await self._pool.delete(old)
+        self._used = False
+
+    async def reset(self, template: Template) -> Frame:
+        self._template = template
+        return await super().reset(template)
+
+    async def _marked(self, body: str, longest_s: float) -> str:
+        self._used = True
+        return await super()._marked(body, longest_s)
+
+    async def run(
+        self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> Completed:
+        self._check_open()
+        self._used = True
+        return await self._pool.gateway.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
+
+    async def pull(self, path: str) -> bytes:
+        self._check_open()
+        return await self._pool.gateway.read(self.sandbox, path)
+
+    async def push(self, path: str, data: bytes) -> None:
+        self._check_open()
+        self._used = True
+        await self._pool.gateway.write(self.sandbox, path, data)
+
+
+class GatewayPool:
+    """Leases of the gateway at `endpoint` (None: as the environment says), as `DesktopPool` gives them.
+
+    `image` is what the gateway calls the machine to start; `boot_s` how long it may take; `ttl_s` how long a sandbox lives that is
+    not renewed. `gateway` takes the place of the one that the endpoint names. Raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        token: str | None = None,
+        *,
+        template: Template | None = None,
+        image: str | None = None,
+        boot_s: float = 300.0,
+        ttl_s: float = 120.0,
+        timeouts: Timeouts | None = None,
+        looking: Looking | None = None,
+        lot: ParkingLot | None = None,
+        gateway: SandboxGateway | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        if endpoint is None:
+            endpoint, token = endpoint_of()
+        self.template = template or Template()
+        self.lot = lot or ParkingLot()
+        self.timeouts, self.looking, self.boot_s, self.ttl_s = timeouts, looking, boot_s, ttl_s
+        self.gateway = gateway or gateway_at(endpoint, token, timeouts=timeouts, lot=self.lot)
+        self.gate: Gate = self.lot.gate(endpoint, token)
+        self.episode_s = (timeouts or Timeouts()).episode_s
+        self._image = image
+        self._transport = transport
+        self._epochs = itertools.count(1)
+        self._held: dict[int, GatewayDesktop] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> GatewayPool:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def link_to(self, sandbox: Sandbox) -> Link:
+        """A link to the in-VM server of a sandbox."""
+        port = self.gateway.port(sandbox, OSWORLD_PORT)
+        return Link(port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport)
+
+    async def create(self, template: Template) -> Sandbox:
+        """A sandbox that is ready. Waits while the gateway has none; one that does not get ready is deleted again."""
+        request_id = secrets.token_hex(16)
+
+        async def attempt() -> Sandbox:
+            try:
+                return await self.gateway.create(
+                    image=self._image, width=template.width, height=template.height, ttl_s=self.ttl_s, request_id=request_id
+                )
+            except AtCapacity:
+                raise
+            except Exception as error:
+                capacity = capacity_of_error(error, self.lot.clock.wall())
+                if capacity is None:
+                    raise
+                raise AtCapacity(capacity, "creating a sandbox") from error
+
+        created = await self._admitted(attempt)
+        try:
+            return await wait_ready(self.gateway, created, self.boot_s)
+        except BaseException:
+            await asyncio.shield(self.delete(created))
+            raise
+
+    async def _admitted(self, attempt: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        own = getattr(self.gateway, "link", None)
+        if own is not None and own.gate is self.gate:  # it parks by itself, at the same gate
+            return await attempt()
+        return await self.gate.desktops.through(attempt)
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        """End a sandbox; what cannot be ended now ends by itself."""
+        try:
+            with contextlib.suppress(InfrastructureError):
+                await self.gateway.delete(sandbox)
+        finally:
+            self.gate.desktops.released()
+
+    async def lease(self, template: Template | None = None) -> Lease:
+        """A fresh desktop in the state `template` (default: the pool's)."""
+        wanted = template or self.template
+        sandbox = await self.create(wanted)
+        desktop = GatewayDesktop(self, sandbox)
+        epoch = next(self._epochs)
+        self._held[epoch] = desktop
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew())
+        try:
+            await desktop.reset(wanted)
+        except BaseException:
+            await asyncio.shield(self._end(epoch))
+            raise
+        return Lease(desktop, epoch)
+
+    async def _renew(self) -> None:
+        while self._held:
+            await asyncio.sleep(self.ttl_s / BEATS)
+            beats = [self.gateway.renew(desktop.sandbox, self.ttl_s) for desktop in list(self._held.values())]
+            await asyncio.gather(*beats, return_exceptions=True)  # the next call of the episode says what is wrong
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back. A second release of the same lease does nothing."""
+        await self._end(lease.epoch)
+
+    async def _end(self, epoch: int) -> None:
+        desktop = self._held.pop(epoch, None)
+        if desktop is not None:
+            await desktop.close()
+            await self.delete(desktop.sandbox)
+
+    async def close(self) -> None:
+        """Give all leases back. Idempotent."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await asyncio.gather(*(self._end(epoch) for epoch in list(self._held)))
+        await self.gateway.close()

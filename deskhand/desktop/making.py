@@ -1,0 +1,79 @@
+"""Pools of desktops on other machines, from settings. Invariant: keys come from variables of the environment, never from a setting.
+
+`osworld` and `waa` take addresses of machines, one for each desktop; `bridge` and `gateway` take one address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+from deskhand.desktop.base import Template
+from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.gateway import GatewayPool
+from deskhand.desktop.machines import MachinePool
+from deskhand.desktop.osworld import OsworldDesktop
+from deskhand.desktop.remote.link import Link, Timeouts, check_address
+from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.qemu import QemuMonitor
+from deskhand.desktop.remote.sandboxes import TOKEN, endpoint_of
+from deskhand.desktop.waa import WaaDesktop
+from deskhand.errors import ConfigError
+
+RemoteKind = Literal["bridge", "gateway", "osworld", "waa"]
+DEFAULT_VARIABLES: dict[str, str] = {"bridge": "DESKHAND_BRIDGE_KEY", "gateway": TOKEN}
+RemotePool = BridgePool | GatewayPool | MachinePool
+
+
+class RemoteSettings(Protocol):
+    """What a pool is made from (`config.DesktopSection`)."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]: ...
+    @property
+    def key_variable(self) -> str | None: ...
+    @property
+    def keep_state(self) -> bool: ...
+    @property
+    def monitor_port(self) -> int | None: ...
+    @property
+    def connect_s(self) -> float: ...
+    @property
+    def read_s(self) -> float: ...
+    @property
+    def op_s(self) -> float: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def episode_s(self) -> float: ...
+
+
+def remote_pool(
+    kind: RemoteKind, settings: RemoteSettings, template: Template, lot: ParkingLot, environment: Mapping[str, str]
+) -> RemotePool:
+    """The pool that the settings describe. Raises `ConfigError`."""
+    times = Timeouts(settings.connect_s, settings.read_s, settings.op_s, settings.step_s, settings.episode_s)
+    variable = settings.key_variable or DEFAULT_VARIABLES.get(kind)
+    key = environment.get(variable) if variable else None
+    if settings.key_variable and not key:
+        raise ConfigError(f"the environment variable {settings.key_variable} (desktop.key_variable) is not set")
+    addresses = list(settings.addresses)
+    if kind == "gateway" and not addresses:
+        endpoint, key = endpoint_of(environment)
+        addresses = [endpoint]
+    if not addresses or (kind in ("bridge", "gateway") and len(addresses) > 1):
+        raise ConfigError(f"desktop.addresses: {kind} takes {'one address' if kind in DEFAULT_VARIABLES else 'an address each'}")
+    if kind == "bridge":
+        return BridgePool(addresses[0], key, template=template, timeouts=times, lot=lot)
+    if kind == "gateway":
+        return GatewayPool(addresses[0], key, template=template, timeouts=times, lot=lot)
+
+    def make(address: str) -> OsworldDesktop:
+        link = Link(address, key, timeouts=times, lot=lot)
+        monitor = QemuMonitor(urlsplit(address).hostname or "", settings.monitor_port) if settings.monitor_port else None
+        if kind == "waa":
+            return WaaDesktop(link, revert=monitor.reset if monitor else None)
+        return OsworldDesktop(link, keep_state=settings.keep_state)
+
+    return MachinePool([check_address(each, "desktop.addresses") for each in addresses], make, template=template, lot=lot)

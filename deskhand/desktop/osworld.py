@@ -1,0 +1,295 @@
+"""A machine that runs OSWorld's in-VM server, as a desktop. Invariant: an action and a command are carried out once, however often
+they had to be sent; a screen that is not whole is never a frame.
+
+What acts goes to `/execute` as a program of `remote.guest_code`, which knows its own id; a look is one `GET /screenshot`. `revert`
+brings the machine back to its snapshot; without one the state of a machine stays as it is, and `reset` says so by raising.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from deskhand import deadlines
+from deskhand.actions.dialects.limits import points_of
+from deskhand.actions.ops import Op, Wait, to_screen_px
+from deskhand.desktop.base import Completed, Frame, Template, Window
+from deskhand.desktop.remote import guest_code, pictures, wmctrl
+from deskhand.desktop.remote.link import Link
+from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
+from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
+
+Revert = Callable[[], Awaitable[None]]
+READY_S = 300.0
+
+
+@dataclass(frozen=True)
+class Looking:
+    """When the screen is looked at after an action: `pause_s` later, and again, every `pause_s`, until two looks agree or `cap_s`
+    is over. `looks` 1 is one look, whatever it shows. `tries` is how often a picture that is not whole is asked for again."""
+
+    pause_s: float = 0.25
+    cap_s: float = 2.0
+    looks: int = 2
+    tries: int = 3
+
+
+class OsworldDesktop:
+    """Fulfils `StagedDesktop` on the machine at `link`. With `keep_state` a machine without `revert` is taken as it is."""
+
+    system: guest_code.System = "linux"
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        revert: Revert | None = None,
+        keep_state: bool = False,
+        looking: Looking | None = None,
+        ready_s: float = READY_S,
+    ) -> None:
+        self.link = link
+        self.server = OsworldServer(link)
+        self._revert = revert
+        self._keep_state = keep_state
+        self._looking = looking or Looking()
+        self._ready_s = ready_s
+        self._size: tuple[int, int] | None = None
+        self._album = pictures.Album()
+        self._cursor = (0, 0)
+        self._answered: dict[str, Frame] = {}
+        self._forget: list[str] = []
+        self._closed = False
+
+    @property
+    def label(self) -> str:
+        return self.link.address
+
+    async def reset(self, template: Template) -> Frame:
+        """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. The machine has the screen
+        that it has: another size than the template's is a `ConfigError`."""
+        self._check_open()
+        if self._revert is not None:
+            await self._revert()
+        elif not self._keep_state:
+            raise ConfigError(
+                f"{self.link.address}: nothing brings this machine back to its start state; give revert, or keep_state"
+            )
+        await self.ready()
+        size = await self.server.screen_size()
+        if size != (template.width, template.height):
+            asked, is_now = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
+            raise ConfigError(
+                f"{self.link.address}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
+            )
+        self._size, self._album = size, pictures.Album()
+        self._answered.clear()
+        self._forget.clear()
+        with contextlib.suppress(InfrastructureError):
+            self._cursor = await self.server.cursor_position()
+        return await self.observe()
+
+    async def ready(self) -> None:
+        """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""
+        await self._until_ready(lambda: self._picture(1))
+
+    async def _until_ready(self, look: Callable[[], Awaitable[object]]) -> None:
+        said = "no answer"
+        try:
+            async with deadlines.limit(self._ready_s):
+                while True:
+                    try:
+                        await look()
+                        return
+                    except InfrastructureError as error:
+                        said = str(error)
+                    await asyncio.sleep(min(2.0, self.link.timeouts.pause_s * 5))
+        except TimeoutError:
+            raise InfrastructureError(f"{self.link.address}: not ready within {self._ready_s:g} s: {said}") from None
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        self._check_open()
+        if action_id in self._answered:
+            return self._answered[action_id]
+        if self._size is None:
+            raise InfrastructureError(f"{self.link.address}: reset it first")
+        body = guest_code.acting(ops, *self._size, self.system)
+        longest_s = 10.0 + sum(_longest_s(op) for op in ops)
+        if longest_s > self.link.timeouts.op_s:
+            raise AgentError(f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s")
+        await self._act(body, longest_s)
+        for op in ops:
+            for point in points_of(op)[-1:]:
+                self._cursor = to_screen_px(point, *self._size)
+        frame = await self._settled()
+        self._answered[action_id] = frame
+        while len(self._answered) > 64:
+            del self._answered[next(iter(self._answered))]
+        return frame
+
+    async def _act(self, body: str, longest_s: float) -> None:
+        await self._marked(body, longest_s)
+
+    async def _marked(self, body: str, longest_s: float) -> str:
+        """Run a body once, whatever becomes of replies; what it said. Raises `DeliveryUnknown` and `InfrastructureError`."""
+        self._check_open()
+        name, old = secrets.token_hex(12), list(self._forget)
+        code = guest_code.marked(body, name, wait_s=longest_s, old=old)
+        try:
+            said = await self.server.execute(["python", "-c", code], may_take_s=2 * longest_s + 5.0, repeatable=True)
+        except ServerError as error:
+            raise DeliveryUnknown(str(error)) from error
+        self._forget = [*(each for each in self._forget if each not in old), name]
+        end = str(said.get("output", "")).strip().rpartition("deskhand ")[2]
+        if said.get("returncode") != 0 or not end:
+            raise DeliveryUnknown(f"{self.link.address}: the guest's Python failed: {str(said.get('error', ''))[-300:]}")
+        return read_end(end, self.link.address)
+
+    async def observe(self) -> Frame:
+        self._check_open()
+        bgrx = await self._picture(self._looking.tries)
+        return await asyncio.to_thread(self._album.frame, bgrx, self._cursor, 0.0, "none")
+
+    async def _settled(self) -> Frame:
+        began, before, reason = time.monotonic(), None, "none"
+        looks = max(1, self._looking.looks)
+        await asyncio.sleep(self._looking.pause_s)
+        bgrx = await self._picture(self._looking.tries)
+        while looks > 1:
+            if time.monotonic() - began > self._looking.cap_s:
+                reason = "cap"
+                break
+            before = bgrx
+            await asyncio.sleep(self._looking.pause_s)
+            bgrx = await self._picture(self._looking.tries)
+            if (bgrx == before).all():
+                reason = "quiet"
+                break
+        return await asyncio.to_thread(self._album.frame, bgrx, self._cursor, (time.monotonic() - began) * 1000, reason)
+
+    async def _picture(self, tries: int):
+        """The pixels of the screen; a picture that is not whole is asked for again."""
+        for attempt in range(tries):
+            data = await self.server.screenshot()
+            try:
+                return await asyncio.to_thread(pictures.decoded, data, self._size, f"{self.link.address}/screenshot")
+            except FrameError:
+                if attempt == tries - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def run(
+        self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> Completed:
+        """See `Desktop.run`; once, like an action. The server ends what takes longer than two minutes."""
+        longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
+        return completed(await self._marked(guest_code.running(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address)
+
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> Completed:
+        """As `run`, of a line for the machine's own shell."""
+        longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
+        body = guest_code.running([command], longest_s, None, None, shell=True)
+        return completed(await self._marked(body, longest_s + 3.0), self.link.address)
+
+    async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
+        return int(await self._marked(guest_code.starting(argv, env, cwd), 10.0))
+
+    async def pull(self, path: str) -> bytes:
+        self._check_open()
+        return await self.server.file(self._home(path))
+
+    async def push(self, path: str, data: bytes) -> None:
+        self._check_open()
+        await self.server.upload(self._home(path), data)
+
+    def _home(self, path: str) -> str:
+        return path if path.startswith(("/", "~")) else f"~/{path}"
+
+    async def listdir(self, path: str) -> list[str]:
+        body = f"import json\n_said = json.dumps(sorted(os.listdir(os.path.expanduser({self._home(path)!r}))))"
+        try:
+            return json.loads(await self._marked(body, 10.0))
+        except ProgramFailed as error:
+            raise FileNotFoundError(2, "no such folder", path) from error
+
+    async def accessibility_tree(self) -> str | None:
+        self._check_open()
+        return await self.server.accessibility()
+
+    async def windows(self) -> list[Window]:
+        done = await self.run(["wmctrl", "-lGx"], timeout_s=10)
+        if done.returncode != 0:
+            raise InfrastructureError(f"{self.link.address}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}")
+        return wmctrl.windows(done.stdout.decode(errors="replace"))
+
+    async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = [each for each in await self.windows() if match.lower() in f"{each.wm_class}\n{each.title}".lower()]
+            if len(found) >= count:
+                return found
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"{self.link.address}: no window '{match}' within {timeout_s:g} s")
+            await asyncio.sleep(0.25)
+
+    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+        place = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
+        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10)
+        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", place], timeout_s=10)
+        return next((each for each in await self.windows() if each.id == window.id), window)
+
+    async def activate_window(self, window: Window) -> None:
+        await self.run(["wmctrl", "-i", "-a", hex(window.id)], timeout_s=10)
+
+    async def close_window(self, window: Window) -> None:
+        await self.run(["wmctrl", "-i", "-c", hex(window.id)], timeout_s=10)
+
+    async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
+        done = await self.run(["xclip", "-o", "-selection", selection.lower()], timeout_s=10)
+        return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+    async def close(self) -> None:
+        """Idempotent. The machine stays as it is."""
+        self._closed = True
+        await self.link.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InfrastructureError(f"the desktop at {self.link.address} is closed")
+
+
+class ProgramFailed(InfrastructureError):
+    """A program of the guest's Python raised before it had performed anything."""
+
+
+def read_end(end: str, about: str) -> str:
+    """What a marked program said at its end. Raises `ProgramFailed` when nothing was performed, else `DeliveryUnknown`."""
+    word, _, rest = end.partition(" ")
+    if word == "done":
+        return rest
+    if word == "failed":
+        number, _, said = rest.partition(" ")
+        done = int(number) if number.isdecimal() else 1
+        if done == 0:
+            raise ProgramFailed(f"{about}: the guest's Python raised: {said[:300]}")
+        raise DeliveryUnknown(f"{about}: the guest's Python raised after {done} inputs were sent: {said[:300]}")
+    raise DeliveryUnknown(f"{about}: a program was begun and nobody knows its end")
+
+
+def completed(said: str, about: str) -> Completed:
+    """The result of `guest_code.running`."""
+    try:
+        code, out, err = json.loads(said)
+        return Completed(int(code), base64.b64decode(out), base64.b64decode(err))
+    except (ValueError, TypeError):
+        raise InfrastructureError(f"{about}: the guest's Python gave no result") from None
+
+
+def _longest_s(op: Op) -> float:
+    return guest_code.longest_s(op) + (op.seconds if isinstance(op, Wait) else 0.0)

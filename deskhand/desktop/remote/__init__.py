@@ -1,0 +1,1 @@
+"""What clients of desktops on other machines have in common."""

@@ -1,0 +1,160 @@
+"""Requests to another machine. Invariant: a request that may act twice is sent again only when it was surely not carried out; when
+nobody can know, the error says so.
+
+Reads, and requests that carry an id which the other side remembers, are repeatable. A refusal for want of room (`capacity`) parks
+the request at its gate, outside all deadlines and attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from deskhand import deadlines
+from deskhand.desktop.remote.capacity import AtCapacity, capacity_of
+from deskhand.desktop.remote.parking import Gate, ParkingLot
+from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
+
+NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+PASSING = (502, 503, 504)
+"""What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds: `connect_s` for a connection; `read_s` for the answer to a look, and added to what an operation itself may take;
+    `op_s` the most that one operation may take itself; `step_s` for a whole step, with everything that is sent again;
+    `episode_s` for an episode. Parked time counts in none.
+
+    A request is sent `attempts` times at most, with `pause_s` before the second and twice as long before each further one.
+    """
+
+    connect_s: float = 5.0
+    read_s: float = 20.0
+    op_s: float = 120.0
+    step_s: float = 300.0
+    episode_s: float = 3600.0
+    attempts: int = 6
+    pause_s: float = 0.2
+    longest_pause_s: float = 10.0
+
+
+def check_address(address: str, what: str) -> str:
+    """`address` without a slash at its end. Raises `ConfigError` unless it is http(s)://host[:port][/path], without a key in it."""
+    try:
+        parts = urlsplit(address)
+        fine = (
+            parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.query and not parts.fragment
+        )
+        _ = parts.port
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ConfigError(f"{what} must be http://host:port or https://host:port, without a key in it")
+    return address.rstrip("/")
+
+
+class Link:
+    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`);
+    `transport` is for tests."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None = None,
+        *,
+        timeouts: Timeouts | None = None,
+        lot: ParkingLot | None = None,
+        gate: Gate | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.address = check_address(address, "the address")
+        self.timeouts = timeouts or Timeouts()
+        self.lot = lot or ParkingLot()
+        self.gate = gate or self.lot.gate(self.address, token)
+        self.http = httpx2.AsyncClient(
+            base_url=self.address, transport=transport, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+        )
+        self.headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.sent_again = 0
+        """Requests that were sent a second time or more."""
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool,
+        acts: bool = False,
+        acquires: bool = False,
+        parks: bool = True,
+        may_take_s: float = 0.0,
+        headers: dict[str, str] | None = None,
+        refused: Callable[[httpx2.Response], Exception | None] | None = None,
+        **arguments: Any,
+    ) -> httpx2.Response:
+        """The reply to a request, which is not one of `PASSING`; `refused` makes an error of it, or None.
+
+        Raises `DeliveryUnknown` when it acts and nobody can know whether it was carried out, else `InfrastructureError`.
+        """
+        about = f"{method} {self.address}{path}"
+
+        async def attempt() -> httpx2.Response:
+            arguments["headers"] = self.headers | (headers or {})
+            return await self._attempts(method, path, about, repeatable, acts, acquires, may_take_s, arguments)
+
+        try:
+            async with deadlines.limit(self.timeouts.step_s + may_take_s):
+                gate = self.gate.desktops if acquires else self.gate
+                reply = await (gate.through(attempt) if parks else attempt())
+        except TimeoutError:
+            kind = DeliveryUnknown if acts else InfrastructureError
+            raise kind(f"{about}: took longer than a step may ({self.timeouts.step_s + may_take_s:g} s)") from None
+        if refused is not None and (error := refused(reply)) is not None:
+            raise error
+        return reply
+
+    async def _attempts(
+        self,
+        method: str,
+        path: str,
+        about: str,
+        repeatable: bool,
+        acts: bool,
+        acquires: bool,
+        may_take_s: float,
+        given: dict[str, Any],
+    ) -> httpx2.Response:
+        times, delivered = self.timeouts, False
+        timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
+        for attempt in range(1, times.attempts + 1):
+            self.sent_again += attempt > 1
+            try:
+                reply = await self.http.request(method, path, timeout=timeout, **given)
+            except httpx2.TransportError as error:
+                lost = not isinstance(error, NOT_DELIVERED)
+                said = f"{type(error).__name__} {error}".strip()
+                cause: Exception | None = error
+            else:
+                capacity = capacity_of(reply, acquires=acquires, now_s=self.lot.clock.wall())
+                if capacity is not None:
+                    raise AtCapacity(capacity, about)
+                if reply.status_code not in PASSING:
+                    return reply
+                lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
+            delivered = delivered or lost
+            unknown = acts and delivered
+            if (lost and not repeatable) or attempt == times.attempts:
+                kind = DeliveryUnknown if unknown else InfrastructureError
+                raise kind(f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})") from cause
+            await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2 ** (attempt - 1)))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self.http.aclose()

@@ -1,0 +1,227 @@
+"""A machine with OSWorld's server, as a desktop: a fake of that server, a network that loses things, and the bridge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from bridge_client import bridge, leased
+from fake_osworld import FakeOsworld
+from serving import on_a_port
+
+from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
+from deskhand.desktop.base import Desktop, Template
+from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
+
+SCREEN = Template("plain", 320, 240)
+QUICK = Timeouts(connect_s=2, read_s=5, attempts=8, pause_s=0.005)
+LOOKING = Looking(pause_s=0.0, looks=1)
+TEXT = "plain <b> 'q\"\\n' ünï — 中文 🙂 \t2\nlast"
+
+
+def at(x: float, y: float) -> Point:
+    return Point(x, y, screen_px(320, 240))
+
+
+class Network(httpx2.AsyncBaseTransport):
+    """Loses replies after the request was carried out, with a share of `lose`; answers 502 with a share of `bad`."""
+
+    def __init__(self, lose: float = 0.0, bad: float = 0.0) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+        self.lose, self.bad, self.lost = lose, bad, 0
+        self._random = random.Random(7)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await self._inner.handle_async_request(request)
+        drawn = self._random.random()
+        if drawn < self.lose + self.bad:
+            await reply.aread()
+            await reply.aclose()
+            self.lost += 1
+            if drawn < self.lose:
+                raise httpx2.ReadError("the answer was lost", request=request)
+            return httpx2.Response(502, request=request)
+        return reply
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def machine(folder: Path, network: Network | None = None, **settings) -> AsyncIterator[tuple[FakeOsworld, OsworldDesktop]]:
+    fake = FakeOsworld(folder)
+    async with on_a_port(fake.app) as address:
+        link = Link(address, timeouts=QUICK, transport=network)
+        desktop = OsworldDesktop(link, **{"keep_state": True, "looking": LOOKING, "ready_s": 1.0, **settings})
+        try:
+            yield fake, desktop
+        finally:
+            await desktop.close()
+
+
+async def test_a_machine_is_a_desktop(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        assert isinstance(desktop, Desktop)
+        first = await desktop.reset(SCREEN)
+        assert first.size == (320, 240)
+        assert first.cursor == (160, 120)
+        ops = [Click(at(50, 60), "right", 2, ("ctrl",)), Drag((at(10, 20), at(30, 40))), Scroll(2, -3, at(5, 6)), Type(TEXT),
+               Key(("ctrl", "s")), KeyDown("shift"), KeyUp("shift"), Move(at(100, 90))]  # fmt: skip
+        frame = await desktop.perform(ops, action_id="a")
+        assert frame.cursor == (100, 90)
+        assert frame.changed_bbox is not None
+        assert frame.content_hash != first.content_hash
+        assert await desktop.perform(ops, action_id="a") is frame, "an action is known by its id"
+        assert fake.guest.text == TEXT
+        journal = [entry for entry in fake.guest.journal if entry[0] not in ("wrote", "pressed")]
+        assert journal == [
+            ("moved", 50, 60), ("key down", "ctrl"), *[("clicked", "right", 50, 60, ("ctrl",))] * 2, ("key up", "ctrl"),
+            ("moved", 10, 20), ("down", "left", 10, 20), ("moved", 30, 40), ("up", "left", 30, 40),
+            ("moved", 5, 6), ("wheel", 3, 5, 6), ("sideways", 2, 5, 6), ("chord", "shift", ","),
+            ("key down", "ctrl"), ("key down", "s"), ("key up", "s"), ("key up", "ctrl"),
+            ("key down", "shift"), ("key up", "shift"), ("moved", 100, 90),
+        ]  # fmt: skip
+        looks = [path for _, path in fake.requests if path == "/screenshot"]
+        before = len(fake.requests)
+        await desktop.observe()
+        assert len(fake.requests) == before + 1, "a look is one call"
+        assert len(looks) == 3  # ready, reset, perform
+        await desktop.push("a/b.txt", b"\x00\xff")
+        assert await desktop.pull("a/b.txt") == b"\x00\xff"
+        assert await desktop.listdir("a") == ["b.txt"]
+        for wrong in (desktop.pull("none"), desktop.listdir("none")):
+            with pytest.raises(FileNotFoundError):
+                await wrong
+        with pytest.raises(IsADirectoryError):
+            await desktop.pull("a")
+        done = await desktop.run(["sh", "-c", "printf 'x\\377'; echo $A >&2; exit 3"], env={"A": "b"})
+        assert (done.returncode, done.stdout, done.stderr) == (3, b"x\xff", b"b\n")
+        assert (await desktop.run(["sleep", "9"], timeout_s=0.2)).returncode == 124
+        assert (await desktop.shell("echo one two")).stdout == b"one two\n"
+        assert await desktop.launch(["gedit"]) > 0
+        assert fake.guest.windows == ["gedit"]
+        assert "gedit" in (await desktop.accessibility_tree() or "")
+
+
+async def test_every_endpoint_of_the_server_is_there(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        server = desktop.server
+        assert await server.platform() == "Linux"
+        assert await server.screen_size() == (320, 240)
+        assert await server.terminal() is None
+        assert await server.desktop_path() == "/home/user/Desktop"
+        await server.upload("/home/user/w.png", b"\x89PNG")
+        await server.change_wallpaper("/home/user/w.png")
+        assert await server.wallpaper() == b"\x89PNG"
+        names = [each["name"] for each in (await server.list_directory("/home/user"))["children"]]
+        assert names == ["Desktop", "Documents", "Downloads", "w.png"]
+        await server.open_file("/home/user/w.png")
+        await server.launch(["xterm"])
+        await server.activate_window("w.png")
+        assert await server.window_size("xterm") == (100, 80)
+        assert await server.window_size("nothing") is None
+        await server.close_window("xterm")
+        assert fake.guest.windows == ["w.png"]
+        assert await server.execute_with_verification(["true"], {"window_exists": "W.PNG"})
+        assert not await server.execute_with_verification(["true"], {"window_exists": "other"})
+        assert (await server.run_python("print(6 * 7)"))["output"] == "42\n"
+        assert (await server.run_bash_script("echo no >&2; exit 2"))["returncode"] == 2
+        await server.start_recording()
+        assert (await server.end_recording())[4:8] == b"ftyp"
+        for wrong in (server.end_recording(), server.download_file("http://a.example/", "/tmp/a"), server.open_file("/none")):
+            with pytest.raises(InfrastructureError, match=r"/(end_recording|setup/\w+): \d\d\d"):
+                await wrong
+
+
+async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
+    network = Network(lose=0.2, bad=0.1)
+    async with machine(tmp_path, network) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        for number in range(120):
+            await desktop.perform([Move(at(number, 7)), Type("z")], action_id=str(number))
+        assert network.lost > 40
+        assert [entry for entry in fake.guest.journal if entry[0] == "moved"] == [("moved", number, 7) for number in range(120)]
+        assert fake.guest.text == "z" * 120
+        assert (await desktop.run(["sh", "-c", "echo >> ran; cat ran"])).stdout == b"\n"
+        marks = list(fake.guest.tmp.iterdir())
+        assert len(marks) <= 2, "old marks are removed"
+
+
+async def test_an_end_that_nobody_knows_is_said_so(tmp_path):
+    async with machine(tmp_path, Network(lose=1.0)) as (_, desktop):
+        with pytest.raises(InfrastructureError):
+            await desktop.reset(SCREEN)
+    network = Network()
+    async with machine(tmp_path / "b", network) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        network.lose = 1.0
+        with pytest.raises(DeliveryUnknown):
+            await desktop.perform([Type("q")], action_id="1")
+        assert fake.guest.text == "q"
+
+
+async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        whole = fake.guest.picture()
+        fake.guest.picture = lambda: whole[: len(whole) // 2]  # type: ignore[method-assign]
+        with pytest.raises(FrameError, match="not whole"):
+            await desktop.observe()
+        fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
+        with pytest.raises(FrameError, match="no picture"):
+            await desktop.observe()
+        other = FakeOsworld(tmp_path / "other", (640, 480)).guest.picture()
+        fake.guest.picture = lambda: other  # type: ignore[method-assign]
+        with pytest.raises(FrameError, match="640x480"):
+            await desktop.observe()
+        answers = [b"", whole]
+        fake.guest.picture = lambda: answers.pop(0)  # type: ignore[method-assign]
+        assert (await desktop.observe()).size == (320, 240), "one that comes whole at the second look is a frame"
+
+
+async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_happens(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        for ops in ([Type("a"), Click(at(400, 1))], [Key(("nokey",))], [Click(at(1, 1), "back")], [Type("\ud800")], [Type("\x00")]):
+            with pytest.raises(AgentError):
+                await desktop.perform(ops, action_id=str(ops))
+        assert fake.guest.journal == []
+
+
+async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
+    async with machine(tmp_path, keep_state=False) as (_, desktop):
+        with pytest.raises(ConfigError, match="revert"):
+            await desktop.reset(SCREEN)
+    reverted = []
+
+    async def revert() -> None:
+        reverted.append(1)
+
+    async with machine(tmp_path, keep_state=False, revert=revert) as (_, desktop):
+        await desktop.reset(SCREEN)
+        assert reverted == [1]
+        with pytest.raises(ConfigError, match="320x240"):
+            await desktop.reset(Template("plain", 400, 300))
+
+
+async def test_the_client_drives_a_real_desktop_by_the_bridges_own_osworld_server():
+    async with bridge() as running, leased(running) as client:
+        link = Link(f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=Timeouts())
+        desktop = OsworldDesktop(link, keep_state=True, looking=Looking(0.05, 2.0, 2))
+        await desktop.reset(SCREEN)
+        await client.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
+        await client.desktop.wait_window("xterm")
+        await client.desktop.observe()
+        await desktop.perform([Type("é 中 <ok>\n")], action_id="1")
+        await desktop.perform([Key(("ctrl", "d"))], action_id="2")
+        assert (await desktop.pull("typed.txt")).decode() == "é 中 <ok>\n"
+        frame = await desktop.perform([Move(at(33, 44))], action_id="3")
+        assert frame.cursor == (33, 44) == (await client.desktop.observe()).cursor
+        assert (await desktop.run(["sh", "-c", "echo $((6*7))"])).stdout == b"42\n"
+        await desktop.close()

@@ -1,0 +1,258 @@
+"""Waiting for a quota: in every dialect of it, one that asks at a time, outside all deadlines, for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import tracemalloc
+from itertools import pairwise
+
+import httpx2
+import pytest
+from fake_clock import FakeClock
+
+from deskhand import deadlines
+from deskhand.desktop.remote.capacity import AtCapacity, Capacity, capacity_of, capacity_of_close, capacity_of_error
+from deskhand.desktop.remote.parking import Gate, ParkingLot
+
+NOW = 1_800_000_000.0
+
+
+def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.Response:
+    return httpx2.Response(status, headers=headers, **body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "acquires", "found"),
+    [
+        (reply(429), False, Capacity("429")),
+        (reply(429, {"retry-after": "7"}), False, Capacity("429", 7)),
+        (reply(429, {"Retry-After": "0.5"}), False, Capacity("429", 0.5)),
+        (reply(429, {"retry-after": email.utils.formatdate(NOW + 90, usegmt=True)}), False, Capacity("429", 90)),
+        (reply(429, {"retry-after": email.utils.formatdate(NOW - 90, usegmt=True)}), False, Capacity("429", 0)),
+        (reply(429, {"retry-after-sandbox-create": "12", "retry-after-ms": "500"}), True, Capacity("429", 12)),
+        (reply(429, {"retry-after": "soon"}), True, Capacity("429")),
+        (reply(429, {"retry-after": "nan"}), True, Capacity("429")),
+        (reply(429, {"retry-after": "-3"}), True, Capacity("429", 0)),
+        (reply(429, {"retry-after": "9e99"}), True, Capacity("429", 24 * 3600)),
+        (reply(200, json={"code": 429, "message": "quota"}), True, Capacity("429")),
+        (reply(500, json={"code": 429, "message": "quota"}), True, Capacity("429")),
+        (reply(503), True, Capacity("503")),
+        (reply(503), False, None),
+        (reply(503, {"retry-after": "3"}), False, Capacity("503", 3)),
+        (reply(400, json={"detail": "No available VMs"}), True, Capacity("400 full")),
+        (reply(400, json={"detail": "unknown key"}), True, None),
+        (reply(402, json={"status": "pending"}), True, Capacity("402")),
+        (reply(402), False, None),
+        (reply(500, text="boom"), True, None),
+        (reply(200, json={"code": 0}), True, None),
+        (reply(200, content=b"\x89PNG 429 no available vms"), False, None),
+        (reply(404, json=[429]), True, None),
+    ],
+)
+def test_every_provider_s_not_now_is_understood_and_nothing_else_is(answer, acquires, found):
+    assert capacity_of(answer, acquires=acquires, now_s=NOW) == found
+
+
+def test_closed_websockets_and_errors_of_sdks_say_it_too():
+    assert capacity_of_close(1013, "") == Capacity("websocket")
+    assert capacity_of_close(4000, "CAPACITY_REACHED; retry after 4") == Capacity("websocket", 4)
+    assert capacity_of_close(1011, "internal error") is None
+
+    class RateLimitError(Exception):
+        retry_after = 3
+
+    class Limited(Exception):
+        def __init__(self) -> None:
+            self.response = reply(429, {"retry-after": "11"})
+
+    class Numbered(Exception):
+        status_code = 429
+
+    assert capacity_of_error(RateLimitError()) == Capacity("RateLimitError", 3)
+    assert capacity_of_error(Limited()) == Capacity("429", 11)
+    assert capacity_of_error(Numbered()) == Capacity("429")
+    assert capacity_of_error(ValueError("429")) is None
+    assert capacity_of_error(AtCapacity(Capacity("x", 1), "a")) == Capacity("x", 1)
+
+
+class Provider:
+    """Gives `room` desktops; refuses beyond, and says `retry_after`. `log` has the times of requests."""
+
+    def __init__(self, time: FakeClock, room: int, retry_after: float | None = None) -> None:
+        self.time, self.room, self.retry_after = time, room, retry_after
+        self.given = 0
+        self.log: list[tuple[float, bool]] = []
+
+    async def take(self) -> int:
+        granted = self.given < self.room
+        self.given += granted
+        number = self.given
+        self.log.append((self.time.time, granted))
+        await asyncio.sleep(0)
+        if not granted:
+            raise AtCapacity(Capacity("429", self.retry_after), "take")
+        return number
+
+
+def taking(gate: Gate, provider: Provider, count: int) -> list[asyncio.Task[int]]:
+    return [asyncio.create_task(gate.desktops.through(provider.take)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("retry_after", [None, 30.0])
+async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(retry_after):
+    time = FakeClock()
+    provider = Provider(time, 0, retry_after)
+    lot = ParkingLot(clock=time.clock, seed=1)
+    tasks = taking(lot.gate("http://a", "t"), provider, 100)
+    await time.pass_(60)
+    first = len(provider.log)
+    tracemalloc.start()
+    for _ in range(24):
+        await time.pass_(3600)
+        assert lot.parked_now == 100
+    assert tracemalloc.get_traced_memory()[0] < 2**20, "memory is flat"
+    tracemalloc.stop()
+    asked = [moment for moment, _ in provider.log[first:]]
+    shortest = retry_after or 0.5
+    assert all(later - earlier >= shortest for earlier, later in pairwise(asked)), "one probe an interval"
+    assert len(asked) >= 24 * 3600 / (retry_after * 1.06 if retry_after else 61)
+    assert not any(task.done() for task in tasks)
+    provider.room = 100
+    last = time.time
+    await time.pass_(61 if retry_after is None else retry_after * 1.1)
+    assert provider.given >= 1, "the first goes on within Retry-After and a tenth"
+    for _ in range(400):
+        await time.pass_(10)
+    assert sorted(task.result() for task in tasks) == list(range(1, 101)), "and all of them in the end"
+    assert lot.parked_now == 0
+    assert lot.parked_s["429"] > 100 * 24 * 3600
+    assert time.time > last
+
+
+async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    gate, provider = lot.gate("http://a", "t"), Provider(time, 2, 20.0)
+    tasks = taking(gate, provider, 5)
+    await time.pass_(1)
+    assert [task.done() for task in tasks] == [True, True, False, False, False]
+
+    async def step() -> str:
+        return "stepped"
+
+    assert await gate.through(step) == "stepped"
+    provider.given -= 1
+    gate.desktops.released()
+    await time.pass_(22)
+    assert sum(task.done() for task in tasks) == 3
+    for task in tasks:
+        task.cancel()
+    await time.pass_(1)
+    assert lot.parked_now == 0
+
+
+async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    gate, provider = lot.gate("http://a", "t").desktops, Provider(time, 8, 10.0)
+    tasks = taking(gate.desktops, provider, 12)
+    await time.pass_(1)
+    assert (gate.held, gate.bound, gate.parked) == (8, 6.0, 4)
+    for _ in range(4):
+        gate.released()
+        provider.given -= 1
+    await time.pass_(11)
+    assert gate.held == 8
+    assert gate.bound == 10
+    assert all(task.done() for task in tasks)
+
+
+async def test_two_tokens_have_two_queues_and_no_token_is_shown():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    full, free = Provider(time, 0), Provider(time, 9)
+    waiting, (going,) = taking(lot.gate("http://a", "secret-one"), full, 2), taking(lot.gate("http://a", "secret-two"), free, 1)
+    await time.pass_(1)
+    assert going.done()
+    assert lot.gate("http://a", "secret-one") is lot.gate("http://a", "secret-one")
+    assert "2 parked at http://a" in lot.line()
+    assert "secret" not in json.dumps(lot.seen()) + lot.line()
+    for task in waiting:
+        task.cancel()
+    await time.pass_(1)
+    assert lot.line() == ""
+
+
+async def test_what_is_known_survives_the_process(tmp_path):
+    time = FakeClock()
+    file = tmp_path / "parking.json"
+    lot = ParkingLot(file, clock=time.clock, seed=1)
+    provider = Provider(time, 0, 600.0)
+    (task,) = taking(lot.gate("http://a", "secret"), provider, 1)
+    await time.pass_(100)
+    task.cancel()
+    await time.pass_(1)
+    assert "secret" not in file.read_text()
+    again = ParkingLot(file, clock=time.clock, seed=1)
+    (task,) = taking(again.gate("http://a", "secret"), provider, 1)
+    await time.pass_(400)
+    assert len(provider.log) == 1, "the new process does not ask before the time"
+    provider.room = 1
+    await time.pass_(200)
+    assert task.done()
+    file.write_text("{broken")
+    assert ParkingLot(file, clock=time.clock).gate("http://a", "secret").shut_until is None
+
+
+async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    provider = Provider(time, 0, 50.0)
+    (task,) = taking(lot.gate("http://a"), provider, 1)
+    await time.pass_(1)
+    for jump in (3600.0, -7200.0):
+        time.jump += jump
+        await time.pass_(10)
+    assert len(provider.log) == 1
+    provider.room = 1
+    await time.pass_(40)
+    assert task.done()
+
+
+async def test_parked_time_counts_against_no_deadline():
+    with deadlines.metered() as meter:
+        async with deadlines.limit(0.15), deadlines.limit(5.0):
+            with deadlines.standing():
+                await asyncio.gather(asyncio.sleep(0.3), asyncio.create_task(nested()))
+            await asyncio.sleep(0.05)
+        assert 0.3 <= meter.parked_s < 1.0
+    async with deadlines.limit(None):
+        with pytest.raises(TimeoutError):
+            await late()
+
+
+async def late() -> None:
+    async with deadlines.limit(0.1):
+        with deadlines.standing():
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(1.0)
+
+
+async def nested() -> None:
+    with deadlines.standing():
+        await asyncio.sleep(0.1)
+
+
+async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(capsys):
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    tasks = taking(lot.gate("http://a"), Provider(time, 0, 60.0), 3)
+    await time.pass_(890)
+    assert "parking.long" not in capsys.readouterr().out
+    await time.pass_(70)
+    assert "parking.long" in capsys.readouterr().out
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
