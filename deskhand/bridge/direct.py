@@ -142,7 +142,10 @@ async def _frame(held: Held, request: Request, found: Frame) -> Response:
     wanted = request.query_params.get("base")
     base = held.sent if held.sent is not None and held.sent.content_hash == wanted else None
     held.sent = found
-    header, body = await asyncio.to_thread(wire.packed, found, base)
+    if wire.follows(found, base):  # no screens to compare
+        header, body = wire.packed(found, base)
+    else:
+        header, body = await asyncio.to_thread(wire.packed, found, base)
     return Response(body, media_type="application/octet-stream", headers={wire.FRAME_HEADER: header})
 
 

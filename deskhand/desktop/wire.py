@@ -57,16 +57,23 @@ def raised(body: Any, status: int, about: str) -> Exception:
 
 
 def packed(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
-    """The header and the body of `frame` for a client that has `base`."""
+    """The header and the body of `frame` for a client that has `base`, a frame of the same desktop since its last reset."""
     height, width = frame.bgrx.shape[:2]
     box: tuple[int, int, int, int] | None = (0, 0, width, height)
-    if base is not None and base.bgrx.shape == frame.bgrx.shape:
+    if follows(frame, base):
+        box = frame.changed_bbox
+    elif base is not None and base.bgrx.shape == frame.bgrx.shape:
         box = _changed(base.bgrx, frame.bgrx)
     left, top, right, bottom = box or (0, 0, 0, 0)
     told = {item.name: _plain(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"}
     known = base.content_hash if base is not None and base.bgrx.shape == frame.bgrx.shape else None
     header = {"size": [width, height], "base": known, "box": box, "frame": told}
     return json.dumps(header, separators=(",", ":")), frame.bgrx[top:bottom, left:right].tobytes()
+
+
+def follows(frame: Frame, base: Frame | None) -> bool:
+    """Whether `frame` came right after `base`: then it says itself what has changed."""
+    return base is not None and base.bgrx.shape == frame.bgrx.shape and frame.sequence == base.sequence + 1
 
 
 def unpacked(header: str | None, body: bytes, base: Frame | None) -> Frame:

@@ -1,0 +1,404 @@
+"""Rows 6, 7, 9 to 12, 15 and 16: what fails on the machine itself: desktops, processes, frames, disks, judges, guests, text."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+
+from benchmarks.bars import ROOT
+from benchmarks.fault_rows.parts import QUICK, SCREEN, Booked, Faults, Row, bridged, pointing_task, scaled
+from deskhand.actions import dialects
+from deskhand.actions.dialects.base import View
+from deskhand.actions.ops import Click, Point, screen_px
+from deskhand.desktop import wire
+from deskhand.desktop.base import Template
+from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.remote.link import Link
+from deskhand.errors import FrameError, InfrastructureError, ParseError
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.task import Check
+
+SMALL = Template("plain", 320, 240)
+
+
+async def row_6(size: float, folder: Path) -> Row:
+    """An X server or an application that stands still."""
+    row = Row(6, "SIGSTOP X server / application")
+    for part in ("x server", "applications"):
+        desktop = EmbeddedDesktop(cap_s=1.0)
+        await desktop.reset(SMALL)
+        await desktop.launch(["xterm", "-geometry", "20x4"])
+        await desktop.wait_window("xterm")
+        pid = desktop.parts()[part][0]
+        began = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        row.injected += 1
+        row.steps += 1
+        try:
+            await desktop.perform([Click(Point(50, 50, screen_px(320, 240)))], action_id="1")
+            row.survived += 1
+        except InfrastructureError:
+            row.unscored += 1
+            row.survived += 1
+        took_s = time.monotonic() - began
+        row.recovery_s.append(took_s)
+        row.demand(took_s < 20, f"{part}: nobody noticed for {took_s:.1f} s")
+        os.kill(pid, signal.SIGCONT) if psutil.pid_exists(pid) else None
+        pids = desktop.processes()
+        await desktop.close()
+        await _gone(row, pids, part)
+    return row
+
+
+async def _gone(row: Row, pids: list[int], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in pids if _lives(pid)]:
+        if time.monotonic() > deadline:
+            row.wrong.append(f"{what}: {len(left)} processes are left after {seconds:g} s")
+            return
+        await asyncio.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def row_7(size: float, folder: Path) -> Row:
+    """Parts of desktops, a bridge, a gateway and trainers are killed: nothing is left of them."""
+    row = Row(7, "SIGKILL X server, manager, application, bridge, gateway, trainer")
+    for part in ("x server", "window manager", "applications"):
+        desktop = EmbeddedDesktop()
+        await desktop.reset(SMALL)
+        await desktop.launch(["xterm", "-geometry", "20x4"])
+        await desktop.wait_window("xterm")
+        pids = desktop.processes()
+        os.kill(desktop.parts()[part][0], signal.SIGKILL)
+        row.injected += 1
+        began = time.monotonic()
+        try:
+            for number in range(50):
+                await desktop.perform([Click(Point(50, 50, screen_px(320, 240)))], action_id=str(number))
+                await asyncio.sleep(0.05)
+            row.wrong.append(f"{part}: its death went unnoticed")
+        except InfrastructureError:
+            row.unscored += 1
+        await desktop.reset(SMALL)
+        row.survived += 1
+        row.recovery_s.append(time.monotonic() - began)
+        pids += desktop.processes()
+        await desktop.close()
+        await _gone(row, pids, part)
+    for number in range(scaled(size, 1, 5)):
+        await _kill_servers(row, folder, number)
+    row.note = "0 orphans"
+    return row
+
+
+_TRAINER = """\
+import asyncio, sys
+from deskhand.desktop.base import Template
+from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.gateway import GatewayPool
+from deskhand.desktop.osworld import Looking
+async def main():
+    bridge, gateway, key, token = sys.argv[1:]
+    screen = Template("plain", 320, 240)
+    pools = [BridgePool(bridge, key, template=screen), GatewayPool(gateway, token, template=screen, ttl_s=2.0)]
+    leases = [await pool.lease() for pool in pools]
+    for lease in leases:
+        await lease.desktop.observe()
+    print("leased", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def _kill_servers(row: Row, folder: Path, number: int) -> None:
+    """A bridge, a gateway in front of it and a trainer on both; each is killed in turn, in an order by chance."""
+    key, token = "a-key-for-the-kill-rows", "a-token-for-the-kill-rows"
+    tokens = folder / f"tokens-{number}"
+    tokens.write_text(token)
+    tokens.chmod(0o600)
+    environment = os.environ | {"DESKHAND_BRIDGE_KEY": key, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "deskhand"]
+    book = str(folder / f"book-{number}.sqlite")
+    serve = [*command, "serve", "--port", "0", "--desktops", "3", "--spares", "0", "--screen", "320x240", "--idle-s", "2"]
+    order = ["trainer", "gateway", "bridge"]
+    random.Random(number).shuffle(order)
+    running: dict[str, subprocess.Popen[str]] = {}
+    try:
+        bridge, address = _started([*serve, "--book", book, "--no-accessibility"], environment)
+        running["bridge"] = bridge
+        front = [*command, "gateway", address, "--port", "0", "--tokens-file", str(tokens)]
+        running["gateway"], gateway_address = _started(front, environment)
+        trainer = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "-c", _TRAINER, address, gateway_address, key, token],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        running["trainer"] = trainer
+        assert trainer.stdout is not None
+        said = await asyncio.to_thread(trainer.stdout.readline)
+        row.demand(said.strip() == "leased", f"the trainer could not lease: {said!r}")
+        desktops = [child.pid for child in psutil.Process(bridge.pid).children(recursive=True)]
+        for name in order:
+            running[name].send_signal(signal.SIGKILL)
+            await asyncio.to_thread(running[name].wait)
+            row.injected += 1
+            row.survived += 1
+            began = time.monotonic()
+            if name == "trainer" and running["bridge"].poll() is None:
+                await _until_free(row, address, key, began)
+        await _gone(row, desktops, "a killed bridge")
+        again, second = _started([*serve, "--book", book, "--no-accessibility"], environment)
+        running["bridge"] = again
+        began = time.monotonic()
+        async with BridgePool(second, key, template=SMALL) as pool:
+            lease = await pool.lease()
+            row.demand(lease.epoch > 2, f"epochs began anew: {lease.epoch}")
+            await lease.desktop.observe()
+            row.steps += 1
+        row.recovery_s.append(time.monotonic() - began)
+        left = [child.pid for child in psutil.Process(again.pid).children(recursive=True)]
+        again.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(again.wait)
+        await _gone(row, left, "a bridge that was ended")
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def _started(command: list[str], environment: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return process, line.split(" on ")[1].split(",")[0]
+
+
+async def _until_free(row: Row, address: str, key: str, began: float) -> None:
+    """The leases of a trainer that died are given back within a minute."""
+    async with httpx2.AsyncClient(base_url=address, headers={"authorization": f"Bearer {key}"}) as http:
+        while (await http.get("/leases")).json()["leases"]:
+            if time.monotonic() - began > 60:
+                row.wrong.append("leases of a killed trainer are out after a minute")
+                return
+            await asyncio.sleep(0.1)
+    row.recovery_s.append(time.monotonic() - began)
+
+
+async def row_9(size: float, folder: Path) -> Row:
+    """Screens that are cut short, black, of another size, or changes of a frame that is not here."""
+    from fake_osworld import FakeOsworld
+
+    row = Row(9, "truncated, black, stale, wrong-size frame")
+    fake = FakeOsworld(folder / "frames", (64, 48))
+    desktop = OsworldDesktop(
+        Link("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
+        keep_state=True,
+        looking=Looking(0, 0, 1),
+    )
+    await desktop.reset(SCREEN)
+    whole = fake.guest.picture()
+    larger = FakeOsworld(folder / "larger", (128, 96)).guest.picture()
+    chance = random.Random(9)
+    for number in range(scaled(size, 60, 2000)):
+        cut = chance.randrange(len(whole) - 12)
+        flipped = bytearray(whole)
+        flipped[chance.randrange(40, len(whole) - 20)] ^= 1 << chance.randrange(8)
+        data = (whole[:cut], larger, b"", b"\x89PNG\r\n\x1a\n" + b"\0" * cut, bytes(flipped))[number % 5]
+        fake.guest.picture = lambda data=data: data  # type: ignore[method-assign]
+        row.injected += 1
+        try:
+            frame = await desktop.observe()
+            same = number % 5 == 4 and frame.size == (64, 48)
+            row.demand(same, "a broken screen became a frame")
+            row.survived += same
+        except FrameError:
+            row.survived += 1
+    async with bridged(1, Faults()) as (pool, _, _, _):
+        frame = await (await pool.lease()).desktop.observe()
+        header, body = wire.packed(frame, None)
+        for broken in ((header, body[:-4]), (header.replace("64", "63", 1), body), (header[:-9], body), ("", body)):
+            row.injected += 1
+            try:
+                wire.unpacked(*broken, None)
+                row.wrong.append("a broken frame was taken")
+            except FrameError:
+                row.survived += 1
+    return row
+
+
+async def row_10(size: float, folder: Path) -> Row:
+    """A desktop whose files cannot be written (ENOSPC, EMFILE, inodes) while it is set up and while it is judged."""
+    row = Row(10, "ENOSPC, EMFILE, inode exhaustion")
+    for number in (errno.ENOSPC, errno.EMFILE, errno.EDQUOT):
+        async with bridged(4, Faults()) as (pool, made, _, _):
+            booked = Booked(pool, scaled(size, 8, 100), 3)
+            lease, failing = pool.lease, {"left": 3}
+
+            async def broken(
+                template: Any = None, lease: Any = lease, number: int = number, failing: Any = failing, made: Any = made
+            ) -> Any:
+                found = await lease(template)
+                if failing["left"]:
+                    failing["left"] -= 1
+                    row.injected += 1
+
+                    async def push(path: str, data: bytes) -> None:
+                        raise OSError(number, os.strerror(number), path)
+
+                    made[-1].push = push
+                return found
+
+            pool.lease = broken  # type: ignore[method-assign]
+            await booked.run(1)
+            booked.into(row)
+            lost = [result.outcome for result in booked.results if isinstance(result.outcome, Unscored)]
+            row.demand(len(lost) == 3, f"{len(lost)} episodes ended unscored by 3 full disks")
+            row.survived += len(lost)
+    return row
+
+
+async def row_11(size: float, folder: Path) -> Row:
+    """Judges that raise, hang, give no number, or drown in output."""
+    row = Row(11, "evaluator raises / hangs / NaN / 40 MB stdout")
+
+    async def raises(desktop: Any) -> Check:
+        raise ZeroDivisionError("boom")
+
+    async def hangs(desktop: Any) -> Check:
+        await asyncio.sleep(60)
+        return Check(1.0)
+
+    async def no_number(desktop: Any) -> Check:
+        return Check(float("nan"))
+
+    async def drowns(desktop: Any) -> Check:
+        done = await desktop.run(["sh", "-c", "head -c 40000000 /dev/zero"], timeout_s=20)
+        return Check(float(len(done.stdout) <= 32 << 20))
+
+    embedded = EmbeddedDesktop()
+    await embedded.reset(SMALL)
+    for check, cause in ((raises, "evaluator"), (hangs, "evaluator"), (no_number, "evaluator"), (drowns, None)):
+        for _ in range(scaled(size, 1, 20) if check is not hangs else 1):
+            began = time.monotonic()
+            outcome = await judge(pointing_task(0, 1, check), embedded, timeout_s=10.0 if check is drowns else 0.5, grace_s=0)
+            row.injected += 1
+            if cause is None:
+                fine = isinstance(outcome, Scored) and outcome.value == 1.0
+                fine = fine or isinstance(outcome, Unscored)
+            else:
+                fine = isinstance(outcome, Unscored) and outcome.cause == cause
+            row.unscored += isinstance(outcome, Unscored)
+            row.survived += fine
+            row.demand(fine, f"{check.__name__}: {outcome}")
+            row.demand(time.monotonic() - began < 15, f"{check.__name__} took {time.monotonic() - began:.1f} s")
+    await embedded.close()
+    return row
+
+
+async def row_12(size: float, folder: Path) -> Row:
+    """32 siblings of one task are judged at once, as they are one by one."""
+    row = Row(12, "32 sibling rollouts score at once")
+
+    async def check(desktop: Any) -> Check:
+        number = int((await desktop.pull("task.txt")).decode())
+        await asyncio.sleep(0)
+        return Check((number % 7) / 7)
+
+    async with bridged(32, Faults()) as (pool, _, _, _):
+        leases = [await pool.lease() for _ in range(32)]
+        for _ in range(scaled(size, 1, 10)):
+            tasks = [pointing_task(number, 1, check) for number in range(32)]
+            for task, lease in zip(tasks, leases, strict=True):
+                await task.setup(lease.desktop)
+            pairs = list(zip(tasks, leases, strict=True))
+            at_once = await asyncio.gather(*(judge(task, lease.desktop, grace_s=0) for task, lease in pairs))
+            serial = [await judge(task, lease.desktop, grace_s=0) for task, lease in pairs]
+            row.steps += 32
+            row.injected += 32
+            row.survived += sum(a == b for a, b in zip(at_once, serial, strict=True))
+            row.demand(at_once == serial, "rewards differ from those of serial scoring")
+    return row
+
+
+async def row_15(size: float, folder: Path) -> Row:
+    """A guest that kills what it can, writes without end, forks, and puts a link where its result belongs."""
+    row = Row(15, "malicious guest: kill, flood, fork, link")
+    marker = folder / "host-secret"
+    marker.write_text("of the host")
+    tricks = [
+        ["sh", "-c", "kill -9 -1; for p in /proc/[0-9]*; do kill -9 ${p#/proc/} 2>/dev/null; done; true"],
+        ["sh", "-c", "head -c 10000000000 /dev/zero"],
+        ["sh", "-c", "b() { b | b & }; b"],
+        ["sh", "-c", f"ln -sf {marker} result.txt; ln -sf / all"],
+    ]
+    for trick in tricks:
+        desktop = EmbeddedDesktop(crashes_fail=False)
+        await desktop.reset(SMALL)
+        row.injected += 1
+        began = time.monotonic()
+        try:
+            done = await desktop.run(trick, timeout_s=3)
+            row.demand(len(done.stdout) <= 64 << 20, f"{len(done.stdout)} bytes of output came through")
+        except InfrastructureError:
+            row.unscored += 1
+        for path in ("result.txt", "all/etc/hostname"):
+            try:
+                data = await desktop.pull(path)
+                row.demand(b"of the host" not in data, "a link led out of the home")
+            except (OSError, InfrastructureError):
+                pass
+        pids = desktop.processes()
+        await desktop.close()
+        await _gone(row, pids, trick[2][:20])
+        row.recovery_s.append(time.monotonic() - began)
+        row.survived += 1
+    row.demand(marker.read_text() == "of the host", "the host's file was changed")
+    return row
+
+
+async def row_16(size: float, folder: Path) -> Row:
+    """Text that no model should write, in every dialect: ops or a `ParseError`, nothing else, and nothing is run."""
+    row = Row(16, "model text fuzz, every dialect")
+    chance, mark = random.Random(16), folder / "ran"
+    pieces = [
+        "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```", "import os", "\n",
+        "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")", ",", "start_box=", "\ud800",
+    ]  # fmt: skip
+    view = View.of_screen(1280, 720)
+    for name in dialects.names():
+        dialect = dialects.get(name)
+        for _ in range(scaled(size, 40, 1000)):
+            text = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))
+            row.injected += 1
+            try:
+                dialect.parse(text, view)
+                row.survived += 1
+            except ParseError:
+                row.survived += 1
+            except Exception as error:
+                row.wrong.append(f"{name}: {type(error).__name__} {error}")
+    row.demand(not os.path.exists(mark), "text was run")  # noqa: ASYNC240
+    row.wrong = row.wrong[:3]
+    return row

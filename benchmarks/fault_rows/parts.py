@@ -1,0 +1,257 @@
+"""What the rows of the fault matrix are made of. Invariant: faults are injected between our own client and our own server, and a
+row is wrong as soon as one action was lost or done twice, one episode was scored by an outage, or the books do not close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from deskhand.actions.ops import Move, Point, screen_px
+from deskhand.agents.desktop_agent import Transcript
+from deskhand.bridge.app import create_app
+from deskhand.bridge.leases import BridgeLeases
+from deskhand.desktop.base import Template
+from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.pool import DesktopPool
+from deskhand.desktop.remote.link import Timeouts
+from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.rollout.episode import run_episode, unscored_result
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.scheduler import Scheduler
+from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.task import Check, Task
+
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
+sys.path.insert(0, str(SUPPORT))
+
+KEY = "the-key-of-the-fault-matrix"
+SCREEN = Template("plain", 64, 48)
+QUICK = Timeouts(connect_s=2.0, read_s=5.0, step_s=60.0, attempts=12, pause_s=0.001, longest_pause_s=0.05)
+
+
+@dataclass
+class Row:
+    """What a row of the matrix found. `wrong` is empty when all was as it has to be."""
+
+    number: int
+    what: str
+    steps: int = 0
+    injected: int = 0
+    survived: int = 0
+    unscored: int = 0
+    recovery_s: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def demand(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.wrong.append(otherwise)
+
+    def cells(self) -> tuple[str, ...]:
+        """number, what, steps, injected per 1 000 steps, survived, unscored, mean time to recover, whether all is well."""
+        rate = f"{1000 * self.injected / self.steps:.1f}" if self.steps else "-"
+        share = f"{self.survived} of {self.injected}"
+        recovered = f"{1000 * statistics.mean(self.recovery_s):.1f} ms" if self.recovery_s else "-"
+        state = "; ".join(self.wrong) if self.wrong else "ok" + (f" ({self.note})" if self.note else "")
+        return (str(self.number), self.what, str(self.steps), rate, share, str(self.unscored), recovered, state)
+
+
+@dataclass
+class Faults:
+    """Shares of requests: `lost` replies after execution, `undelivered` requests, `bad` answers (502 and 504 after execution or
+    before, 503 before)."""
+
+    lost: float = 0.0
+    undelivered: float = 0.0
+    bad: float = 0.0
+    refuse: Callable[[httpx2.Request], httpx2.Response | None] = lambda request: None
+
+
+class FaultyNetwork(httpx2.AsyncBaseTransport):
+    """A network to an application in this process, or to `inner`, with `faults`. `marks` are when a fault hit a path first and when
+    that path was answered again."""
+
+    def __init__(self, app: Any, faults: Faults, seed: int = 0, inner: httpx2.AsyncBaseTransport | None = None) -> None:
+        self._inner = inner or httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
+        self.faults = faults
+        self.injected = 0
+        self.recovery_s: list[float] = []
+        self._began: dict[str, float] = {}
+        self._random = random.Random(seed)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        path, faults, drawn = request.url.path, self.faults, self._random.random()
+        if (refusal := faults.refuse(request)) is not None:
+            self._hit(path)
+            return refusal
+        if drawn < faults.undelivered:
+            self._hit(path)
+            raise httpx2.ConnectError("injected: not delivered", request=request)
+        drawn -= faults.undelivered
+        if 0 <= drawn < faults.bad / 2:
+            self._hit(path)
+            return httpx2.Response(self._random.choice([502, 503, 504]), request=request)
+        reply = await self._inner.handle_async_request(request)
+        drawn -= faults.bad / 2
+        if 0 <= drawn < faults.bad / 2 + faults.lost:
+            await reply.aread()
+            self._hit(path)
+            if drawn < faults.bad / 2:
+                return httpx2.Response(self._random.choice([502, 504]), request=request)
+            raise httpx2.ReadError("injected: the reply is lost", request=request)
+        if path in self._began:
+            self.recovery_s.append(time.monotonic() - self._began.pop(path))
+        return reply
+
+    def _hit(self, path: str) -> None:
+        self.injected += 1
+        self._began.setdefault(path, time.monotonic())
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def bridged(
+    size: int, faults: Faults, *, seed: int = 0, lot: ParkingLot | None = None, idle_s: float = 3600.0
+) -> AsyncIterator[tuple[BridgePool, list[Any], FaultyNetwork, BridgeLeases]]:
+    """A bridge over `size` painted desktops, and a pool that reaches it over a faulty network: pool, desktops, network, leases."""
+    from painted_pool import painted_pool
+
+    made: list[Any] = []
+    own: DesktopPool = painted_pool(size, made, SCREEN)
+    async with own:
+        book = BridgeLeases(own, idle_s=idle_s)
+        network = FaultyNetwork(create_app(book, KEY), faults, seed)
+        pool = BridgePool("http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05)
+        try:
+            yield pool, made, network, book
+        finally:
+            network.faults = Faults()
+            await pool.close()
+            await book.close()
+
+
+def point(x: int, y: int) -> Point:
+    return Point(x, y, screen_px(SCREEN.width, SCREEN.height))
+
+
+class Pointing:
+    """An agent that moves the pointer `steps` times; what the judge asks is whether the desktop performed just these actions."""
+
+    def __init__(self, steps: int, pause_s: float = 0.0) -> None:
+        self.steps, self.pause_s = steps, pause_s
+        self.performed = 0
+
+    async def solve(self, desktop: Any, *arguments: Any, **named: Any) -> Transcript:
+        for number in range(self.steps):
+            await desktop.perform([Move(point(number % 60, number % 40))], action_id=f"step-{number}")
+            self.performed += 1
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+        return Transcript((), "done")
+
+
+def pointing_task(number: int, steps: int, check: Any = None) -> Task:
+    async def setup(desktop: Any) -> None:
+        await desktop.push("task.txt", str(number).encode())
+
+    async def judged(desktop: Any) -> Check:
+        return Check(float(await desktop.pull("task.txt") == str(number).encode()))
+
+    async def targets(desktop: Any) -> tuple[None, list[Any]]:
+        return None, []
+
+    return Task(
+        id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point", width=SCREEN.width,
+        height=SCREEN.height, max_steps=steps, setup=setup, check=check or judged, oracle=lambda desktop: iter(()),  # type: ignore[arg-type]
+        targets=targets,
+    )  # fmt: skip
+
+
+class Booked:
+    """Episodes with their books: a `Source` of `count` of them that checks at every end that the books close."""
+
+    def __init__(self, pool: Any, count: int, steps: int, check: Any = None, longest_s: float | None = None) -> None:
+        self.pool, self.count, self.steps, self.longest_s = pool, count, steps, longest_s
+        self.ledger = Ledger()
+        self.results: list[EpisodeResult] = []
+        self.performed = 0
+        self.pause_s = 0.0
+        self._check = check
+        self._numbers = itertools.count()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.ledger.started >= self.count
+
+    async def next(self) -> Ticket | None:
+        if self.exhausted:
+            return None
+        self.ledger.start()
+        number = next(self._numbers)
+        return Ticket(f"episode-{number}", pointing_task(number, self.steps, self._check), "group", number)
+
+    async def finished(self, result: EpisodeResult) -> None:
+        if isinstance(result.outcome, Scored):
+            self.ledger.score()
+        else:
+            self.ledger.lose(result.outcome.cause)
+        self.ledger.check()
+        self.results.append(result)
+
+    async def play(self, ticket: Ticket) -> EpisodeResult:
+        from deskhand.errors import InfrastructureError
+
+        try:
+            lease = await self.pool.lease(SCREEN)
+        except InfrastructureError as error:
+            return unscored_result(ticket, "infrastructure", str(error))
+        agent: Any = Pointing(self.steps, self.pause_s)
+        client: Any = None
+        try:
+            return await run_episode(ticket, lease.desktop, agent, client, longest_s=self.longest_s)
+        finally:
+            self.performed += agent.performed
+            await asyncio.shield(self.pool.release(lease))
+
+    async def run(self, concurrency: int) -> None:
+        await Scheduler(self, self.play, concurrency, failures=10**9).run()
+
+    def into(self, row: Row) -> None:
+        """Put what happened into a row: no outage may be a zero."""
+        row.steps += self.performed
+        row.unscored += sum(isinstance(result.outcome, Unscored) for result in self.results)
+        row.demand(len(self.results) == self.count, f"{self.count - len(self.results)} episodes were lost")
+        zeros = sum(isinstance(result.outcome, Scored) and result.outcome.value < 1 for result in self.results)
+        row.demand(not zeros, f"{zeros} outages became a score")
+
+    @property
+    def scored_share(self) -> float:
+        return sum(isinstance(result.outcome, Scored) for result in self.results) / max(1, len(self.results))
+
+
+def check_actions(row: Row, made: list[Any], steps: int) -> None:
+    """Each desktop that an episode ended on performed its actions once and in order; others a beginning of them."""
+    wanted = [f"step-{number}" for number in range(steps)]
+    wrong = [desktop.actions for desktop in made if desktop.actions != wanted[: len(desktop.actions)]]
+    row.demand(not wrong, f"{len(wrong)} desktops performed other actions than were sent: {wrong[:1]}")
+
+
+def scaled(size: float, small: int, full: int) -> int:
+    """A count between the one of tests (size 0) and the full one (size 1)."""
+    return round(small + (full - small) * size)
