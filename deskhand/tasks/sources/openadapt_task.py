@@ -1,0 +1,126 @@
+"""Makes a `Task` of an OpenAdapt file. Invariant: a command check is what the command says on the machine, by an endpoint that
+tells its output; what this cannot judge (a description of the screen, a piece of Python) is refused at once, never a zero.
+
+Milestones count alike and stay reached; `evaluate` is the end state, its checks joined by `combine` ("and" where it is left out).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from deskhand.actions.ops import Op
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks.checks.part import UNREADABLE, quoted
+from deskhand.tasks.sources.openadapt import LoadedOpenAdapt, OpenAdaptCheck, load
+from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
+
+SUITE = "openadapt"
+FUZZY = 0.8
+COMMAND_S = 20.0
+SHORTEST_STEPS = 15
+
+
+def load_task(path: Path, width: int, height: int) -> Task:
+    """The task of a file, for screens of this size. Raises `TaskFileError` or `ConfigError`."""
+    return task_of(load(path), width, height)
+
+
+def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
+    """The task of a file that was read."""
+    file, where = loaded.task, loaded.path
+    ends = [_check_of(check, where) for check in file.evaluate or ()]
+    milestones = [_check_of(check, where) for check in file.milestones or ()]
+    if not ends and not milestones:
+        raise ConfigError(f"{where}: neither evaluate nor milestones: nothing is judged")
+    for step in file.setup or ():
+        if not set(step) <= {"execute", "launch", "open", "sleep"}:
+            raise ConfigError(f"{where}: set-up step {', '.join(step)} cannot be made here; use execute, launch, open or sleep")
+
+    async def setup(desktop: StagedDesktopLike) -> None:
+        for step in file.setup or ():
+            await _perform(step, desktop)
+
+    async def check(desktop: StagedDesktopLike) -> Check:
+        found = [await each(desktop) for each in ends or milestones]
+        values = [each.value for each in found]
+        value = max(values) if file.combine == "or" else min(values)
+        return Check(value, "; ".join(each.detail for each in found), any(each.guest_trusted for each in found))
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        raise ConfigError(f"{where}: a file of this kind has no solution in it")
+        yield []
+
+    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        return None, []
+
+    names = [milestone.name for milestone in file.milestones or ()]
+    return Task(
+        id=f"{SUITE}/{loaded.id}/0",
+        family=loaded.id,
+        suite=SUITE,
+        seed=0,
+        instruction=loaded.instruction,
+        width=width,
+        height=height,
+        max_steps=file.max_steps or SHORTEST_STEPS,
+        setup=setup,
+        check=check,
+        oracle=oracle,
+        targets=targets,
+        milestones=tuple(Milestone(name, 1 / len(names), each) for name, each in zip(names, milestones, strict=True)),
+        tier="medium",
+    )
+
+
+async def _perform(step: dict[str, Any], desktop: StagedDesktopLike) -> None:
+    ((kind, value),) = step.items()
+    if kind == "sleep":
+        await asyncio.sleep(float(value))
+    elif kind == "execute":
+        done = await desktop.shell(str(value), timeout_s=COMMAND_S)
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace")[-200:]
+            raise InfrastructureError(f"set-up: {quoted(value)} ended with {done.returncode}: {said}")
+    elif kind == "open":
+        await desktop.server.open_file(str(value))
+    else:
+        await desktop.server.launch(str(value), shell=True)
+
+
+def _check_of(check: OpenAdaptCheck, where: Path) -> CheckFunction:
+    if check.check == "command" and check.run is not None and check.expect is not None:
+        return lambda desktop: _command(desktop, check.run or "", check.expect or "", check.match or "exact")
+    if check.check == "file" and check.path is not None:
+        return lambda desktop: _file(desktop, check)
+    raise ConfigError(f"{where}: a check by {check.check} cannot be judged here; write it as a command or a file")
+
+
+async def _command(desktop: StagedDesktopLike, command: str, expected: str, match: str) -> Check:
+    done = await desktop.shell(command, timeout_s=COMMAND_S)
+    said, wanted = done.stdout.decode("utf-8", errors="replace").strip(), expected.strip()
+    if match == "contains":
+        holds = wanted in said
+    elif match == "regex":
+        holds = re.search(wanted, said) is not None
+    elif match == "fuzzy":
+        holds = difflib.SequenceMatcher(None, said, wanted, autojunk=False).ratio() >= FUZZY
+    else:
+        holds = said == wanted
+    return Check(float(holds), f"{quoted(command)} said {quoted(said)}", guest_trusted=True)
+
+
+async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> Check:
+    path = check.path or ""
+    try:
+        data: bytes | None = await desktop.pull(path)
+    except UNREADABLE:
+        data = None
+    if check.exists is False:
+        return Check(float(data is None), f"{path}: {'gone' if data is None else 'there'}", guest_trusted=True)
+    holds = data is not None and (check.contains is None or check.contains in data.decode("utf-8", errors="replace"))
+    return Check(float(holds), f"{path}: {'as asked' if holds else 'not as asked'}", guest_trusted=True)

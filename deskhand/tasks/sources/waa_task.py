@@ -1,0 +1,62 @@
+"""Makes a `Task` of a Windows Agent Arena file, set up and judged by that benchmark's own evaluate server. Invariant: what the
+server fails at is unscored; a task whose answer is the agent's last word (infeasible ones) is refused: the server is not told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from deskhand.actions.ops import Op
+from deskhand.errors import ConfigError
+from deskhand.tasks.sources.osworld import Loaded, dump
+from deskhand.tasks.sources.waa import WindowsTask
+from deskhand.tasks.task import Check, Rect, StagedDesktopLike, Task
+
+SUITE = "waa"
+STEPS = 15
+
+
+class Evaluator(Protocol):
+    """What sets up and judges (`desktop.remote.waa_server.WaaEvaluator`)."""
+
+    async def setup(self, config: list[dict[str, Any]]) -> None: ...
+
+    async def evaluate(self, task: dict[str, Any]) -> tuple[float, str]: ...
+
+
+def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, height: int, max_steps: int = STEPS) -> Task:
+    """The task of a file that was read, for screens of this size. Raises `ConfigError`."""
+    if loaded.task.infeasible:
+        raise ConfigError(f"{loaded.path}: this task is solved by saying that it cannot be done; leave it out of training")
+    document = dump(loaded.task)
+
+    async def setup(desktop: StagedDesktopLike) -> None:
+        await evaluator.setup(document.get("config", []))
+
+    async def check(desktop: StagedDesktopLike) -> Check:
+        score, why = await evaluator.evaluate(document)
+        return Check(score, why, guest_trusted=True)
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        raise ConfigError(f"{loaded.path}: a file of this kind has no solution in it")
+        yield []
+
+    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        return None, []
+
+    return Task(
+        id=f"{SUITE}/{loaded.task.id}/0",
+        family=loaded.task.id,
+        suite=SUITE,
+        seed=0,
+        instruction=loaded.task.instruction,
+        width=width,
+        height=height,
+        max_steps=max_steps,
+        setup=setup,
+        check=check,
+        oracle=oracle,
+        targets=targets,
+        tier="medium",
+    )
