@@ -42,7 +42,7 @@ class GatewayDesktop(OsworldDesktop):
             old, self.sandbox = self.sandbox, await self._pool.create(self._template)
             await self.link.close()
             self.link = self._pool.link_to(self.sandbox)
-            self.server = OsworldServer(self.link)
+            self._server = OsworldServer(self.link)
             await self._pool.delete(old)
         self._used = False
 
@@ -58,7 +58,7 @@ class GatewayDesktop(OsworldDesktop):
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> Completed:
         self._check_open()
-        self._used = True
+        self._used, self._untouched = True, None
         return await self._pool.gateway.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
 
     async def pull(self, path: str) -> bytes:
@@ -67,7 +67,7 @@ class GatewayDesktop(OsworldDesktop):
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
-        self._used = True
+        self._used, self._untouched = True, None
         await self._pool.gateway.write(self.sandbox, path, data)
 
 

@@ -25,7 +25,8 @@ from deskhand.desktop.remote.link import Link
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
-Revert = Callable[[], Awaitable[None]]
+Revert = Callable[[], Awaitable[str | None]]
+"""Brings a machine back; gives the address that it has from then on, when it may be another."""
 READY_S = 300.0
 
 
@@ -55,7 +56,8 @@ class OsworldDesktop:
         ready_s: float = READY_S,
     ) -> None:
         self.link = link
-        self.server = OsworldServer(link)
+        self._server = OsworldServer(link)
+        self._untouched: tuple[Template, Frame] | None = None
         self._revert = revert
         self._keep_state = keep_state
         self._looking = looking or Looking()
@@ -71,18 +73,29 @@ class OsworldDesktop:
     def label(self) -> str:
         return self.link.address
 
+    @property
+    def server(self) -> OsworldServer:
+        """Its endpoints; who takes them may change anything."""
+        self._untouched = None
+        return self._server
+
     async def reset(self, template: Template) -> Frame:
         """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. The machine has the screen
-        that it has: another size than the template's is a `ConfigError`."""
+        that it has: another size than the template's is a `ConfigError`. A machine that was reset to `template` and that nobody has
+        touched stays as it is."""
         self._check_open()
+        if self._untouched is not None and self._untouched[0] == template:
+            return self._untouched[1]
         if self._revert is not None:
-            await self._revert()
+            address = await self._revert()
+            if address is not None:
+                await self.link.move(address)
         elif not self._keep_state:
             raise ConfigError(
                 f"{self.link.address}: nothing brings this machine back to its start state; give revert, or keep_state"
             )
         await self.ready()
-        size = await self.server.screen_size()
+        size = await self._server.screen_size()
         if size != (template.width, template.height):
             asked, is_now = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
@@ -92,8 +105,10 @@ class OsworldDesktop:
         self._answered.clear()
         self._forget.clear()
         with contextlib.suppress(InfrastructureError):
-            self._cursor = await self.server.cursor_position()
-        return await self.observe()
+            self._cursor = await self._server.cursor_position()
+        frame = await self.observe()
+        self._untouched = template, frame
+        return frame
 
     async def ready(self) -> None:
         """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""
@@ -139,10 +154,11 @@ class OsworldDesktop:
     async def _marked(self, body: str, longest_s: float) -> str:
         """Run a body once, whatever becomes of replies; what it said. Raises `DeliveryUnknown` and `InfrastructureError`."""
         self._check_open()
+        self._untouched = None
         name, old = secrets.token_hex(12), list(self._forget)
         code = guest_code.marked(body, name, wait_s=longest_s, old=old)
         try:
-            said = await self.server.execute(["python", "-c", code], may_take_s=2 * longest_s + 5.0, repeatable=True)
+            said = await self._server.execute(["python", "-c", code], may_take_s=2 * longest_s + 5.0, repeatable=True)
         except ServerError as error:
             raise DeliveryUnknown(str(error)) from error
         self._forget = [*(each for each in self._forget if each not in old), name]
@@ -176,7 +192,7 @@ class OsworldDesktop:
     async def _picture(self, tries: int):
         """The pixels of the screen; a picture that is not whole is asked for again."""
         for attempt in range(tries):
-            data = await self.server.screenshot()
+            data = await self._server.screenshot()
             try:
                 return await asyncio.to_thread(pictures.decoded, data, self._size, f"{self.link.address}/screenshot")
             except FrameError:
@@ -202,11 +218,12 @@ class OsworldDesktop:
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
-        return await self.server.file(self._home(path))
+        return await self._server.file(self._home(path))
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
-        await self.server.upload(self._home(path), data)
+        self._untouched = None
+        await self._server.upload(self._home(path), data)
 
     def _home(self, path: str) -> str:
         return path if path.startswith(("/", "~")) else f"~/{path}"
@@ -220,7 +237,7 @@ class OsworldDesktop:
 
     async def accessibility_tree(self) -> str | None:
         self._check_open()
-        return await self.server.accessibility()
+        return await self._server.accessibility()
 
     async def windows(self) -> list[Window]:
         done = await self.run(["wmctrl", "-lGx"], timeout_s=10)

@@ -71,22 +71,30 @@ class WaaDesktop(OsworldDesktop):
         ready_s: float = READY_S,
     ) -> None:
         super().__init__(link, revert=revert, keep_state=True, looking=looking, ready_s=ready_s)
-        self.server: WaaServer = WaaServer(link)
+        self._server: WaaServer = WaaServer(link)
         self._tree = tree or Tree()
         self._first_seen: dict[str, list[str]] | None = None
 
+    @property
+    def server(self) -> WaaServer:
+        """Its endpoints; who takes them may change anything."""
+        self._untouched = None
+        return self._server
+
     async def reset(self, template: Template) -> Frame:
         """Raises `InfrastructureError` for a machine that does not come back clean."""
-        await self._reach()
-        if self._revert is None:
-            await self._clean()
+        if self._untouched is None or self._untouched[0] != template:
+            await self._reach()
+            if self._revert is None:
+                await self._clean()
+                self._untouched = None
         return await super().reset(template)
 
     async def _reach(self) -> None:
         """A server that is stuck is brought back by `revert`, which `reset` calls in any case."""
         try:
             async with asyncio.timeout(min(self._ready_s, 4 * self.link.timeouts.read_s)):
-                await self.server.probe()
+                await self._server.probe()
         except (InfrastructureError, TimeoutError) as error:
             if self._revert is None:
                 raise InfrastructureError(
@@ -96,7 +104,7 @@ class WaaDesktop(OsworldDesktop):
 
     async def ready(self) -> None:
         """Wait for `/probe`, then for a screen."""
-        await self._until_ready(self.server.probe)
+        await self._until_ready(self._server.probe)
         await super().ready()
 
     async def _clean(self) -> None:
@@ -104,7 +112,7 @@ class WaaDesktop(OsworldDesktop):
             self._first_seen = await self._state()
         left: dict[str, list[str]] = {}
         for _ in range(RESETS):
-            for clean in (self.server.close_all, self.server.clear_task_files):
+            for clean in (self._server.close_all, self._server.clear_task_files):
                 try:
                     await clean()
                 except InfrastructureError as error:  # what it closes may be what runs it
@@ -131,10 +139,11 @@ class WaaDesktop(OsworldDesktop):
             await self._windows(body, longest_s)
 
     async def _windows(self, body: str, longest_s: float) -> None:
+        self._untouched = None
         name, old = secrets.token_hex(12), list(self._forget)
         code = guest_code.marked(body, name, wait_s=longest_s, old=old, raises=True)
         try:
-            await self.server.execute_windows(code, may_take_s=2 * longest_s + 5.0, repeatable=True)
+            await self._server.execute_windows(code, may_take_s=2 * longest_s + 5.0, repeatable=True)
         except ServerError as error:
             end = error.said.rpartition("deskhand ")[2] if "deskhand " in error.said else ""
             if not end:
@@ -151,7 +160,7 @@ class WaaDesktop(OsworldDesktop):
             return None
         try:
             async with asyncio.timeout(self._tree.longest_s):
-                found = await self.server.accessibility(backend=self._tree.backend, may_take_s=self._tree.longest_s)
+                found = await self._server.accessibility(backend=self._tree.backend, may_take_s=self._tree.longest_s)
         except (InfrastructureError, TimeoutError) as error:
             log.warning("waa.no_tree", machine=self.link.address, error=f"{type(error).__name__} {error}")
             return None

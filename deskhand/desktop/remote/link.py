@@ -77,9 +77,8 @@ class Link:
         self.timeouts = timeouts or Timeouts()
         self.lot = lot or ParkingLot()
         self.gate = gate or self.lot.gate(self.address, token)
-        self.http = httpx2.AsyncClient(
-            base_url=self.address, transport=transport, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        )
+        self._transport = transport
+        self.http = self._client()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
         self.sent_again = 0
         """Requests that were sent a second time or more."""
@@ -154,6 +153,18 @@ class Link:
                 raise kind(f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})") from cause
             await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2 ** (attempt - 1)))
         raise AssertionError("the last attempt returns or raises")
+
+    async def move(self, address: str) -> None:
+        """What is asked for is at another address now."""
+        address = check_address(address, "the address")
+        if address != self.address:
+            old, self.address = self.http, address
+            self.http = self._client()
+            await old.aclose()
+
+    def _client(self) -> httpx2.AsyncClient:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+        return httpx2.AsyncClient(base_url=self.address, transport=self._transport, limits=limits)
 
     async def close(self) -> None:
         """Idempotent."""

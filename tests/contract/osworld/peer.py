@@ -1,6 +1,7 @@
 """Runs in OSWorld's own environment and does what it is told, a JSON line each: the real `desktop-env`, outside the tests.
 
-`{"do": "make", "address", "key", "settings"}` registers the bridge as a provider and makes a `DesktopEnv`; `{"do": "call", "on",
+`{"do": "make", "address", "key", "settings"}` registers the bridge as a provider and makes a `DesktopEnv`; `{"do": "controllers",
+"address", "cache"}` makes its controllers alone; `{"do": "call", "on",
 "arguments", "named"}` calls a method of it (`controller.get_file`); `{"do": "set", "on", "value"}` sets an attribute;
 `{"do": "play", "path"}` plays a film: size and second of each picture. The answer is `{"value"}` or `{"error", "message"}`, with
 bytes as `{"base64"}`.
@@ -94,6 +95,16 @@ def play(path: str) -> list[Any]:
         return [(frame.width, frame.height, float(frame.time)) for frame in film.decode(video=0)]
 
 
+def controllers(address: str, cache: str) -> types.SimpleNamespace:
+    """The controllers by themselves, for the server at `address`, as `DesktopEnv` makes them."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    python = importlib.import_module("desktop_env.controllers.python").PythonController(vm_ip=host, server_port=int(port))
+    setup = importlib.import_module("desktop_env.controllers.setup").SetupController(
+        vm_ip=host, server_port=int(port), chromium_port=int(port), vlc_port=int(port), cache_dir=cache
+    )
+    return types.SimpleNamespace(controller=python, setup=setup)
+
+
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     sys.meta_path.append(Finder())
@@ -108,6 +119,9 @@ def main() -> None:
             if told["do"] == "make":
                 register(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])
+                value = None
+            elif told["do"] == "controllers":
+                environment = controllers(told["address"], told["cache"])
                 value = None
             elif told["do"] == "set":
                 owner, _, name = told["on"].rpartition(".")

@@ -205,7 +205,11 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
 
     async with machine(tmp_path, keep_state=False, revert=revert) as (_, desktop):
         await desktop.reset(SCREEN)
-        assert reverted == [1]
+        await desktop.reset(SCREEN)
+        assert reverted == [1], "a machine that nobody has touched stays as it is"
+        await desktop.push("a", b"")
+        await desktop.reset(SCREEN)
+        assert reverted == [1, 1]
         with pytest.raises(ConfigError, match="320x240"):
             await desktop.reset(Template("plain", 400, 300))
 

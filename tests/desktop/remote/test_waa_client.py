@@ -164,6 +164,7 @@ async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tm
             fake.running.clear()
             await desktop.reset(SCREEN)
         assert said == ["system_reset\n"]
+        await desktop.launch(["notepad"])
         fake.running.clear()
         desktop._revert = None
         with pytest.raises(InfrastructureError, match="/probe"):
