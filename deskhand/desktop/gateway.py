@@ -39,11 +39,11 @@ class GatewayDesktop(OsworldDesktop):
 
     async def _fresh(self) -> None:
         if self._used:
-            old, self.sandbox = self.sandbox, await self._pool.create(self._template)
+            await self._pool.delete(self.sandbox)  # first, since the quota may have no room for two
+            self.sandbox = await self._pool.create(self._template)
             await self.link.close()
             self.link = self._pool.link_to(self.sandbox)
             self._server = OsworldServer(self.link)
-            await self._pool.delete(old)
         self._used = False
 
     async def reset(self, template: Template) -> Frame:
