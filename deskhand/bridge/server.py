@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
@@ -120,8 +121,11 @@ async def _started(server: _Server, sockets: list[socket.socket]) -> AsyncIterat
     try:
         while not server.started and not ended.done():  # noqa: ASYNC110 uvicorn has no event for it
             await asyncio.sleep(0.005)
+        gc.collect()
+        gc.freeze()  # a collection that goes through everything that was imported would hold up every lease
         yield ended
     finally:
+        gc.unfreeze()
         server.should_exit = True
         await asyncio.gather(ended, return_exceptions=True)
         for each in sockets:

@@ -105,6 +105,7 @@ class GatewayPool:
         self._transport = transport
         self._epochs = itertools.count(1)
         self._held: dict[int, GatewayDesktop] = {}
+        self._created: set[str] = set()
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> GatewayPool:
@@ -136,6 +137,7 @@ class GatewayPool:
                 raise AtCapacity(capacity, "creating a sandbox") from error
 
         created = await self._admitted(attempt)
+        self._created.add(created.id)
         try:
             return await wait_ready(self.gateway, created, self.boot_s)
         except BaseException:
@@ -149,7 +151,10 @@ class GatewayPool:
         return await self.gate.desktops.through(attempt)
 
     async def delete(self, sandbox: Sandbox) -> None:
-        """End a sandbox; what cannot be ended now ends by itself."""
+        """End a sandbox; what cannot be ended now ends by itself. A second time does nothing."""
+        if sandbox.id not in self._created:
+            return
+        self._created.discard(sandbox.id)
         try:
             with contextlib.suppress(InfrastructureError):
                 await self.gateway.delete(sandbox)
