@@ -79,11 +79,17 @@ async def serving(pool: DesktopPool, settings: Settings) -> AsyncIterator[Runnin
 
 @asynccontextmanager
 async def serving_app(
-    app: ASGIApp, host: str, port: int, *, certificate: Path | None = None, certificate_key: Path | None = None
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    bounds: Bounds | None = None,
+    certificate: Path | None = None,
+    certificate_key: Path | None = None,
 ) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
     """Serve an application within the same bounds: its port, and the task that ends when it does. Raises `ConfigError`."""
     sockets = _listen(host, port, 1)
-    server = _made(app, Bounds(), sockets, certificate, certificate_key)
+    server = _made(app, bounds or Bounds(), sockets, certificate, certificate_key)
     async with _started(server, sockets) as ended:
         yield sockets[0].getsockname()[1], ended
 

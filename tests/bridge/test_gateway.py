@@ -29,6 +29,7 @@ from deskhand.desktop.remote.sandboxes import HttpGateway, Sandbox, endpoint_of,
 from deskhand.errors import ConfigError, InfrastructureError
 
 TOKEN = "the-token-of-the-tests"
+KEY_OF_BRIDGE = OWNER_KEY
 QUICK = Timeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
 TEXT = resources.files(sandboxes.__package__ or "").joinpath("gateway.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)

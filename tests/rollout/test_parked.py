@@ -1,0 +1,83 @@
+"""Parked time is in no deadline, no episode's seconds and no rate, and it is to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx2
+from rich.console import Console
+
+from benchmarks.fault_rows.parts import Booked, Faults, bridged
+from deskhand import deadlines
+from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.rollout.scheduler import Scheduler
+from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.view.progress import Display
+
+
+async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
+    state = {"until": 0.0}
+
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        if not request.url.path.endswith("/perform"):
+            return None
+        state["until"] = state["until"] or time.monotonic() + 0.6
+        if time.monotonic() < state["until"]:
+            return httpx2.Response(429, headers={"retry-after": "0.7"}, request=request)
+        return None
+
+    lot = ParkingLot(seed=1)
+    async with bridged(1, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+        booked = Booked(pool, 1, 3, longest_s=0.5)
+        await booked.run(1)
+        (result,) = booked.results
+        assert isinstance(result.outcome, Scored), result.outcome
+        assert result.seconds["parked"] >= 0.6
+        assert result.seconds["total"] < 0.5
+        assert result.seconds["solve"] < 0.5
+        assert made[0].actions == ["step-0", "step-1", "step-2"]
+        assert lot.total_s >= 0.6
+
+
+async def test_an_episode_that_hangs_is_unscored_and_no_zero():
+    async with bridged(1, Faults()) as (pool, _, _, _):
+        booked = Booked(pool, 1, 50, longest_s=0.2)
+        booked.pause_s = 0.05
+        await booked.run(1)
+        (result,) = booked.results
+        assert isinstance(result.outcome, Unscored)
+        assert "longer than" in result.outcome.message
+        assert result.reward is None
+
+
+async def test_a_rate_is_over_the_time_that_was_not_parked():
+    parked = [0.0]
+    scheduler = Scheduler(None, None, 2, parked_s=lambda: parked[0])  # type: ignore[arg-type]
+    scheduler._began = time.monotonic() - 30
+    scheduler._parked_before = (scheduler._began, 0.0)
+    for _ in range(5):
+        scheduler._ended.append((time.monotonic(), parked[0]))
+    assert abs(scheduler.episodes_per_minute - 10) < 0.2
+    parked[0] = 2 * 20.0  # both places waited for 20 of the 30 seconds
+    assert abs(scheduler.episodes_per_minute - 30) < 0.6
+
+
+def test_what_is_parked_is_shown(capsys):
+    display = Display(Console(force_terminal=False, width=200))
+    display.parked("")
+    display.parked("3 parked at http://a (429, 5 s; next try in 20 s)")
+    display.parked("2 parked at http://a (429, 6 s; next try in 19 s)")
+    display.parked("")
+    assert capsys.readouterr().out.splitlines() == ["3 parked at http://a (429, 5 s; next try in 20 s)"]
+
+
+async def test_meters_of_episodes_at_the_same_time_are_their_own():
+    async def episode(seconds: float) -> float:
+        with deadlines.metered() as meter:
+            with deadlines.standing():
+                await asyncio.sleep(seconds)
+            return meter.parked_s
+
+    found = await asyncio.gather(episode(0.05), episode(0.2))
+    assert 0.05 <= found[0] < 0.15 < found[1]
