@@ -110,12 +110,8 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Findi
             yield _Probe(desktop, (1280, 720), seen)
         return
     link = Link(address, key, timeouts=TIMES)
-    looking = Looking(0.1, 1.0, 1)
-    machine = (
-        WaaDesktop(link, looking=looking, ready_s=WAIT_S)
-        if kind == "waa"
-        else OsworldDesktop(link, keep_state=True, looking=looking)
-    )
+    settings: dict[str, Any] = {"looking": Looking(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
+    machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, keep_state=True, **settings)
     try:
         size = await machine.server.screen_size()
         await OsworldDesktop.reset(machine, Template(width=size[0], height=size[1]))  # the machine's state stays as it is
