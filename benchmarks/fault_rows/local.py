@@ -56,7 +56,7 @@ async def row_6(size: float, folder: Path) -> Row:
             row.survived += 1
         took_s = time.monotonic() - began
         row.recovery_s.append(took_s)
-        row.demand(took_s < 20, f"{part}: nobody noticed for {took_s:.1f} s")
+        row.demand(took_s < 10, f"{part}: nobody noticed for {took_s:.1f} s")
         os.kill(pid, signal.SIGCONT) if psutil.pid_exists(pid) else None
         pids = desktop.processes()
         await desktop.close()

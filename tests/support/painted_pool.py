@@ -11,6 +11,9 @@ from deskhand.actions.ops import Op, to_screen_px
 from deskhand.desktop.base import Completed, Frame, Template
 from deskhand.desktop.pool import DesktopPool
 
+REMEMBERED = 64
+"""Actions whose frames are kept, as of an embedded desktop."""
+
 
 class Painted:
     """Has what the bridge and the faults' tests use of a `StagedDesktop`."""
@@ -42,6 +45,8 @@ class Painted:
                 for point in points_of(op)[-1:]:
                     self._cursor = to_screen_px(point, *self._size)
             self._answers[action_id] = await self.observe()
+            while len(self._answers) > REMEMBERED:
+                del self._answers[next(iter(self._answers))]
         return self._answers[action_id]
 
     async def run(self, argv: list[str], *, timeout_s: float = 30.0, env: Any = None, cwd: Any = None) -> Completed:
