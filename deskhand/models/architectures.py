@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.models.load import TINY_FOLDER, checkpoint_folder
+from deskhand.models.load import base_of, checkpoint_folder
 
 _IDS = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653}
 QWEN3_VL_4B: dict[str, Any] = {
@@ -89,26 +89,59 @@ AREAS = {"qwen3_vl": (65536, 16_777_216), "qwen2_5_vl": (3136, 12_845_056)}
 """Least and most pixels of a prepared image, from the published preprocessor_config.json of each family."""
 
 
+_DEPTHS = ("num_hidden_layers", "depth")
+_SIZES = {
+    "text_config": (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
+    ),
+    "vision_config": ("depth", "hidden_size", "num_heads", "patch_size", "spatial_merge_size"),
+}  # fmt: skip
+
+
 def values_of(source: str) -> dict[str, Any]:
     """config.json of "tiny", of a checkpoint folder, of a name in `PUBLISHED`, or of another hub name (fetched).
 
-    The text model's values are under "text_config" in all of them. Raises `ConfigError` when there is none.
+    The text model's values are under "text_config" in all of them. Raises `ConfigError` when there is none, or none of a model that
+    Deskhand trains.
     """
     if source in PUBLISHED and not Path(source).is_dir():
         return PUBLISHED[source]
-    file = (TINY_FOLDER if source == "tiny" else checkpoint_folder(source)) / "config.json"
+    folder = checkpoint_folder(source)
+    if base := base_of(folder):
+        return values_of(base)
+    file = folder / "config.json"
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: missing or unreadable; name a complete checkpoint folder") from error
-    return values if "text_config" in values else {**values, "text_config": values}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: it holds no settings of a model; name a complete checkpoint folder")
+    values = values if "text_config" in values else {**values, "text_config": values}
+    _check(values, file)
+    return values
+
+
+def _check(values: dict[str, Any], file: Path) -> None:
+    """Raise `ConfigError` unless the sizes from which everything follows are there, and are sizes."""
+    if values.get("model_type") not in AREAS:
+        raise ConfigError(f"{file}: model_type is {values.get('model_type')!r}; Deskhand trains {' and '.join(AREAS)}")
+    for section, names in _SIZES.items():
+        for name in names:
+            found = values[section].get(name) if isinstance(values.get(section), dict) else None
+            if not isinstance(found, int) or not 0 < found <= (1000 if name in _DEPTHS else 10**8):
+                raise ConfigError(
+                    f"{file}: {section}.{name} is {found!r}, which is no size of a model; name a complete checkpoint folder"
+                )
 
 
 def preprocessing_of(source: str) -> tuple[int, int]:
     """(least, most) pixels of a prepared image. Raises `ConfigError` when the checkpoint does not say."""
     if source in PUBLISHED and not Path(source).is_dir():
         return AREAS[PUBLISHED[source]["model_type"]]
-    file = (TINY_FOLDER if source == "tiny" else checkpoint_folder(source)) / "preprocessor_config.json"
+    folder = checkpoint_folder(source)
+    if base := base_of(folder):
+        return preprocessing_of(base)
+    file = folder / "preprocessor_config.json"
     try:
         given = json.loads(file.read_text(encoding="utf-8"))
         size = given.get("size") or {}

@@ -59,7 +59,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
     folder = checkpoint_folder(source)
-    base = _base_of(folder)
+    base = base_of(folder)
     if base is not None:
         return _merged(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check(source)
@@ -115,7 +115,7 @@ def _processor_class() -> Any:
     return Qwen2VLImageProcessorPil
 
 
-def _base_of(folder: Path) -> str | None:
+def base_of(folder: Path) -> str | None:
     """The base model of a folder of adapters; None when the folder is a whole checkpoint."""
     if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
         return None
@@ -143,7 +143,7 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
 def check(source: str) -> tuple[Path, Family]:
     """The folder and the family of a source whose files are all there; quick, no tensor is read. Raises `ConfigError` as `load`."""
     folder = checkpoint_folder(source)
-    base = _base_of(folder)
+    base = base_of(folder)
     if base is not None:
         return check(base)
     family = _family(folder, _read_json(folder / "config.json"))

@@ -24,8 +24,8 @@ _VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "d
 
 
 def inject_adapter(model: Any, config: AdapterConfig) -> None:
-    """Freeze `model` and add adapters to the named projections of its language model, and to its vision tower where the settings
-    say so. Raises `ConfigError` when none match, and for 4 bits without their library."""
+    """Freeze `model` and add adapters, in its own precision, to the named projections of its language model, and to its vision
+    tower where the settings say so. Raises `ConfigError` when none match, and for 4 bits without their library."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -44,8 +44,11 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
         raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has")
     inject_adapter_in_model(settings, model, adapter_name=_NAME)
     for name, parameter in model.named_parameters():
-        if "lora_" in name or parameter.requires_grad:
-            parameter.requires_grad_("lora_" in name)
+        if "lora_" in name:
+            parameter.data = parameter.data.to(model.lm_head.weight.dtype)
+            parameter.requires_grad_(True)
+        elif parameter.requires_grad:
+            parameter.requires_grad_(False)
 
 
 def _modules(config: AdapterConfig) -> str:
@@ -95,12 +98,15 @@ def adapters_off(model: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merged_weights(model: Any) -> dict[str, Tensor]:
-    """Copies of all weights under the checkpoint's names; tied tensors are one tensor under each of their names."""
+def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
+    """Copies of all weights under the checkpoint's names, on `device` (None: where they are), merged and copied one by one.
+
+    Tied tensors are one tensor under each of their names.
+    """
     state = model.state_dict()  # first: packed weights are put into their plain order by it
     packed = {name: module for name, module in model.named_modules() if is_quantised(module)}
-    scaled = {
-        f"{name}.weight": module.get_delta_weight(_NAME)
+    adapted = {
+        f"{name}.weight": module
         for name, module in model.named_modules()
         if hasattr(module, "base_layer") and hasattr(module, "get_delta_weight")
     }
@@ -113,11 +119,12 @@ def merged_weights(model: Any) -> dict[str, Tensor]:
         plain, holder = name.replace(".base_layer.", "."), name.removesuffix(".weight")
         if holder in packed:
             tensor = restored(packed[holder])
-        if plain in scaled:
-            weights[plain] = tensor + scaled[plain].to(tensor.dtype)
+        if plain in adapted:
+            merged: Tensor = tensor + adapted[plain].get_delta_weight(_NAME).to(tensor.dtype)
+            weights[plain] = merged.to(device or merged.device)
         else:
             key = tensor.data_ptr()
             if key not in copies:
-                copies[key] = tensor.detach().clone()
+                copies[key] = tensor.detach().to(device or tensor.device, copy=True)
             weights[plain] = copies[key]
     return weights

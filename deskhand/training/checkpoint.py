@@ -87,7 +87,7 @@ class Checkpoints:
                     shutil.copyfile(file, draft / file.name)
             model = unwrap(trainer.policy.model)
             model.config.save_pretrained(draft)
-            save_file(_untied(trainer.policy.snapshot()), draft / "model.safetensors", metadata={"format": "pt"})
+            save_file(_untied(trainer.policy.snapshot("cpu")), draft / "model.safetensors", metadata={"format": "pt"})
             save_file(_trainer_tensors(trainer), draft / "trainer.safetensors")
             for file in draft.iterdir():
                 _flush(file)
@@ -198,9 +198,9 @@ def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
     for prefix, parameters, optimizer in trainer.parts():
         for name, parameter in parameters.items():
             for moment, value in optimizer.state.get(parameter, {}).items():
-                tensors[f"{moment}/{prefix}{name}"] = torch.as_tensor(value).detach().clone().contiguous()
+                tensors[f"{moment}/{prefix}{name}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
             if trainer.policy.config.adapter is not None or parameter.data_ptr() not in held:
-                tensors[f"{_PARAMETER}/{prefix}{name}"] = parameter.detach().clone().contiguous()
+                tensors[f"{_PARAMETER}/{prefix}{name}"] = parameter.detach().to("cpu", copy=True).contiguous()
     return tensors
 
 

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from deskhand.engines.base import PreparedImage
 from deskhand.models.forward import encode_images, stack_images, unwrap
+
+
+class Shown(Protocol):
+    """What micro-batches take features from."""
+
+    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
 
 
 class Features:

@@ -26,7 +26,7 @@ from deskhand.recorder import graph
 from deskhand.training.adapter import adapter_of, adapters_off, inject_adapter, merged_weights
 from deskhand.training.batch import Batch, Plan, check_sequence, plan
 from deskhand.training.config import PolicyConfig
-from deskhand.training.features import Features
+from deskhand.training.features import Features, Shown
 from deskhand.training.masters import Masters
 
 
@@ -80,10 +80,10 @@ class Policy:
         """Whether the weights differ from the checkpoint's from the start, because some are kept in 4 bits."""
         return self.config.adapter is not None and self.config.adapter.quantise
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """A consistent copy of all weights under the checkpoint's own names, adapters merged in."""
+    def snapshot(self, device: str | None = None) -> dict[str, Tensor]:
+        """A consistent copy of all weights under the checkpoint's own names, adapters merged in; on `device`, or where they are."""
         with self.lock:
-            return merged_weights(unwrap(self.model))
+            return merged_weights(unwrap(self.model), device)
 
     def adapter(self) -> Adapter | None:
         """A consistent copy of the adapter, where an engine that holds the model below it can take one: it has no adapters for the
@@ -149,7 +149,7 @@ class Policy:
                 result[index] = values_W[rows_W == b]
         return result
 
-    def hidden(self, batch: Batch, features: Features) -> Tensor:
+    def hidden(self, batch: Batch, features: Shown) -> Tensor:
         """The hidden states [W, H] that each trained token of a micro-batch was sampled from."""
         inputs = batch.inputs
         shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)

@@ -165,6 +165,8 @@ class Batch:
         weight = core.lm_head.weight
         self._device = weight.device
         self._slots = SlotCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
+        if weight.device.type == "cuda":  # taken whole: growing would need the old and the new storage at once, and leave holes
+            self._slots.reserve(max_batch, max_tokens)
         self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
         self._parked = ParkedPrefixes(parked_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
