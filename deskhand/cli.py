@@ -40,7 +40,7 @@ app.command(desktop_app)
 app.command(tiny_app)
 app.command(areal_app)
 app.command(cli_models.evaluate, name="eval")
-for _command in (cli_models.sft, cli_models.export):
+for _command in (cli_models.sft, cli_models.export, cli_models.plan):
     app.command(_command)
 app.command(serve)
 app.command(rejudge)
@@ -271,9 +271,11 @@ def _work(config: Config, run: Run) -> None:
     import asyncio
 
     from deskhand import demo as story
+    from deskhand import planning
     from deskhand.view.progress import Display, comparison
 
     with opened(run), Display() as display:
+        planning.refuse_if_too_large(config)
         done = asyncio.run(story.work(config, run, display, STARTED))
     if done.before and done.after:
         print_table(comparison(done.before, done.after))

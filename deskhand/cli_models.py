@@ -1,4 +1,4 @@
-"""Commands on models: evaluate, warm up, export. `deskhand.cli` gives them their names."""
+"""Commands on models: evaluate, warm up, plan, export. `deskhand.cli` gives them their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from deskhand.cli_parts import Flag, Overrides, Stage, opened, print_table, resumed
+from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed
 from deskhand.errors import ConfigError
 
 
@@ -136,3 +136,45 @@ def export(folder: Path, /, *, out: Path, step: int | None = None, adapter: Anno
 
     with open_run(folder) as run:
         print(export_model(run, out, step=step, adapter=adapter))
+
+
+def plan(
+    config: Path,
+    /,
+    *,
+    memory: float | None = None,
+    gpu: str | None = None,
+    screen: str | None = None,
+    turns: int | None = None,
+    stage: Stage = None,
+    overrides: Overrides = None,
+) -> None:
+    """How much memory a config takes, term by term, and how fast it can be; exits with 2 when it does not fit.
+
+    Parameters
+    ----------
+    config
+        YAML file of settings.
+    memory
+        GiB of the device; that of the config or of this machine if it is left out.
+    gpu
+        Whose speed: H200, H100, A100, L40S, L4, 4090 or 3090.
+    screen
+        Screenshots of this size instead of the suite's, for instance 1280x720.
+    turns
+        Turns of an episode instead of the suite's.
+    """
+    from deskhand import planning
+    from deskhand.config import load
+
+    size = None
+    if screen is not None:
+        width, _, height = screen.partition("x")
+        if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
+            raise ConfigError(f"--screen {screen}: write it as 1280x720")
+        size = int(width), int(height)
+    settings = load(config, overrides or (), os.environ, stage=stage)
+    made = planning.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
+    print("\n".join(made.lines()))
+    if not made.memory.fits:
+        raise SystemExit(WRONG)

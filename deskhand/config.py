@@ -126,6 +126,8 @@ class EngineSection(_Section):
     """Tokens of finished requests whose keys and values are kept for requests that go on from them."""
     image_tokens: int = Field(default=65536, ge=1)
     """Tokens of screenshots whose features are kept."""
+    memory_share: float = Field(default=0.4, gt=0, le=1)
+    """Of the GPU's memory, for a vLLM that is started here; the rest is for the trainer."""
     share_weights: bool = False
     """Whether the engine samples from the trainer's own weights instead of a second copy; it pauses while they are changed."""
     url: str | None = None
@@ -186,6 +188,8 @@ class Config(_Section):
     """"tiny" (in the box), a checkpoint folder, or a name on the Hugging Face hub."""
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    memory_gib: float | None = Field(default=None, gt=0)
+    """Of the device, for the plan that a run must fit into; None is what this machine's device has."""
     suite: Literal["basics"] = "basics"
     families: tuple[str, ...] = ()
     """Task families, of MiniWoB++ as "miniwob/click-button"; none named is `tasks.suites.catalogue.DEFAULT`."""

@@ -79,6 +79,7 @@ def _served(
         max_tokens=settings.max_tokens,
         max_batch=settings.max_batch,
         max_images=_most_images(config),
+        memory_share=settings.memory_share,
         arguments=settings.arguments,
         version=version,
         patience=patience,

@@ -44,6 +44,7 @@ def started(
     max_tokens: int = 8192,
     max_batch: int = 16,
     max_images: int = 16,
+    memory_share: float | None = None,
     threads: int | None = None,
     arguments: Sequence[str] = (),
     version: int = 0,
@@ -52,7 +53,8 @@ def started(
     """An engine with a vLLM server of its own, which `ServedEngine.start` starts.
 
     `python` is that of vLLM's environment (`scripts/environment vllm` makes one for processors), `folder` takes its log and the
-    weights that are published. `max_images`: images in one prompt. `threads`: on a processor; None is all cores but one.
+    weights that are published. `max_images`: images in one prompt. `memory_share`: of a GPU's memory, for all that the server holds
+    there; None is vLLM's own. `threads`: on a processor; None is all cores but one.
     `arguments` go to vLLM as they are.
     """
     if not os.access(python, os.X_OK):
@@ -70,6 +72,7 @@ def started(
             *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"),
             *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
             *(("--enforce-eager",) if device == "cpu" else ()),
+            *(("--gpu-memory-utilization", f"{memory_share:g}") if device == "cuda" and memory_share is not None else ()),
             *arguments,
         ]
 

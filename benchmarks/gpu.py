@@ -1,0 +1,315 @@
+"""One device, two roles: `python -m benchmarks.gpu --full` on a machine with a GPU.
+
+Qwen3-VL-4B's shapes with random weights, first with adapters, then with all weights of the language model: agents on embedded
+desktops ask the engine, their episodes are trained, the weights are published. Screens are 1280x720, every one another picture, so
+nothing is spared that a real run would not be spared. Prints, for each mode: episodes a minute, tokens sampled and trained a
+second, the share of the device's peak in training (MFU), seconds to publish, and the measured peak of memory against the
+planner's. Without --full the shapes are tiny and the device is the processor: that shows that the command works, no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import torch
+
+from benchmarks.bars import Bars, print_head
+from benchmarks.peak import peak_bytes
+from deskhand.actions.ops import REL_1000, Click, Op, Point
+from deskhand.agents.context import GrowDrop
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.hf import HfEngine
+from deskhand.models import architectures
+from deskhand.models.load import LoadedModel
+from deskhand.models.tiny.build import corpus
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.graph import Sequence
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.session import Recorder
+from deskhand.rollout.groups import Ticket
+from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.runner import Runner
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+from deskhand.training.batch import TrainingSample
+from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
+from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict
+from deskhand.training.policy import Policy
+from deskhand.training.publish import join, publish
+from deskhand.training.speed import device_of, operations
+from deskhand.training.trainer import Trainer
+
+FAMILY = "terminal_run"
+ENGINE_IMAGE_TOKENS = 8192
+TRAINERS = ("weights", "masters", "gradients", "moments", "activations", "logits", "passing", "image features", "tower")
+"""Terms that are measured on a processor: those of the trainer's thread. A GPU's allocator sees all tensors."""
+TOLERANCE = 0.10
+"""How far the measured peak may be from the planner's sum."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done."""
+
+    device: str
+    dtype: str
+    screen: tuple[int, int]
+    turns: int
+    reply_tokens: int
+    grow_to: int
+    episodes: int
+    desktops: int
+    batch_tokens: int
+    values: dict[str, Any]
+
+
+def tiny_values() -> dict[str, Any]:
+    """Qwen3-VL-4B's architecture with everything made small."""
+    text, vision = architectures.QWEN3_VL_4B["text_config"], architectures.QWEN3_VL_4B["vision_config"]
+    rope = {**text["rope_parameters"], "mrope_section": [6, 5, 5]}
+    text = {**text, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32, "rope_parameters": rope}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048}
+    vision = {**vision, "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    vision |= {"deepstack_visual_indexes": [0]}
+    return {**architectures.QWEN3_VL_4B, "text_config": text, "vision_config": vision}
+
+
+FULL = Size("cuda:0", "bfloat16", (1280, 720), 12, 48, 6, 24, 12, 8192, architectures.QWEN3_VL_4B)
+SMALL = Size("cpu", "float32", (256, 192), 3, 4, 2, 4, 2, 2048, tiny_values())
+MODES = {"lora": PolicyConfig(adapter=AdapterConfig(rank=64), recompute_activations=True),
+         "full": PolicyConfig(train_vision=False, recompute_activations=True)}  # fmt: skip
+
+
+class AnyClick:
+    """Understands every text as a click somewhere, so that a model of random weights plays whole episodes."""
+
+    name = "any_click"
+
+    @staticmethod
+    def parse(text: str, view: object) -> list[Op]:
+        place = crc32(text.encode("utf-8", "replace"))
+        return [Click(Point(place % 1000, place // 1000 % 1000, REL_1000))]
+
+
+class Babbler(DesktopAgent):
+    """Takes replies that were cut, too."""
+
+    async def _act(self, desktop: Any, view: Any, text: str, truncated: bool, action_id: str) -> Any:
+        return await super()._act(desktop, view, text, False, action_id)
+
+
+def loaded(size: Size) -> LoadedModel:
+    """The model with random weights, and the tokenizer of the policy in the box."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = build_tokenizer(corpus((FAMILY,)))
+    token: Any = tokenizer.convert_tokens_to_ids
+    ids = {"image_token_id": token("<|image_pad|>"), "video_token_id": token("<|video_pad|>")}
+    ids |= {"vision_start_token_id": token("<|vision_start|>"), "vision_end_token_id": token("<|vision_end|>")}
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, size.dtype))
+    try:
+        with torch.device(size.device):
+            model = architectures.build({**size.values, **ids})
+    finally:
+        torch.set_default_dtype(before)
+    vision = size.values["vision_config"]
+    least, most = architectures.AREAS["qwen3_vl"] if size.device != "cpu" else (32 * 32, 2**20)
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=vision["patch_size"],
+        merge_size=vision["spatial_merge_size"],
+        temporal_patch_size=vision["temporal_patch_size"],
+        size={"shortest_edge": least, "longest_edge": most},
+    )
+    return LoadedModel(model, tokenizer, processor, "qwen3_vl", "random weights")
+
+
+def task_of(size: Size, number: int) -> Task:
+    """A task of the suite on a screen of another size, with as many steps as are to be played."""
+    made = basics.make_task(FAMILY, seed_for("train", number))
+    return dataclasses.replace(made, width=size.screen[0], height=size.screen[1], max_steps=size.turns)
+
+
+@asynccontextmanager
+async def playing(size: Size, model: LoadedModel, engine: HfEngine) -> AsyncIterator[tuple[Runner, ImageCache, tuple[int, ...]]]:
+    """Agents on desktops of the size. They are shown noise: each screenshot is a picture of its own."""
+    renderer = ChatRenderer(model.tokenizer)
+    images = ImageCache(model.image_processor, prepared_bytes=32 << 30)
+    recorder = Recorder(renderer, engine, images)
+    agent = Babbler(
+        AgentConfig(
+            dialect=AnyClick(),  # type: ignore[arg-type]
+            window=GrowDrop(size.grow_to, max(1, size.grow_to // 2)),
+            max_tokens=size.reply_tokens,
+            blind=True,
+        )
+    )
+    async with DesktopPool(size.desktops, spares=0) as pool:
+        runner = Runner(pool, recorder, agent)
+        try:
+            yield runner, images, renderer.banned_ids
+        finally:
+            await runner.close()
+            recorder.close()
+
+
+async def play(size: Size, runner: Runner, first: int, count: int) -> list[EpisodeResult]:
+    """Episodes from number `first` on, as many at a time as there are desktops."""
+    places = asyncio.Semaphore(size.desktops)
+
+    async def one(number: int) -> EpisodeResult:
+        async with places:
+            return await runner.run(Ticket(f"episode-{number}", task_of(size, number)))
+
+    return await asyncio.gather(*(one(first + number) for number in range(count)))
+
+
+def predicted(
+    size: Size, config: PolicyConfig, trainer: TrainerConfig, rows: list[Sequence], images: ImageCache
+) -> tuple[Prediction, Workload]:
+    """The planner's sum for what was really played."""
+    shown = {span.sha256: images[span.sha256] for row in rows for span in row.spans}
+    largest = max(shown.values(), key=lambda image: image.tokens)
+    longest = max(len(row.token_ids) for row in rows)
+    work = Workload(
+        width=size.screen[0],
+        height=size.screen[1],
+        patches=len(largest.pixel_values),
+        image_tokens=largest.tokens,
+        turns=size.turns,
+        turns_in_row=max(len(row.spans) for row in rows),
+        row_tokens=longest,
+        reply_tokens=size.reply_tokens,
+        step_episodes=size.episodes,
+        step_rows=len(rows),
+        step_images=len(shown),
+    )
+    engine = EngineSizes(
+        size.desktops, longest + 128, longest, 4 * longest, ENGINE_IMAGE_TOKENS, size.desktops, shares_weights=True
+    )
+    return predict(size.values, size.dtype, config, trainer, engine, work, cuda=size.device != "cpu"), work
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured. Tokens are those of rows, prompts and screenshots included, but for `sampled`."""
+
+    episodes: int
+    play_s: float
+    sampled: int
+    tokens: int
+    step_s: float
+    publish_s: float
+    peak: int
+    plan: Prediction
+    work: Workload
+
+
+async def measure(size: Size, config: PolicyConfig) -> Found:
+    """Play, train twice, publish; the second step is the one that is measured."""
+    settings = TrainerConfig(learning_rate=1e-6, behaviour_cap=None)
+    model = loaded(size)
+    longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
+    sizes = {"max_tokens": longest, "prefill_tokens": longest, "parked_tokens": 4 * longest, "image_tokens": ENGINE_IMAGE_TOKENS}
+    engine = HfEngine(model, max_batch=size.desktops, **sizes)
+    try:
+        async with playing(size, model, engine) as (runner, images, banned):
+            trainer = Trainer(Policy(model.model, config, banned), settings)
+            join(trainer, engine)
+            await play(size, runner, 1000, min(2, size.episodes))
+            before, began = engine.stats, time.perf_counter()
+            results = await play(size, runner, 0, size.episodes)
+            play_s = time.perf_counter() - began
+            sampled = engine.stats.decoded_tokens - before.decoded_tokens
+            samples = [
+                TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
+                for number, result in enumerate(results)
+                for row in result.graph.sequences()
+            ]
+            await asyncio.to_thread(trainer.step, samples, images)
+            await publish(trainer.policy, engine, 1)
+            held = _held(size.device, trainer)
+            seconds: list[float] = []
+
+            def step() -> None:
+                began = time.perf_counter()
+                trainer.step(samples, images)
+                seconds.append(time.perf_counter() - began)
+
+            peak = held + await asyncio.to_thread(peak_bytes, step, size.device)
+            began = time.perf_counter()
+            await publish(trainer.policy, engine, 2)
+            publish_s = time.perf_counter() - began
+            rows = [sample.sequence for sample in samples]
+            plan, work = predicted(size, config, settings, rows, images)
+    finally:
+        await engine.close()
+    tokens = sum(len(row.token_ids) for row in rows)
+    played = sum(bool(result.graph.calls) for result in results)
+    return Found(played, play_s, sampled, tokens, seconds[-1], publish_s, peak, plan, work)
+
+
+def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) -> None:
+    """Print what was measured, and the planner's sum beside it."""
+    plan, work, device = found.plan, found.work, device_of(size.device)
+    done, peak_flops = operations(size.values, plan, work, adapters=config.adapter is not None), device.flops(size.dtype)
+    weights = (plan.traced.parameters + plan.tower.parameters) / 1e9
+    print(f"\n{mode}: {weights:.3f}e9 weights, {plan.traced.trained / 1e9:.3f}e9 trained")
+    rate = 60 * found.episodes / found.play_s
+    print(f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, {size.desktops} at a time)")
+    print(f"sampled: {found.sampled / found.play_s:.0f} tokens/s")
+    trained = f"{found.tokens} tokens and {work.step_images} screenshots in {found.step_s:.2f} s"
+    print(f"trained: {found.tokens / found.step_s:.0f} tokens/s ({trained})")
+    if peak_flops:
+        share = done.total / (work.step_rows * work.row_tokens) * found.tokens / found.step_s / peak_flops
+        print(f"MFU: {100 * share:.1f} % of {peak_flops / 1e12:.2f} TFLOP/s, what is computed a second time not counted")
+    print(f"publish: {1e3 * found.publish_s:.1f} ms")
+    print("\n".join(plan.lines()))
+    seen = [term for term in plan.terms if term.place == "device" and (size.device != "cpu" or term.name in TRAINERS)]
+    seen = [term for term in seen if term.name not in ("allocator", "CUDA")]
+    least, most = sum(term.certain for term in seen), sum(term.bytes for term in seen)
+    figures = f"measured peak {found.peak / GIB:.3f} GiB, planned {least / GIB:.3f} to {most / GIB:.3f} GiB"
+    kept = least * (1 - TOLERANCE) <= found.peak <= most * (1 + TOLERANCE)
+    bars.check(f"{mode}: {figures}", kept, f"{100 * (found.peak / most - 1):+.1f} % of the most", f"within {100 * TOLERANCE:.0f} %")
+
+
+def _held(device: str, trainer: Trainer) -> int:
+    """Bytes held before a step: on a GPU by everything, on a processor by weights, masters and moments."""
+    if device.startswith("cuda"):
+        return torch.cuda.memory_allocated(device)
+    found = {id(tensor): tensor.nbytes for tensor in (*trainer.policy.model.parameters(), *trainer.policy.parameters().values())}
+    found |= {id(value): value.nbytes for state in trainer.optimizer.state.values() for value in state.values()}
+    return sum(found.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="Qwen3-VL-4B on cuda:0, where there is one")
+    parser.add_argument("--only", choices=sorted(MODES))
+    arguments = parser.parse_args()
+    print_head()
+    size = FULL if arguments.full and torch.cuda.is_available() else SMALL
+    if size is SMALL:
+        torch.set_num_threads(1)
+        print("no GPU is used: tiny shapes on the processor, which show that the command works and nothing of a GPU")
+    else:
+        print(f"device:   {torch.cuda.get_device_name(0)}")
+    bars = Bars()
+    for mode in [arguments.only] if arguments.only else MODES:
+        config = MODES[mode].model_copy(update={"batch_tokens": size.batch_tokens})
+        show(mode, size, config, asyncio.run(measure(size, config)), bars)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()

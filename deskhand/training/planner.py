@@ -1,0 +1,304 @@
+"""How much memory a run takes, said before it starts. Invariant: the total is the sum of the terms that are printed.
+
+Terms are bytes that may all be held at once: weights and what is kept for each of them, what a micro-batch keeps for its backward
+pass (`training.tracing` runs the trainer's own code without memory), features of screenshots, and what the engine beside the
+trainer holds. A term that depends on what episodes turn out to be has a least beside its most; the most counts. Sources of the
+formulas are the modules that they describe; tests compare the sum with measured peaks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.training import tracing
+from deskhand.training.config import PolicyConfig, TrainerConfig
+
+KIB, GIB = 2**10, 2**30
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+PACKED = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+"""Bytes of a weight in 4 bits, with a scale of 8 bits for 64 of them and one of 32 bits for 256 scales (arXiv:2305.14314)."""
+CUDA_CONTEXT = int(0.7 * GIB)
+"""What the driver and the libraries' workspaces take of a GPU before the first tensor."""
+CUDA_SLACK = 0.06
+"""Of all tensors: an allowance for what the caching allocator holds and cannot hand out. It was not measured."""
+SAMPLING = 32
+"""Bytes of an id's logit while one is drawn: logits, log-probs and probabilities, some in float64 (`engines.hf.sampler`)."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What episodes look like to trainer and engine."""
+
+    width: int
+    height: int
+    """Of a screenshot, in pixels."""
+    patches: int
+    """Of a prepared screenshot."""
+    image_tokens: int
+    """Of a screenshot."""
+    turns: int
+    """Of an episode."""
+    turns_in_row: int
+    """Most turns that the window shows."""
+    row_tokens: int
+    """Of the longest row: prompt, screenshots, replies."""
+    reply_tokens: int
+    """Most tokens of a reply."""
+    step_episodes: int
+    """Episodes that one step takes."""
+    step_rows: int
+    """Rows that they are cut into."""
+    step_images: int
+    """Screenshots that they show."""
+    wanted_tokens: int = 0
+    """What the longest row would have if the engine held more; 0 where that is the same."""
+
+
+@dataclass(frozen=True)
+class EngineSizes:
+    """The engine in the trainer's process."""
+
+    max_batch: int
+    max_tokens: int
+    prefill_tokens: int
+    parked_tokens: int
+    image_tokens: int
+    requests: int
+    """Episodes at a time."""
+    shares_weights: bool
+
+    def longest(self, work: Workload) -> int:
+        """Tokens of the longest request."""
+        return min(self.max_tokens, work.row_tokens)
+
+
+Place = Literal["device", "host"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the sum; `how` says what it is made of. `least`: bytes that it takes in any case; None: all of them."""
+
+    name: str
+    bytes: float
+    how: str
+    least: float | None = None
+    place: Place = "device"
+
+    @property
+    def certain(self) -> float:
+        return self.bytes if self.least is None else self.least
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`available`: bytes of the device, None where nothing is known of it."""
+
+    terms: tuple[Term, ...]
+    available: float | None
+    traced: tracing.Traced
+    tower: tracing.TracedTower
+    micro_batch: tracing.Shape
+
+    def total(self, place: Place = "device") -> float:
+        return sum(term.bytes for term in self.terms if term.place == place)
+
+    def least(self, place: Place = "device") -> float:
+        return sum(term.certain for term in self.terms if term.place == place)
+
+    @property
+    def fits(self) -> bool:
+        return self.available is None or self.total() <= self.available
+
+    def lines(self) -> Iterator[str]:
+        """The sum, term by term."""
+        width = max(len(term.name) for term in self.terms)
+        for place in ("device", "host"):
+            for term in (term for term in self.terms if term.place == place):
+                least = f" (at least {term.certain / GIB:.2f})" if term.certain < term.bytes else ""
+                yield f"{term.name:{width}}  {term.bytes / GIB:8.2f} GiB  {term.how}{least}"
+            yield f"{f'sum, {place}':{width}}  {self.total(place) / GIB:8.2f} GiB  at least {self.least(place) / GIB:.2f}"
+        if self.available is not None:
+            verdict = f"{100 * self.total() / self.available:.0f} %: {'fits' if self.fits else 'DOES NOT FIT'}"
+            yield f"{'of the device':{width}}  {self.available / GIB:8.2f} GiB  {verdict}"
+
+
+def predict(
+    values: dict[str, Any],
+    dtype: str,
+    policy: PolicyConfig,
+    trainer: TrainerConfig,
+    engine: EngineSizes | None,
+    work: Workload,
+    *,
+    cuda: bool,
+    available: float | None = None,
+    server: float = 0.0,
+) -> Prediction:
+    """Predict the peak of training for an architecture (`models.architectures.values_of`), of an engine in the same process, and
+    of a `server` beside it that takes so many bytes."""
+    size = BYTES[dtype]
+    tower = tracing.tower(values, dtype, work.patches, policy)
+    shape = _micro_batch(policy, work)
+    longest = engine.longest(work) if engine else 1
+    prefill = (min(longest, engine.prefill_tokens), longest) if engine else (1, 1)
+    lm = tracing.language(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
+    terms = [
+        *_weight_terms(lm, tower, size, policy, trainer),
+        *_micro_batch_terms(values, lm, shape, policy, work, size),
+        *_image_terms(values, lm, tower, policy.image_patches, trainer, work, size),
+    ]
+    if trainer.optimizer == "adamw" and cuda:
+        room = sum(term.bytes for term in terms if term.name in ("activations", "logits", "passing"))
+        beyond = max(0.0, 4 * (lm.trained + tower.trained) - room)
+        terms.append(Term("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
+    if engine is not None:
+        terms += _engine_terms(values, lm, tower, engine, work, size, cuda)
+    if cuda:
+        tensors = sum(term.bytes for term in terms)
+        terms.append(Term("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
+        terms.append(Term("CUDA", CUDA_CONTEXT, "context and workspaces"))
+    if server:
+        terms.append(Term("server", server, "what the engine's server is given of the device"))
+    if cuda:
+        kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
+        terms.append(Term("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
+    prepared = work.step_images * _prepared_bytes(values, work)
+    how = f"{work.step_images} x {work.patches} patches, float32"
+    terms.append(Term("screenshots", prepared, how, place="host" if cuda else "device"))
+    return Prediction(tuple(terms), available, lm, tower, shape)
+
+
+def _micro_batch(policy: PolicyConfig, work: Workload) -> tracing.Shape:
+    """The largest: as many tokens as the settings allow, or one row that is longer."""
+    tokens = min(max(policy.batch_tokens, work.row_tokens), work.step_rows * work.row_tokens)
+    turns = work.turns_in_row * tokens / work.row_tokens
+    return tracing.Shape(tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens)))
+
+
+def _micro_batch_terms(
+    values: dict[str, Any], lm: tracing.Traced, shape: tracing.Shape, policy: PolicyConfig, work: Workload, size: int
+) -> Iterator[Term]:
+    """The least is that of rows of the longest kind, whole ones."""
+    tokens, least = shape.tokens, shape.tokens // work.row_tokens * work.row_tokens / shape.tokens
+    yield Term("activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved)
+    how = f"{shape.sampled} sampled tokens x {values['text_config']['vocab_size']} ids"
+    yield Term("logits", lm.logits, how, least * lm.logits)
+    yield Term("passing", lm.passing, "more, where the backward pass holds most", least * lm.passing)
+    if policy.adapter is not None and policy.adapter.quantise:
+        yield Term("unpacking", lm.largest_packable * size, "one matrix of 4 bits at a time, as numbers to compute with")
+
+
+def _weight_terms(
+    lm: tracing.Traced, tower: tracing.TracedTower, size: int, policy: PolicyConfig, trainer: TrainerConfig
+) -> Iterator[Term]:
+    """What is trained in half precision has masters, and gradients and moments in float32."""
+    adapter, trained = policy.adapter, lm.trained + tower.trained
+    wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"
+    many = f"{trained / 1e9:.3f}e9"
+    weights = lm.weights + tower.weights
+    how = f"{(lm.parameters + tower.parameters) / 1e9:.3f}e9 x {size} B"
+    if adapter is not None:
+        weights, how = weights + tower.trained * size, f"{how}, and adapters"
+        if adapter.quantise:
+            weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {lm.packable / 1e9:.3f}e9 x {PACKED:.3f} B"
+    own = [
+        Term("weights", weights, how),
+        Term("masters", trained * wide if size < wide else 0, f"{many} trained x {wide} B"),
+        Term("gradients", trained * wide, f"{many} x {wide} B"),
+        Term("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
+    ]
+    yield from (term for term in own if term.bytes or term.name != "masters")
+    if ALGORITHMS[trainer.algorithm].uses_critic and trainer.critic.trunk == "own":
+        yield Term("critic", sum(term.bytes for term in own), "a second model, trained as the first")
+    if trainer.kl_coefficient and adapter is None:
+        yield Term("reference", weights, "the untrained model, for the KL penalty")
+
+
+def _prepared_bytes(values: dict[str, Any], work: Workload) -> int:
+    """Of one screenshot: float32 values of every patch."""
+    vision = values["vision_config"]
+    return work.patches * 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2 * 4
+
+
+def _image_terms(
+    values: dict[str, Any],
+    lm: tracing.Traced,
+    tower: tracing.TracedTower,
+    kept_patches: int,
+    trainer: TrainerConfig,
+    work: Workload,
+    size: int,
+) -> Iterator[Term]:
+    """What `training.features` holds: features of all screenshots of an update (of the step, where its rows are scored before the
+    first update), and the tower's own work on as many as it takes at a time.
+
+    The tower keeps its graph beside the micro-batches when it takes all at once; otherwise it works before and after them.
+    """
+    scored = trainer.proximal == "start" or trainer.kl_coefficient or ALGORITHMS[trainer.algorithm].uses_critic
+    images = work.step_images if scored else -(-work.step_images // trainer.minibatches)
+    layers, learns = 1 + len(tracing.deepstack(values)), tower.trained > 0
+    features = images * work.image_tokens * layers * values["text_config"]["hidden_size"] * size
+    how = f"{images} screenshots x {work.image_tokens} tokens x {layers} layers{', with gradients' if learns else ''}"
+    yield Term("image features", features * (2 if learns else 1), how)
+    at_once = min(images, max(1, kept_patches // work.patches))
+    busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + _prepared_bytes(values, work))
+    if learns and at_once == images:
+        yield Term("tower", busy, f"{at_once} screenshots, kept for the backward pass")
+    else:
+        beyond = max(0.0, max(busy, features) - lm.saved - lm.logits - lm.passing)
+        yield Term("tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time")
+
+
+def server_bytes(values: dict[str, Any], memory: Prediction, dtype: str, max_tokens: int) -> float:
+    """The least that a server can do with: the weights, and keys and values of one request of `max_tokens`."""
+    return (memory.traced.parameters + memory.tower.parameters + max_tokens * _numbers_per_token(values)) * BYTES[dtype]
+
+
+def _numbers_per_token(values: dict[str, Any]) -> int:
+    """Of keys and values, in all layers."""
+    text = values["text_config"]
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
+
+
+def _engine_terms(
+    values: dict[str, Any],
+    lm: tracing.Traced,
+    tower: tracing.TracedTower,
+    engine: EngineSizes,
+    work: Workload,
+    size: int,
+    cuda: bool,
+) -> Iterator[Term]:
+    """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones."""
+    text, per_token = values["text_config"], size * _numbers_per_token(values)
+    longest, slots, most = engine.longest(work), engine.max_batch, engine.max_tokens
+    if not cuda:
+        slots = min(slots, 2 ** math.ceil(math.log2(max(1, engine.requests))))
+        most = min(most, longest * 3 // 2)
+    capacity = -(-most // 128) * 128
+    if not engine.shares_weights:
+        weights = lm.weights + tower.weights
+        yield Term("engine weights", weights, "a second copy")
+        yield Term("weights on their way", weights, "the copy that is handed over", 0.0)
+    cache = slots * capacity * per_token
+    how = f"{slots} requests x {capacity} tokens x {per_token / KIB:.0f} KiB"
+    yield Term("keys and values", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
+    if not cuda:
+        yield Term("growing", cache, "the old keys and values while larger ones are filled", 0.0)
+    parked = min(engine.parked_tokens, max(1, engine.requests) * longest)
+    yield Term("parked", parked * per_token, f"{parked} tokens of finished requests", 0.0)
+    kept = min(engine.image_tokens, work.step_images * work.image_tokens)
+    layers = 1 + len(tracing.deepstack(values))
+    yield Term("engine's features", kept * layers * text["hidden_size"] * size, f"{kept} image tokens", 0.0)
+    seen = max(1, engine.prefill_tokens // max(1, work.image_tokens))
+    looking = min(seen, work.turns_in_row * slots) * (tower.looking + _prepared_bytes(values, work))
+    at_most = f"a pass of {min(longest, engine.prefill_tokens)} tokens, or {min(seen, work.turns_in_row * slots)} screenshots"
+    yield Term("prefill", max(lm.prefill, looking), at_most, 0.0)
+    drawing = slots * text["vocab_size"] * SAMPLING
+    yield Term("drawing", drawing, f"{slots} x {text['vocab_size']} ids", 0.0)

@@ -1,0 +1,229 @@
+"""`deskhand plan`: the shipped configs fit where their names say; what does not fit is refused with numbers and nothing starts."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+from test_cli import ROOT, called
+
+from deskhand import planning
+from deskhand.config import load
+from deskhand.errors import ConfigError
+from deskhand.models.architectures import QWEN25_VL_3B, values_of
+from deskhand.training.planner import GIB
+
+CONFIGS = {"qwen25vl_3b_lora_24gb": 24, "qwen3vl_4b_lora_80gb": 80, "qwen3vl_4b_full_140gb": 140}
+DECIMAL = 1e9 / 2**30
+"""The makers' gigabytes in GiB."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_fits_into_the_memory_of_its_name_and_not_into_half(name: str) -> None:
+    config = load(ROOT / "configs" / f"{name}.yaml")
+    made = planning.plan(config, memory_gib=CONFIGS[name] * DECIMAL)
+    assert made.memory.fits, "\n".join(made.lines())
+    half = planning.plan(config, memory_gib=CONFIGS[name] * DECIMAL / 2)
+    assert not half.memory.fits
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_also_fits_with_large_screens_and_long_episodes(name: str) -> None:
+    config = load(ROOT / "configs" / f"{name}.yaml")
+    made = planning.plan(config, memory_gib=CONFIGS[name] * DECIMAL, screen=(1280, 720), turns=15)
+    assert made.memory.fits, "\n".join(made.lines())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_smoke_stage_goes_through_everything_with_little(name: str) -> None:
+    config = load(ROOT / "configs" / f"{name}.yaml", stage="smoke")
+    assert (config.loop.steps, config.loop.groups_per_step * config.loop.group_size) == (2, 8)
+    assert 0 < config.evaluation.episodes <= 12
+
+
+def test_every_part_makes_the_sum_larger_when_it_grows(tmp_path: Path) -> None:
+    config, shallow = ROOT / "configs" / "qwen3vl_4b_lora_80gb.yaml", described(tmp_path / "model", SHALLOW)
+    least = planning.plan(load(config, [shallow])).memory.total()
+    for change in (
+        "policy.batch_tokens=40000",
+        "policy.adapter.rank=512",
+        "policy.recompute_activations=false",
+        "loop.group_size=32",
+        "engine.max_batch=64",
+        "engine.parked_tokens=200000",
+        "engine.share_weights=false",
+        "dtype=float32",
+        "agent.max_tokens=600",
+    ):
+        more = [shallow, change, *(["loop.desktops=64"] if change.startswith("engine") else [])]
+        assert planning.plan(load(config, more)).memory.total() > least, change
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    command = ["train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), "--set", "memory_gib=0.1"]
+    code, _, err = called(monkeypatch, capsys, *command)
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.1 GiB \(largest: ", err)
+    assert "policy.batch_tokens" in err
+    assert not folder.exists()
+
+
+def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")
+    code, out, err = called(monkeypatch, capsys, "plan", config, "--gpu", "4090", "--screen", "1280x720", "--turns", "15")
+    assert code == 0, err
+    assert "1280x720: " in out
+    assert re.search(r"^weights +7\.\d\d GiB +3\.755e9 x 2 B", out, re.MULTILINE), out
+    for name in ("sum, device", "sum, host", "fits", "training: ", "sampling: ", "assumed: "):
+        assert name in out
+    assert "agent.overflow" not in out
+    code, out, _ = called(monkeypatch, capsys, "plan", config, "--memory", "8")
+    assert code == 2
+    assert "DOES NOT FIT" in out
+    for wrong in (
+        ["--gpu", "none"],
+        ["--screen", "big"],
+        ["--screen", "9999999x8"],
+        ["--turns", "0"],
+        ["--turns", "-3"],
+        ["--memory", "0"],
+        ["--memory", "nan"],
+        ["--set", "policy.batch_token=1"],
+        ["--set", "memory_gib=-1"],
+    ):
+        code, _, err = called(monkeypatch, capsys, "plan", config, *wrong)
+        assert (code, err.count("\n")) == (2, 1), (wrong, err)
+
+
+def test_a_server_beside_the_trainer_is_counted_by_its_share_and_needs_room_for_the_model() -> None:
+    path = ROOT / "configs" / "qwen3vl_4b_lora_80gb.yaml"
+    settings = ["engine.kind=vllm", "engine.share_weights=false", "engine.memory_share=0.4"]
+    made = planning.plan(load(path, settings))
+    server = next(term for term in made.memory.terms if term.name == "server")
+    assert server.bytes == pytest.approx(0.4 * 74.5 * 2**30)
+    assert not any(term.name == "keys and values" for term in made.memory.terms)
+    assert made.memory.fits
+    assert not planning.plan(load(path, [*settings, "engine.memory_share=0.8"])).memory.fits
+    with pytest.raises(ConfigError, match=r"engine.memory_share 0.1: the server gets 7\.\d GiB, its weights .* take 9\.\d GiB"):
+        planning.plan(load(path, [*settings, "engine.memory_share=0.1"]))
+    elsewhere = planning.plan(load(path, [*settings, "engine.url=http://10.0.0.1:8000"]))
+    assert any(line.startswith("not in the sum: the server") for line in elsewhere.lines())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_smoke_stage_in_words_has_no_pictures(name: str) -> None:
+    made = planning.plan(load(ROOT / "configs" / f"{name}.yaml", stage="smoke-text"))
+    assert (made.work.image_tokens, made.work.step_images) == (0, 0)
+    assert made.memory.fits, "\n".join(made.lines())
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "tiny_cpu"])
+def test_a_config_names_the_lines_that_change_for_other_desktops(name: str) -> None:
+    text = (ROOT / "configs" / f"{name}.yaml").read_text()
+    assert re.search(r"^#\s+suite: osworld", text, re.MULTILINE)
+    assert re.search(r"^#\s+desktop: .*waa", text, re.MULTILINE)
+    for stage in ("smoke", "smoke-text", "full"):
+        assert load(ROOT / "configs" / f"{name}.yaml", stage=stage).suite == "basics"
+
+
+def test_rows_are_those_that_the_window_makes() -> None:
+    config = load(None, ["agent.window=grow_drop", "agent.grow_to=6", "agent.drop_to=3", "engine.max_tokens=100000"])
+    for turns, shown, rows in ((4, 4, 1), (6, 6, 1), (7, 6, 2), (14, 6, 3)):
+        work = planning.workload(config, values_of("tiny"), (320, 256), turns)
+        assert (work.turns_in_row, work.step_rows) == (shown, rows * work.step_episodes)
+    sliding = load(None, ["agent.window=sliding", "agent.keep=3"])
+    assert planning.workload(sliding, values_of("tiny"), (320, 256), 9).step_rows == 7 * 32
+
+
+def described(folder: Path, change: dict[str, object] | None = None, text: str | None = None) -> str:
+    """A folder with the config.json of Qwen2.5-VL-3B, changed."""
+    values = copy.deepcopy(QWEN25_VL_3B)
+    for path, value in (change or {}).items():
+        place = values
+        *sections, key = path.split(".")
+        for section in sections:
+            place = place[section]
+        place[key] = value
+        if value is None:
+            del place[key]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values) if text is None else text)
+    (folder / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 1000000}')
+    return f"model={folder}"
+
+
+SHALLOW: dict[str, object] = {"text_config.num_hidden_layers": 4}
+BROKEN: dict[str, dict[str, object]] = {
+    "no vision": {"vision_config": None},
+    "vision is a word": {"vision_config": "large"},
+    "no patches": {"vision_config.patch_size": 0},
+    "no layers": {"text_config.num_hidden_layers": 0},
+    "endless layers": {"text_config.num_hidden_layers": 10**9},
+    "a width in words": {"text_config.hidden_size": "2048"},
+    "heads that do not divide": {"text_config.num_attention_heads": 7},
+    "another kind": {"model_type": "llama"},
+    "no kind": {"model_type": None},
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_model_that_cannot_be_is_one_error(tmp_path: Path, kind: str) -> None:
+    source = described(tmp_path / "model", BROKEN[kind])
+    with pytest.raises(ConfigError, match=re.escape(str(tmp_path))) as caught:
+        planning.plan(load(None, [source]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for source, words in (
+        (f"model={tmp_path / 'absent'}", "no such folder"),
+        (f"model={tmp_path / 'empty'}", "config.json: missing"),
+        (described(tmp_path / "torn", text='{"model_type": "qwen'), "config.json: missing or unreadable"),
+        (described(tmp_path / "list", text="[]"), "holds no settings"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            planning.plan(load(None, [source]))
+
+
+def test_a_folder_of_adapters_is_planned_as_its_base(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"}')
+    assert values_of(str(tmp_path)) == QWEN25_VL_3B
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["policy.batch_tokens=1"],
+        ["policy.batch_tokens=1000000000000"],
+        ["policy.image_patches=1"],
+        ["policy.adapter.rank=1000000000"],
+        ["loop.group_size=1000000000"],
+        ["engine.max_batch=1000000000"],
+        ["engine.max_tokens=1"],
+        ["engine.parked_tokens=0", "engine.image_tokens=1", "engine.prefill_tokens=1"],
+        ["loop.desktops=1000000000"],
+        ["trainer.minibatches=1000000000", "trainer.proximal=behaviour"],
+    ],
+)
+def test_absurd_settings_are_planned(tmp_path: Path, settings: list[str]) -> None:
+    shallow = described(tmp_path / "model", SHALLOW)
+    made = planning.plan(load(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", [shallow, *settings]), gpu="4090")
+    assert 2 * GIB < made.memory.least() <= made.memory.total()
+    assert all(term.bytes >= 0 for term in made.memory.terms)
+    assert list(made.lines())
+
+
+def test_what_no_tensor_can_hold_is_refused_in_one_line() -> None:
+    settings = ["agent.max_tokens=1000000000000000", "engine.max_tokens=1000000000000000"]
+    with pytest.raises(ConfigError, match="no such model can be built or held") as caught:
+        planning.plan(load(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", settings))
+    assert "\n" not in str(caught.value)
