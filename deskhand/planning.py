@@ -15,12 +15,13 @@ from deskhand.actions import dialects
 from deskhand.actions.dialects.base import View
 from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.agents.words import LONGEST
+from deskhand.asking import window_of
 from deskhand.config import Config
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
 from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict, server_bytes
 from deskhand.training.speed import Speed, device_of, speed_of
-from deskhand.workshop import training_task, window_of
+from deskhand.workshop import training_task
 
 TEXT_PER_TURN = 48
 """Tokens of a turn beside screenshot and reply: the instruction or a remark, and what marks the roles."""
@@ -134,7 +135,7 @@ def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | N
 
 def _rows(config: Config, turns: int) -> tuple[int, int]:
     """(most turns in a row, rows of an episode) under the config's window."""
-    window = window_of(config)
+    window = window_of(config.agent)
     firsts = [window.first(count) for count in range(1, turns + 1)]
     chains: dict[int, int] = {}
     for count, first in enumerate(firsts, 1):

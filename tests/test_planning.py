@@ -127,9 +127,14 @@ def test_the_smoke_stage_in_words_has_no_pictures(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*CONFIGS, "tiny_cpu"])
 def test_a_config_names_the_lines_that_change_for_other_desktops(name: str) -> None:
-    text = (ROOT / "configs" / f"{name}.yaml").read_text()
-    assert re.search(r"^#\s+suite: osworld", text, re.MULTILINE)
-    assert re.search(r"^#\s+desktop: .*waa", text, re.MULTILINE)
+    path = ROOT / "configs" / f"{name}.yaml"
+    line = re.search(r"^#   desktop: (\{.+?\}) ", path.read_text(), re.MULTILINE)
+    assert line
+    assert re.search(r"^#   suite: osworld", path.read_text(), re.MULTILINE)
+    assert load(path).desktop.kind == "embedded"
+    for kind in ("osworld", "waa"):
+        changed = load(path, ["desktop=" + line.group(1).replace("osworld", kind)])
+        assert (changed.desktop.kind, len(changed.desktop.addresses)) == (kind, 1)
     for stage in ("smoke", "smoke-text", "full"):
         assert load(ROOT / "configs" / f"{name}.yaml", stage=stage).suite == "basics"
 
