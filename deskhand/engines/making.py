@@ -80,10 +80,17 @@ def _served(
         max_batch=settings.max_batch,
         max_images=_most_images(config),
         memory_share=settings.memory_share,
+        adapter_rank=_adapter_rank(config),
         arguments=settings.arguments,
         version=version,
         patience=patience,
     )
+
+
+def _adapter_rank(config: Config) -> int | None:
+    """Of adapters that are published alone: those of the language model over weights as they are."""
+    adapter = config.policy.adapter
+    return adapter.rank if adapter is not None and not (adapter.vision or adapter.quantise) else None
 
 
 def _most_images(config: Config) -> int:

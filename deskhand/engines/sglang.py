@@ -12,14 +12,12 @@ honoured by servers with `--enable-deterministic-inference` only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deskhand.engines.base import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.engines.served.adapters import Adapters, Laid
 from deskhand.engines.served.endpoint import Endpoint, Refused, check_url
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.engines.served.pixels import Pictures
@@ -29,19 +27,9 @@ from deskhand.errors import ConfigError, InfrastructureError, RecordError
 
 _CONTROL_S = 60.0
 _LOAD_S = 600.0
-_KEPT_ADAPTERS = 2
 _NEVER = -1e9
 """Bias of banned ids."""
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
-
-
-@dataclass(frozen=True)
-class _Laid:
-    """An adapter that the server holds, its version, and the server's label for the weights below it."""
-
-    name: str
-    version: int
-    below: str
 
 
 class SglangWire:
@@ -53,12 +41,7 @@ class SglangWire:
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
         self.takes_adapters = False
-        self._adapter: _Laid | None = None
-        """What requests are sampled with; None: the server's own weights."""
-        self._below: str | None = None
-        """The label of the weights below adapters."""
-        self._loaded: list[str] = []
-        """Names of adapters that the server holds, the newest last."""
+        self._adapters = Adapters()
 
     async def inspect(self, endpoint: Endpoint) -> int:
         info = await endpoint.get("/server_info", timeout_s=_CONTROL_S)
@@ -86,25 +69,14 @@ class SglangWire:
         _demand(await endpoint.post("/update_weights_from_disk", body, timeout_s=_LOAD_S), endpoint)
 
     async def _lay(self, endpoint: Endpoint, folder: Path, label: str) -> None:
-        """Load an adapter; the last one stays for the requests in flight, older ones go."""
-        label_below = await self.label(endpoint)
-        if not label_below.isdecimal():  # started anew
-            label_below = self._below or "0"
-            await self.set_label(endpoint, label_below)
-        self._below = self._below or label_below
-        if label_below != self._below:
-            raise InfrastructureError(
-                f"{endpoint.name} was given other weights ({label_below}, not {self._below}); start it anew for adapters"
-            )
-        name = f"deskhand-{label}-{secrets.token_hex(4)}"  # a name that was ever used may be found in a cache
-        body = {"lora_name": name, "lora_path": str(folder)}
-        _demand(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
-        self._adapter = _Laid(name, int(label), self._below)
-        self._loaded.append(name)
-        while len(self._loaded) > _KEPT_ADAPTERS:
-            with contextlib.suppress(Refused):  # it may have gone with a server that ended
-                await endpoint.post("/unload_lora_adapter", {"lora_name": self._loaded[0]}, timeout_s=_CONTROL_S)
-            del self._loaded[0]
+        async def load(name: str) -> None:
+            body = {"lora_name": name, "lora_path": str(folder)}
+            _demand(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
+
+        async def unload(name: str) -> None:
+            await endpoint.post("/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
+
+        await self._adapters.lay(self, endpoint, int(label), load, unload)
 
     async def pause(self, endpoint: Endpoint) -> None:
         await endpoint.post("/pause_generation", {"mode": "retract"}, timeout_s=_CONTROL_S)
@@ -126,7 +98,7 @@ class SglangWire:
             "top_logprobs_num": sampling.top_logprobs,
             "return_prompt_token_ids": True,
         }
-        adapter = self._adapter
+        adapter = self._adapters.current
         if adapter is not None:
             body["lora_path"] = adapter.name
         if prompt.spans:
@@ -182,7 +154,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: _Laid | None) -> Completion:
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: Laid | None) -> Completion:
     """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
     server names the weights below it only."""
     meta = reply["meta_info"]
@@ -198,9 +170,7 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
         raise RecordError("lengths", f"{server} gave log-probs of {len(scored)} other tokens than the {len(ids)} it sampled")
     versions = versions_of(meta.get("weight_versions"), len(ids), server)
     if adapter is not None:
-        if set(versions) != {int(adapter.below)}:
-            raise WeightsLost(f"{server} sampled with an adapter over weights {set(versions)}, not {adapter.below}")
-        versions = (adapter.version,) * len(ids)
+        versions = adapter.versions(versions, server)
     likely = tuple(tuple((token_id, logprob) for logprob, token_id, *_ in entry) for entry in meta.get("output_top_logprobs") or ())
     return Completion(
         ids,

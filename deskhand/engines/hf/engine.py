@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from deskhand.engines.base import Completion, Feature, GrammarRefused, Prompt, Sampling
+from deskhand.engines.base import Adapter, Completion, Feature, GrammarRefused, Prompt, Sampling
+from deskhand.engines.hf.adapters import Laid
 from deskhand.engines.hf.batch import Batch, EngineStats, Request
 from deskhand.engines.hf.grammar import Grammars, Progress
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
@@ -66,6 +67,7 @@ class HfEngine:
         self._grammars = Grammars(model.tokenizer, vocabulary) if model.tokenizer is not None else None
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
+        self._laid = Laid(self._core)
         self._batch = Batch(
             model.model,
             max_batch=max_batch,
@@ -169,7 +171,27 @@ class HfEngine:
                 raise ConfigError(f"weights {name!r}: shape {tuple(value.shape)}, the engine's model has {expected}")
 
         def swap() -> None:
+            self._laid.clear()
             self._batch.load_weights(weights, self._targets)
+            self._version = version
+
+        await self._command(swap)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether `publish_adapter` is of use: the model is laid out as the checkpoint has it."""
+        return True
+
+    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+        """Lay an adapter over the weights that the engine began with, between two steps; requests in flight go on with it.
+
+        Raises `ConfigError` for a projection that the model does not have, or another shape.
+        """
+        self._laid.check(adapter)
+
+        def swap() -> None:
+            self._laid.lay(adapter)
+            self._batch.forget(any(".visual." in name for name in adapter.weights))
             self._version = version
 
         await self._command(swap)

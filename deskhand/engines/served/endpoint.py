@@ -81,10 +81,14 @@ class Endpoint:
         """As `get`. Raises `Unreachable`, or `Refused` for a status of 400 and above."""
         return await self._ask("POST", path, body, query or {}, timeout_s)
 
+    async def tell(self, path: str, body: Any, *, timeout_s: float) -> None:
+        """As `post`, where what the reply says is of no use."""
+        await self._ask("POST", path, body, {}, timeout_s, read=False)
+
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float) -> Any:
+    async def _ask(self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True) -> Any:
         where = f"{self.name}{path}"
         if self._client.is_closed:
             raise Unreachable(f"{where}: its server has been ended")
@@ -97,7 +101,7 @@ class Endpoint:
             raise Unreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
         if reply.status_code >= 400:
             raise Refused(where, reply.status_code, _said(reply.text))
-        if not reply.content:
+        if not reply.content or not read:
             return None
         try:
             return reply.json()

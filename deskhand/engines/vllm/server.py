@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from deskhand.engines.served.adapters import KEPT
 from deskhand.engines.served.endpoint import Endpoint, check_url
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.engines.served.pixels import Pictures
@@ -31,6 +32,8 @@ _PASSED = (
     "XDG_CACHE_HOME",
 )
 """Variables that the server gets of ours: no keys, no proxies."""
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Sizes that vLLM has room of."""
 
 
 def started(
@@ -45,6 +48,7 @@ def started(
     max_batch: int = 16,
     max_images: int = 16,
     memory_share: float | None = None,
+    adapter_rank: int | None = None,
     threads: int | None = None,
     arguments: Sequence[str] = (),
     version: int = 0,
@@ -54,8 +58,8 @@ def started(
 
     `python` is that of vLLM's environment (`scripts/environment vllm` makes one for processors), `folder` takes its log and the
     weights that are published. `max_images`: images in one prompt. `memory_share`: of a GPU's memory, for all that the server holds
-    there; None is vLLM's own. `threads`: on a processor; None is all cores but one.
-    `arguments` go to vLLM as they are.
+    there; None is vLLM's own. `adapter_rank`: of the adapters that it shall take; None: it takes whole weights. `threads`: on a
+    processor; None is all cores but one. `arguments` go to vLLM as they are.
     """
     if not os.access(python, os.X_OK):
         raise ConfigError(f"engine.python {python}: no such program; make the environment with scripts/environment vllm")
@@ -73,11 +77,18 @@ def started(
             *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
             *(("--enforce-eager",) if device == "cpu" else ()),
             *(("--gpu-memory-utilization", f"{memory_share:g}") if device == "cuda" and memory_share is not None else ()),
+            *(_adapters(adapter_rank) if adapter_rank is not None else ()),
             *arguments,
         ]
 
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    environment |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     environment["PYTHONPATH"] = os.pathsep.join([str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])])
     if device == "cpu":
         cores = str(threads or max(1, (os.cpu_count() or 2) - 1))
@@ -86,6 +97,16 @@ def started(
         environment |= {"VLLM_TARGET_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"}
     server = Server(command, environment, folder / "vllm.log")
     return ServedEngine(VllmWire(Pictures(image_processor)), folder, server=server, version=version, patience=patience)
+
+
+def _adapters(rank: int) -> tuple[str, ...]:
+    """Arguments for adapters of that rank: two at a time, so that requests in flight end with theirs."""
+    room = next((size for size in _RANKS if size >= rank), None)
+    if room is None:
+        raise ConfigError(
+            f"policy.adapter.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.kind hf"
+        )
+    return ("--enable-lora", "--max-lora-rank", str(room), "--max-loras", str(KEPT), "--max-cpu-loras", str(KEPT))
 
 
 def given(

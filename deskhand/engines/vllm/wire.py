@@ -5,7 +5,8 @@ Used are `POST /inference/v1/generate` (`--enable-scale-out`), which takes and g
 error, which is why the served ids are asked for and compared on every call. A picture is sent once to a server and named by
 its hash afterwards. `--logprobs-mode processed_logprobs` makes the log-probs those of `Sampling` (temperature and banned ids are in
 them) as long as nothing cuts the distribution: with `top_p` or a grammar they are of what is left, and the completion says that
-it is not exact.
+it is not exact. A server with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` keeps its weights and takes adapters
+(`/v1/load_lora_adapter`): requests in flight end with the one that they began with.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.engines.base import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.engines.served.adapters import Adapters, Laid
 from deskhand.engines.served.endpoint import Endpoint, Refused
 from deskhand.engines.served.pixels import Pictures
-from deskhand.engines.served.wire import AskAgain, one_placeholder_each, versions_of
+from deskhand.engines.served.weights import ADAPTER_CONFIG
+from deskhand.engines.served.wire import AskAgain, WeightsLost, one_placeholder_each, versions_of
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 
 EXTENSION = "deskhand_worker.Extension"
@@ -36,13 +39,14 @@ class VllmWire:
 
     name = "vLLM"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
-    takes_adapters = False
 
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
         self._held: set[str] = set()
         """Images that the server has been sent."""
         self._model = ""
+        self.takes_adapters = False
+        self._adapters = Adapters()
         self._reload: str | None = None
         """The worker's method that takes weights; None when the server cannot take them."""
 
@@ -56,6 +60,7 @@ class VllmWire:
                 f"{endpoint.name} has no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from None
         settings = info["vllm_config"]
+        self.takes_adapters = settings.get("lora_config") is not None
         ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
         on_processor = settings["device_config"].get("device_type") == "cpu"
         self._reload = "take_weights" if ours else None if on_processor else "reload_weights"
@@ -81,6 +86,9 @@ class VllmWire:
         Every cache is emptied: the worker drops its encoder cache with the old weights, and a scheduler that believes in it still
         would end the engine at the next known image.
         """
+        if (folder / ADAPTER_CONFIG).exists():
+            await self._lay(endpoint, folder, label)
+            return
         if self._reload is None:
             raise ConfigError(
                 f"{endpoint.name} runs on a processor, where vLLM leaves a tied output layer with its old weights; let Deskhand "
@@ -93,6 +101,15 @@ class VllmWire:
         await endpoint.post("/reset_encoder_cache", timeout_s=_CONTROL_S)
         await endpoint.post("/reset_prefix_cache", timeout_s=_CONTROL_S, query={"reset_running_requests": "true"})
         await self.set_label(endpoint, label)
+
+    async def _lay(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+        async def load(name: str) -> None:
+            await endpoint.tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S)
+
+        async def unload(name: str) -> None:
+            await endpoint.tell("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
+
+        await self._adapters.lay(self, endpoint, int(label), load, unload)
 
     async def pause(self, endpoint: Endpoint) -> None:
         await endpoint.post("/pause", timeout_s=_CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
@@ -109,8 +126,9 @@ class VllmWire:
     async def generate(self, endpoint: Endpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
         names = [span.sha256 for span in prompt.spans]
         known = self._held.intersection(names)
+        adapter = self._adapters.current
         body: dict[str, Any] = {
-            "model": self._model,
+            "model": adapter.name if adapter is not None else self._model,
             "token_ids": one_placeholder_each(prompt),
             "sampling_params": _sampling(sampling),
             "return_token_ids": True,
@@ -120,6 +138,8 @@ class VllmWire:
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except Refused as error:
+            if adapter is not None and adapter.name in error.said:
+                raise WeightsLost(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
             if known:  # the server's cache may have dropped one of them, which it says in several ways
                 self._held -= known
                 raise AskAgain(f"{error}; its pictures are sent again") from None
@@ -127,7 +147,7 @@ class VllmWire:
                 raise GrammarRefused(f"vLLM cannot keep to the grammar: {error.said}") from None
             raise
         self._held.update(names)
-        return _completion(reply, prompt, sampling, endpoint.name)
+        return _completion(reply, prompt, sampling, endpoint.name, adapter)
 
     def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:
         images = prompt.images or {}
@@ -162,8 +182,9 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str) -> Completion:
-    """What the server says that it did; nothing is taken over from what it was asked to do."""
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: Laid | None) -> Completion:
+    """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
+    server names the weights below it only."""
     choice = reply["choices"][0]
     finish = _FINISH.get(choice["finish_reason"])
     if finish is None:
@@ -178,6 +199,7 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     content = choice["logprobs"]["content"]
     if [entry["token_id"] for entry in content] != list(ids):
         raise RecordError("lengths", f"{server} gave log-probs of {len(content)} other tokens than the {len(ids)} it sampled")
+    versions = versions_of(choice.get("weight_versions"), len(ids), server)
     likely = tuple(
         tuple((one["token_id"], one["logprob"]) for one in sorted(entry["top_logprobs"], key=lambda one: -one["logprob"]))[
             : sampling.top_logprobs
@@ -187,7 +209,7 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     return Completion(
         ids,
         tuple(min(0.0, entry["logprob"]) for entry in content),
-        versions_of(choice.get("weight_versions"), len(ids), server),
+        versions if adapter is None else adapter.versions(versions, server),
         finish,
         served,
         likely if sampling.top_logprobs else (),

@@ -1,0 +1,111 @@
+"""Adapters alone go to an engine that has a copy of the model: a few tensors, and it then samples what the trainer scores."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from conftest import _BUILT, BANNED
+from test_trainer import samples
+
+from deskhand.engines.base import Adapter, Prompt, Sampling
+from deskhand.engines.hf import HfEngine
+from deskhand.errors import ConfigError
+from deskhand.models.load import LoadedModel
+from deskhand.recorder.graph import Sequence
+from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
+from deskhand.training.policy import Policy
+from deskhand.training.publish import publish
+from deskhand.training.trainer import Trainer
+
+
+def apart(dtype: torch.dtype = torch.float32, **settings) -> tuple[HfEngine, Trainer]:
+    """An engine with a copy of its own, and a trainer."""
+    engine = HfEngine(LoadedModel(copy.deepcopy(_BUILT).to(dtype), None, None, "qwen3_vl", "random"), max_tokens=400)  # type: ignore[arg-type]
+    policy = Policy(copy.deepcopy(_BUILT).to(dtype), PolicyConfig(**settings), BANNED)
+    return engine, Trainer(policy, TrainerConfig(learning_rate=3e-2))
+
+
+async def sampled(engine: HfEngine, policy: Policy) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """Log-probs of a reply as the engine gave them, and as the policy scores them."""
+    words = tuple(int(word) for word in np.random.default_rng(5).integers(8, 48, 30))
+    done = await engine.generate(Prompt(words), Sampling(max_tokens=12, banned_ids=BANNED, seed=1))
+    count = len(done.token_ids)
+    row = Sequence(
+        words + done.token_ids, (False,) * 30 + (True,) * count, (0.0,) * 30 + done.logprobs, (-1,) * 30 + done.versions, (), ("a",)
+    )
+    return np.array(done.logprobs), policy.logprobs([row], {})[0], done.versions
+
+
+class Handed:
+    """What an engine is handed, counted; the engine takes it."""
+
+    def __init__(self, engine: HfEngine) -> None:
+        self.engine, self.takes_adapters, self.bytes = engine, True, 0
+
+    async def publish(self, version, weights):
+        self.bytes += sum(value.nbytes for value in weights.values())
+        await self.engine.publish(version, weights)
+
+    async def publish_adapter(self, version, adapter):
+        self.bytes += sum(value.nbytes for value in adapter.weights.values())
+        await self.engine.publish_adapter(version, adapter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+async def test_the_engine_computes_what_the_trainer_computes_after_every_publication(world, dtype):
+    engine, trainer = apart(dtype, adapter=AdapterConfig(rank=4, alpha=8))
+    handed, near = Handed(engine), 2e-5 if dtype == torch.float32 else 0.05
+    try:
+        first, _, _ = await sampled(engine, trainer.policy)
+        for version in (1, 2):
+            trainer.step(samples(world), world.images)
+            await publish(trainer.policy, handed, version)  # pyright: ignore[reportArgumentType]
+            ours, theirs, versions = await sampled(engine, trainer.policy)
+            assert np.abs(ours - theirs).max() < near
+            assert set(versions) == {version}
+        assert not np.allclose(ours, first, atol=1e-3), "the adapter changed nothing"
+        assert handed.bytes == 2 * sum(p.nbytes for n, p in trainer.policy.model.named_parameters() if "lora_" in n)
+    finally:
+        await engine.close()
+
+
+async def test_whole_weights_replace_the_adapter(world):
+    """Merged weights after an adapter: it is not applied twice."""
+    engine, trainer = apart(adapter=AdapterConfig(rank=4, alpha=8))
+    try:
+        trainer.step(samples(world), world.images)
+        await publish(trainer.policy, engine, 1)
+        await engine.publish(2, trainer.policy.snapshot())
+        ours, theirs, versions = await sampled(engine, trainer.policy)
+        assert np.abs(ours - theirs).max() < 2e-5
+        assert set(versions) == {2}
+    finally:
+        await engine.close()
+
+
+async def test_an_adapter_for_another_model_is_refused_and_the_engine_goes_on(world):
+    engine, trainer = apart(adapter=AdapterConfig(rank=4))
+    adapter = trainer.policy.adapter()
+    assert adapter is not None
+    name = next(iter(adapter.weights))
+    wrong = (
+        Adapter({}, adapter.config),
+        Adapter({name.replace("q_proj", "z_proj"): adapter.weights[name]}, adapter.config),
+        Adapter({name.replace("self_attn.q_proj", "input_layernorm"): adapter.weights[name]}, adapter.config),
+        Adapter({name: adapter.weights[name][:, :-1]}, adapter.config),
+        Adapter(adapter.weights, {**adapter.config, "r": 5}),
+    )
+    try:
+        for each in wrong:
+            with pytest.raises(ConfigError, match="adapter"):
+                await engine.publish_adapter(1, each)
+        assert engine.version == 0
+        await engine.publish_adapter(1, adapter)
+        with pytest.raises(ConfigError, match="other projections"):
+            await engine.publish_adapter(2, Adapter(dict(list(adapter.weights.items())[:2]), adapter.config))
+        assert set((await sampled(engine, trainer.policy))[2]) == {1}
+    finally:
+        await engine.close()
