@@ -23,6 +23,7 @@ from deskhand.engines.hf.grammar import Progress
 from deskhand.engines.hf.parked import Parked, ParkedPrefixes, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.engines.hf.slots import SlotCache
+from deskhand.errors import ConfigError
 from deskhand.models.forward import decode, encode_images, positions, stack_images, unwrap
 
 _PADDING = 1.5
@@ -166,7 +167,11 @@ class Batch:
         self._device = weight.device
         self._slots = SlotCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
         if weight.device.type == "cuda":  # taken whole: growing would need the old and the new storage at once, and leave holes
-            self._slots.reserve(max_batch, max_tokens)
+            try:
+                self._slots.reserve(max_batch, max_tokens)
+            except torch.OutOfMemoryError as error:
+                why = f"the keys and values of engine.max_batch {max_batch} x engine.max_tokens {max_tokens} do not fit on the GPU"
+                raise ConfigError(f"{why}; lower one of them (deskhand plan shows the sum)") from error
         self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
         self._parked = ParkedPrefixes(parked_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
