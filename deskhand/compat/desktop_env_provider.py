@@ -20,6 +20,7 @@ import shutil
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,13 +109,16 @@ def register(address: str, key: str | None = None, *, name: str = STARTED_CLEAN)
         raise ConfigError(f"{address}: desktop-env speaks http://host:port only; for https put a local proxy in between")
     if key:
         _let_requests_know(parts.hostname, key)
+    replace_provider(name, lambda: (BridgeManager(), BridgeProvider(address, key)))
+
+
+def replace_provider(name: str, make: Callable[[], tuple[Any, Any]]) -> None:
+    """Let `DesktopEnv(provider_name=name)` use the manager and the provider that `make` gives."""
     environment: Any = importlib.import_module("desktop_env.desktop_env")
     original = environment.create_vm_manager_and_provider
 
     def create(provider_name: str, region: str | None, use_proxy: bool = False) -> Any:
-        if provider_name == name:
-            return BridgeManager(), BridgeProvider(address, key)
-        return original(provider_name, region, use_proxy=use_proxy)
+        return make() if provider_name == name else original(provider_name, region, use_proxy=use_proxy)
 
     environment.create_vm_manager_and_provider = create
 

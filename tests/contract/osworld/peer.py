@@ -1,6 +1,7 @@
 """Runs in OSWorld's own environment and does what it is told, a JSON line each: the real `desktop-env`, outside the tests.
 
-`{"do": "make", "address", "key", "settings"}` registers the bridge as a provider and makes a `DesktopEnv`; `{"do": "controllers",
+`{"do": "make", "address", "key", "settings"}` registers the bridge (with `gateway`: a gateway) as a provider and
+makes a `DesktopEnv`; `{"do": "controllers",
 "address", "cache"}` makes its controllers alone; `{"do": "call", "on",
 "arguments", "named"}` calls a method of it (`controller.get_file`); `{"do": "set", "on", "value"}` sets an attribute;
 `{"do": "play", "path"}` plays a film: size and second of each picture. The answer is `{"value"}` or `{"error", "message"}`, with
@@ -117,7 +118,10 @@ def main() -> None:
         told = json.loads(line)
         try:
             if told["do"] == "make":
-                register(told["address"], told["key"])
+                if told.get("gateway"):
+                    importlib.import_module("deskhand.compat.desktop_env_gateway").register_gateway(told["address"], told["key"])
+                else:
+                    register(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])
                 value = None
             elif told["do"] == "controllers":

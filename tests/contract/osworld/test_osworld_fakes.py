@@ -4,6 +4,7 @@ provider of machines for us."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import os
 import subprocess
@@ -18,6 +19,7 @@ from serving import on_a_port
 from test_osworld_controllers import Osworld, python
 
 from deskhand.actions.ops import Move, Point, screen_px
+from deskhand.bridge.gateway import Gateway, Upstream
 from deskhand.desktop.base import Template
 from deskhand.desktop.desktop_env import DesktopEnvMachine, DesktopEnvPool
 from deskhand.desktop.osworld import Looking
@@ -106,6 +108,33 @@ async def test_the_fake_of_waas_server_answers_them_as_windows_does(python, tmp_
         finally:
             process.kill()
             await process.wait()
+
+
+async def test_desktop_env_itself_runs_over_a_sandbox_gateway(python, tmp_path):
+    token = "a-token-of-the-contract-tests"
+    async with bridge() as running:
+        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: None})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            process, peer = await controllers(python, address, tmp_path)
+            settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "action_space": "pyautogui"}
+            try:
+                await peer.tell(do="make", address=address, key=token, settings=settings, gateway=True)
+                await peer.tell(do="set", on="controller.retry_interval", value=0.01)
+                seen, _, _, _ = await peer.call("step", "pyautogui.moveTo(30, 40)", pause=0)
+                assert Image.open(io.BytesIO(base64.b64decode(seen["screenshot"]["base64"]))).size == (320, 240)
+                (held,) = running.book
+                assert (await held.desktop.observe()).cursor == (30, 40)
+                assert (await peer.call("controller.execute_python_command", "print(6 * 7)"))["output"] == "42\n"
+                await peer.call("reset")
+                (again,) = running.book
+                assert again.id != held.id, "a revert is a new sandbox"
+                await peer.call("close")
+                assert list(running.book) == []
+            finally:
+                process.kill()
+                await process.wait()
+            assert token not in (tmp_path / "peer.log").read_text()
+        await server.close()
 
 
 async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(python, tmp_path):
