@@ -18,9 +18,9 @@ epoch other than its lease's is carried out never.
 | `GET /desktop/clipboard?selection=`       |                                             | `{"text"}`                       |
 | `GET /events`                             |                                             | server-sent events (`events`)    |
 
-Outputs of programs are base64; frames and errors are as `deskhand.desktop.wire` has them, and `?base=<hash>` asks for what differs
-from the frame sent before. Requests carry the lease's epoch in `x-deskhand-epoch`, and those that act an id in
-`x-deskhand-request`.
+Outputs of programs are base64; frames and errors are as `deskhand.desktop.wire` has them, and the header `x-deskhand-base`, or
+`?base=<hash>`, asks for what differs from the frame sent before. Requests carry the lease's epoch in `x-deskhand-epoch`, and those
+that act an id in `x-deskhand-request`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ async def observe(held: Held, request: Request) -> Response:
 
 
 async def _frame(held: Held, request: Request, found: Frame) -> Response:
-    wanted = request.query_params.get("base")
+    wanted = request.headers.get(wire.BASE_HEADER) or request.query_params.get("base")
     base = held.sent if held.sent is not None and held.sent.content_hash == wanted else None
     held.sent = found
     if wire.follows(found, base):  # no screens to compare

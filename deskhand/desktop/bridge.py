@@ -56,7 +56,7 @@ class BridgeDesktop:
         it is `DeliveryUnknown`."""
         if self._closed:
             raise InfrastructureError("the desktop is closed")
-        headers = self._headers | ({wire.REQUEST_HEADER: secrets.token_hex(16)} if acts else {})
+        headers = self._headers | ({wire.REQUEST_HEADER: secrets.token_hex(16)} if acts else {}) | arguments.pop("headers", {})
         about = f"{method} {self._root}{path}"
 
         def refused(reply: httpx2.Response) -> Exception | None:
@@ -77,7 +77,7 @@ class BridgeDesktop:
     async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
         base = self._base
         if base is not None and base.content_hash:
-            arguments["params"] = {"base": base.content_hash}
+            arguments["headers"] = {wire.BASE_HEADER: base.content_hash}
         reply = await self._send(method, path, **arguments)
         self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base)
         return self._base

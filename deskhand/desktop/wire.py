@@ -20,6 +20,7 @@ from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError
 FRAME_HEADER = "x-deskhand-frame"
 EPOCH_HEADER = "x-deskhand-epoch"
 REQUEST_HEADER = "x-deskhand-request"
+BASE_HEADER = "x-deskhand-base"
 
 
 class LeaseOver(InfrastructureError):

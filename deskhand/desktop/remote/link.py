@@ -21,6 +21,7 @@ from deskhand.desktop.remote.parking import Gate, ParkingLot
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+REMEMBERED_URLS = 256
 PASSING = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
 
@@ -78,6 +79,7 @@ class Link:
         self.lot = lot or ParkingLot()
         self.gate = gate or self.lot.gate(self.address, token)
         self._transport = transport
+        self._urls: dict[str, httpx2.URL] = {}
         self.http = self._client()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
         self.sent_again = 0
@@ -134,7 +136,7 @@ class Link:
         for attempt in range(1, times.attempts + 1):
             self.sent_again += attempt > 1
             try:
-                reply = await self.http.request(method, path, timeout=timeout, **given)
+                reply = await self.http.send(self.http.build_request(method, self._url(path), timeout=timeout, **given))
             except httpx2.TransportError as error:
                 lost = not isinstance(error, NOT_DELIVERED)
                 said = f"{type(error).__name__} {error}".strip()
@@ -154,11 +156,21 @@ class Link:
             await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2 ** (attempt - 1)))
         raise AssertionError("the last attempt returns or raises")
 
+    def _url(self, path: str) -> httpx2.URL:
+        """The address of a path, read once: that takes as long as all else of a small request."""
+        found = self._urls.get(path)
+        if found is None:
+            if len(self._urls) >= REMEMBERED_URLS:
+                self._urls.clear()
+            found = self._urls[path] = httpx2.URL(self.address + path)
+        return found
+
     async def move(self, address: str) -> None:
         """What is asked for is at another address now."""
         address = check_address(address, "the address")
         if address != self.address:
             old, self.address = self.http, address
+            self._urls.clear()
             self.http = self._client()
             await old.aclose()
 
