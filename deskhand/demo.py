@@ -43,6 +43,8 @@ class Display(Protocol):
 
     def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
 
+    def parked(self, text: str) -> None: ...
+
 
 @dataclass(frozen=True)
 class Finished:
