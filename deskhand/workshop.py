@@ -41,6 +41,7 @@ from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
+from deskhand.training.checkpoint import verify
 from deskhand.training.policy import Policy
 from deskhand.training.publish import join
 from deskhand.training.trainer import Trainer
@@ -168,7 +169,7 @@ async def train(config: Config, run: Run, pool: Pool, progress: Callable[[Progre
 
         async def held_out(version: int) -> float:
             concurrency = config.evaluation.desktops or config.loop.desktops
-            report = await evaluate(run, evaluation_name(version), held_out_tasks(config), examiner, concurrency)
+            report = await evaluate(run, evaluation_name(version), held_out_tasks(config), examiner, concurrency, seed=config.seed)
             return report.success.value
 
         loop = TrainingLoop(
@@ -180,6 +181,7 @@ async def train(config: Config, run: Run, pool: Pool, progress: Callable[[Progre
             parts.images,
             checkpoint_folder(config.model),
             training_task(config),
+            seed=config.seed,
             progress=progress,
             evaluate=held_out if config.evaluation.episodes else None,
         )
@@ -205,7 +207,7 @@ def evaluation_name(version: int) -> str:
 def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, int]:
     """Source and version of a run's checkpoint (None: the last); the untrained model where the run has trained nothing.
 
-    Raises `ConfigError` when it is not there.
+    Raises `ConfigError` when it is not there or damaged.
     """
     found = run.checkpoint(step)
     if found is None and not step and run.checkpoint() is None:
@@ -214,4 +216,5 @@ def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, i
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         kept = ", ".join(str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*")))
         raise ConfigError(f"{run.folder} has {which}; steps that are kept: {kept or 'none'}")
+    verify(found.path)
     return str(found.path), found.version

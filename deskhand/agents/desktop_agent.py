@@ -22,6 +22,7 @@ from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.dialects.base import Dialect, View
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
 from deskhand.agents.context import Dropped, GrowDrop, Window, fewer, summary
+from deskhand.agents.draws import seed_of
 from deskhand.agents.prompts import Style, Turn, build_messages, image_url
 from deskhand.agents.words import words_of
 from deskhand.agents.zoom import zoomed
@@ -128,11 +129,13 @@ class DesktopAgent:
         max_steps: int | None = None,
         after_step: AfterStep | None = None,
         keep_frame: KeepFrame | None = None,
+        seed: int | None = None,
     ) -> Transcript:
         """Work until the model ends the task or the budget does.
 
         `frame` is the screen to start from (None: it is observed); `max_steps` overrides the config's; `after_step` is awaited
-        after each performed step with the screen that followed; `keep_frame` gets every screen that the model is shown.
+        after each performed step with the screen that followed; `keep_frame` gets every screen that the model is shown;
+        with `seed` each reply is sampled with a seed of its own that follows from it.
         Raises `InfrastructureError` when the desktop or the model's endpoint fails.
         """
         config, name = self.config, uuid.uuid4().hex
@@ -146,10 +149,11 @@ class DesktopAgent:
             before = time.monotonic()
             view = replace(View.of_screen(*frame.size), seen=config.seen(*frame.size) if config.seen else None)
             first = max(first, config.window.first(len(turns)))
-            reply = await self._ask(client, instruction, turns, view, first)
+            drawn = None if seed is None else seed_of(seed, index)
+            reply = await self._ask(client, instruction, turns, view, first, drawn)
             while reply is None and config.overflow == "drop" and (later := fewer(first, len(turns))) is not None:
                 first = later
-                reply = await self._ask(client, instruction, turns, view, first)
+                reply = await self._ask(client, instruction, turns, view, first, drawn)
             waited_s += time.monotonic() - before
             if reply is None:
                 stopped = "overflow"
@@ -194,7 +198,7 @@ class DesktopAgent:
         return shown[0][0], [url for _, url in shown]
 
     async def _ask(
-        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View, first: int
+        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View, first: int, seed: int | None
     ) -> tuple[str, str, bool] | None:
         """(text, call id, truncated) to the turns from `first` on, or None when they do not fit the model."""
         config = self.config
@@ -213,6 +217,7 @@ class DesktopAgent:
                     max_tokens=config.max_tokens,
                     temperature=config.temperature,
                     top_p=config.top_p,
+                    seed=openai.omit if seed is None else seed,
                 )
         except TimeoutError:
             raise InfrastructureError(

@@ -69,6 +69,7 @@ async def run_episode(
     keep_frame: KeepFrame | None = None,
     end_states: Path | None = None,
     longest_s: float | None = None,
+    seed: int | None = None,
 ) -> EpisodeResult:
     """Reset, set up, solve, judge. Raises nothing but `asyncio.CancelledError`; failures become the result's outcome.
 
@@ -76,13 +77,13 @@ async def run_episode(
 
     `end_session` closes the recorder's session and returns its call graph; it is called once, also when the episode failed or
     was cancelled. `keep_frame` gets every screen that the model saw and the last one. In the folder `end_states` is kept what
-    was judged; that it cannot be kept changes no outcome.
+    was judged; that it cannot be kept changes no outcome. `seed` is what the policy draws by.
     """
     course, began = _Course(ticket.task), time.monotonic()
     graph, ended = CallGraph(), False
     try:
         with deadlines.metered() as course.meter:
-            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame), longest_s)
+            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), longest_s)
         ended, graph = True, end_session()
         if end_states is not None:
             await _keep_end_state(ticket.task, desktop, outcome, end_states)
@@ -124,7 +125,12 @@ def unscored_result(ticket: Ticket, cause: Cause, message: str) -> EpisodeResult
 
 
 async def _run(
-    course: _Course, desktop: Desktop, agent: DesktopAgent, client: openai.AsyncOpenAI, keep_frame: KeepFrame | None
+    course: _Course,
+    desktop: Desktop,
+    agent: DesktopAgent,
+    client: openai.AsyncOpenAI,
+    keep_frame: KeepFrame | None,
+    seed: int | None,
 ) -> Outcome:
     """The episode itself; returns what the judge says of the end state."""
     task = course.task
@@ -143,7 +149,14 @@ async def _run(
     with course.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
         course.transcript = await agent.solve(
-            desktop, course.instruction, client, frame=frame, max_steps=task.max_steps, after_step=hook, keep_frame=keep_frame
+            desktop,
+            course.instruction,
+            client,
+            frame=frame,
+            max_steps=task.max_steps,
+            after_step=hook,
+            keep_frame=keep_frame,
+            seed=seed,
         )
     with course.phase("judge"):
         return await judge(task, desktop, milestones=course.milestones)

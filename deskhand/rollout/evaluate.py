@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from deskhand.agents.draws import seed_of
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import new_row, row_of
@@ -100,9 +101,15 @@ class _EvaluationSource:
     """Each task as often as it is repeated, unscored ones again at the end."""
 
     def __init__(
-        self, run: Run, name: str, tasks: Sequence[Task], repeats: int, ended: Callable[[EpisodeResult], None] | None
+        self,
+        run: Run,
+        name: str,
+        tasks: Sequence[Task],
+        repeats: int,
+        ended: Callable[[EpisodeResult], None] | None,
+        seed: int,
     ) -> None:
-        self._run, self._name, self._ended = run, name, ended
+        self._run, self._name, self._ended, self._seed = run, name, ended, seed
         done = {(row.task_id, row.member) for row in run.episodes(name, "scored")}
         self._left = [(task, member) for member in range(repeats) for task in tasks if (task.id, member) not in done][::-1]
         self._attempts: Counter[tuple[str, int]] = Counter()
@@ -118,7 +125,7 @@ class _EvaluationSource:
         if not self._left:
             return None
         task, member = self._left.pop()
-        ticket = Ticket(uuid.uuid4().hex, task, None, member)
+        ticket = Ticket(uuid.uuid4().hex, task, None, member, seed_of(self._seed, self._name, task.id, member))
         self._in_flight += 1
         self._attempts[task.id, member] += 1
         await self._write(lambda: self._run.start_episode(new_row(ticket, self._name)))
@@ -153,10 +160,12 @@ async def evaluate(
     *,
     repeats: int = 1,
     ended: Callable[[EpisodeResult], None] | None = None,
+    seed: int = 0,
 ) -> Report:
     """Run every task `repeats` times, less what has a score under `name` already, `concurrency` episodes at a time.
 
-    `ended` is told of each result.
+    `ended` is told of each result. `seed`: with the name, the task and the repeat it says what the policy draws by, so that an
+    interrupted evaluation goes on to the figures that it would have had.
 
     Raises `ConfigError` for a reserved name or a task twice, `InfrastructureError` when nothing but outages happens.
     """
@@ -165,7 +174,7 @@ async def evaluate(
     if len({task.id for task in tasks}) != len(tasks):
         raise ConfigError(f"evaluation {name!r} holds a task twice")
     await asyncio.to_thread(run.abandon_in_flight, None, name)
-    source = _EvaluationSource(run, name, tasks, repeats, ended)
+    source = _EvaluationSource(run, name, tasks, repeats, ended, seed)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
     return await asyncio.to_thread(report_of, run, name)

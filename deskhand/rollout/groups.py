@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from deskhand.agents.draws import seed_of
+from deskhand.errors import ConfigError
 from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
@@ -28,6 +30,8 @@ class Ticket:
     task: Task
     group_id: str | None = None
     member: int = 0
+    seed: int | None = None
+    """What the policy draws by, where its engine takes seeds; None lets it draw anew each time."""
 
 
 @dataclass
@@ -71,7 +75,7 @@ class Groups:
     """Opens groups, hands out tickets, takes results back.
 
     `make_task(number)` is the task of the group of that number; `limit` bounds the groups that are open or waiting (the staleness
-    bound: DESIGN's `(max_staleness + 1) * batch`).
+    bound: DESIGN's `(max_staleness + 1) * batch`). `seed`: with a task and the number of a member it says what the policy draws by.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class Groups:
         max_refills: int | None = None,
         next_number: int = 0,
         equal_teaches: bool = False,
+        seed: int = 0,
     ) -> None:
         self.make_task = make_task
         self.size = size
@@ -90,14 +95,26 @@ class Groups:
         self.max_refills = size if max_refills is None else max_refills
         self.next_number = next_number
         self.equal_teaches = equal_teaches
+        self.seed = seed
         self.live: dict[str, Group] = {}
         """Open and waiting groups, oldest first."""
 
     def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
-        """Take over groups of an earlier process: (id, number, "open" or "waiting", members ever started, scored members)."""
+        """Take over groups of an earlier process: (id, number, "open" or "waiting", members ever started, scored members).
+
+        An open group that has as many scored members as `size` asks for now, or more, takes one more and closes. Raises
+        `ConfigError` when members played another task than `make_task` gives now: what is compared must be of one task.
+        """
         for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
             group = self._group(name, number, members)
             group.scored = list(scored)
+            played = {result.task_id for result in scored} - {group.task.id}
+            if played and state != "waiting":
+                raise ConfigError(
+                    f"group {number} was begun on {min(played)}, and these settings make it {group.task.id}; go on with the "
+                    "families and the seed that the run was started with, or start a new run from its last checkpoint"
+                )
+            group.size = max(group.size, len(scored) + 1)
             group.state = "waiting" if state == "waiting" else "open"
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
@@ -121,7 +138,7 @@ class Groups:
     def _ticket(self, group: Group) -> Ticket:
         member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
-        return Ticket(uuid.uuid4().hex, group.task, group.id, member)
+        return Ticket(uuid.uuid4().hex, group.task, group.id, member, seed_of(self.seed, group.task.id, member))
 
     def finish(self, result: EpisodeResult) -> Group | None:
         """Take a result back; returns the group when this closed it, in state "waiting" or "closed" (zero variance, nothing

@@ -51,6 +51,14 @@ class Vitals:
         own = {name: trainer[name] for name in (*names, "entropy", "tokens", "explained_variance")}
         return cls(**signs, **own, rejected=sum(trainer["rejected"].values()))  # pyright: ignore[reportArgumentType]
 
+    @classmethod
+    def recorded(cls, record: dict[str, Any]) -> Vitals | None:
+        """Those in a step's record; None when it holds none, or those of another version."""
+        try:
+            return cls(**record["vitals"])
+        except (KeyError, TypeError):
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
@@ -194,7 +202,7 @@ def _against_earlier(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfi
                 now.explained_variance,
                 ">= 0",
                 "the critic predicts worse than a constant",
-                "raise trainer.critic.learning_rate, or lower trainer.critic.turn_lambda",
+                "raise trainer.critic.learning_rate, or give it a trunk of its own (trainer.critic.trunk)",
             )
         )
     return found

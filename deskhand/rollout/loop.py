@@ -37,7 +37,7 @@ from deskhand.tasks.outcome import Scored, Unscored
 from deskhand.tasks.task import Task
 from deskhand.training.batch import TrainingSample
 from deskhand.training.canary import sight
-from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.checkpoint import Checkpoints, verify
 from deskhand.training.publish import publish
 from deskhand.training.tally import StepMetrics
 from deskhand.training.trainer import Trainer
@@ -85,7 +85,7 @@ class TrainingLoop:
     `make_task(number)` is the task of the group of that number, a pure function, so that a resumed run meets the same tasks.
     `images` resolves screens for the trainer (the recorder's `ImageCache`); `assets` is the checkpoint folder whose tokenizer
     files go into every checkpoint. `evaluate(version)` is the held-out success of the weights that the engine has, a share; what it
-    found before a kill it need not find again. A run that has a checkpoint goes on from it.
+    found before a kill it need not find again. `seed`: of what the policy draws. A run that has a checkpoint goes on from it.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class TrainingLoop:
         assets: Path,
         make_task: Callable[[int], Task],
         *,
+        seed: int = 0,
         progress: Callable[[Progress], None] | None = None,
         evaluate: Callable[[int], Awaitable[float]] | None = None,
     ) -> None:
@@ -109,7 +110,14 @@ class TrainingLoop:
         self.journal = Journal(run)
         limit = (config.max_staleness + 1) * config.groups_per_step
         equal_teaches = trainer.algorithm.uses_critic
-        groups = Groups(make_task, size=config.group_size, limit=limit, max_refills=config.max_refills, equal_teaches=equal_teaches)
+        groups = Groups(
+            make_task,
+            size=config.group_size,
+            limit=limit,
+            max_refills=config.max_refills,
+            equal_teaches=equal_teaches,
+            seed=seed,
+        )
         self.source = TrainingSource(groups, self.journal)
         self.scheduler = Scheduler(
             self.source, runner.run, config.desktops, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
@@ -150,15 +158,28 @@ class TrainingLoop:
             path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets)
             await self.journal.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
-            restored = await asyncio.to_thread(self.checkpoints.load, self.trainer, last.step)
-            if restored is None:
-                raise ConfigError(f"checkpoint {last.path} is gone; restore the folder, or start a new run")
+            await asyncio.to_thread(self._restore, last)
             self.source.groups.restore(await asyncio.to_thread(self.journal.recover))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
+            past = await asyncio.to_thread(self.run_folder.metrics)
+            self._vitals = [vitals for vitals in map(Vitals.recorded, past) if vitals is not None]
         if last is not None or self.engine.version != self.trainer.steps or self.trainer.policy.is_rounded:
             await publish(self.trainer.policy, self.engine, self.trainer.steps)
         self._steps_at_begin, self._began = self.trainer.steps, time.monotonic()
+
+    def _restore(self, last: Checkpoint) -> None:
+        """Bring the trainer to the last checkpoint. Raises `ConfigError` when it does not fit, or is damaged.
+
+        The run itself cannot go back to an older one that is sound: its books say what the later steps were trained on.
+        """
+        try:
+            verify(last.path)
+        except ConfigError as error:
+            older = self.checkpoints.sound_before(last.step)
+            mend = f"a new run can start from the last sound one: --set model={older}" if older else "start a new run"
+            raise ConfigError(f"{error}; {mend}") from error
+        self.checkpoints.load(self.trainer, last.step)
 
     async def _train(self) -> None:
         """Steps until the last one; what is pending is committed even when this is cancelled."""

@@ -71,7 +71,12 @@ class _Leasing:
         raise NotImplementedError
 
     async def _episode(
-        self, ticket: Ticket, desktop: Desktop, client: openai.AsyncOpenAI, end_session: Callable[[], CallGraph] = CallGraph
+        self,
+        ticket: Ticket,
+        desktop: Desktop,
+        client: openai.AsyncOpenAI,
+        end_session: Callable[[], CallGraph] = CallGraph,
+        seed: int | None = None,
     ) -> EpisodeResult:
         keep = self._keep if self.frames is not None else None
         return await run_episode(
@@ -82,6 +87,7 @@ class _Leasing:
             end_session=end_session,
             keep_frame=keep,
             end_states=self.end_states,
+            seed=seed,
             longest_s=getattr(self.pool, "episode_s", None),
         )
 
@@ -117,7 +123,7 @@ class Runner(_Leasing):
     async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
         client = self.client.with_options(api_key=self.recorder.start(ticket.episode_id))
         with self._policy(ticket.task, desktop):
-            return await self._episode(ticket, desktop, client, lambda: self.recorder.end(ticket.episode_id))
+            return await self._episode(ticket, desktop, client, lambda: self.recorder.end(ticket.episode_id), ticket.seed)
 
     def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
         if self._script is None:
@@ -134,7 +140,8 @@ class Runner(_Leasing):
 class EndpointRunner(_Leasing):
     """As `Runner`, but the agent asks `client` itself: a model of which nothing but its replies is known.
 
-    Episodes have a transcript and no call graph, so they can be judged and looked at, not trained on.
+    Episodes have a transcript and no call graph, so they can be judged and looked at, not trained on. The endpoint is not told what
+    to draw by: not every one takes seeds.
     """
 
     def __init__(self, pool: Pool, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None) -> None:

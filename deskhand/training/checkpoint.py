@@ -5,7 +5,8 @@
                            manifest.json                                  counters, caller's state, size and SHA-256 of every file
 
 A checkpoint is written beside its place, flushed to disk and then renamed, so a kill at any moment leaves the former ones.
-No random state is kept: all randomness of the trainer follows from its seed and step.
+No random state is kept: all randomness of the trainer follows from its seed and step, that of what is sampled from the seeds of
+episodes (`agents.draws`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,8 +105,8 @@ class Checkpoints:
             _flush(draft / "manifest.json")
             _flush(draft)
             self._replace(draft, target)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, SafetensorError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             raise ConfigError(f"{target}: cannot be written ({why}); free the disk or change the folder") from error
         self._prune()
         return target
@@ -126,6 +128,14 @@ class Checkpoints:
                 skipped.append(str(error))
         if skipped:
             raise ConfigError(f"{skipped[0]} (no older checkpoint is sound)")
+        return None
+
+    def sound_before(self, step: int) -> Path | None:
+        """The folder of the newest checkpoint before `step` that is not damaged."""
+        for candidate in reversed([each for each in self.steps() if each < step]):
+            with suppress(ConfigError):
+                verify(self.path(candidate))
+                return self.path(candidate)
         return None
 
     def best(self) -> Best | None:
@@ -180,14 +190,14 @@ def verify(folder: Path) -> dict[str, Any]:
         if manifest["format"] != _FORMAT:
             raise ConfigError(f"{file}: format {manifest['format']}, this version reads {_FORMAT}; use the version that wrote it")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: missing or unreadable; resume from another checkpoint") from error
+        raise ConfigError(f"{file}: missing or unreadable; use another checkpoint") from error
     for name, expected in files.items():
         try:
             sound = _fingerprint(folder / name) == expected
         except OSError as error:
-            raise ConfigError(f"{folder / name}: missing or unreadable; resume from another checkpoint") from error
+            raise ConfigError(f"{folder / name}: missing or unreadable; use another checkpoint") from error
         if not sound:
-            raise ConfigError(f"{folder / name}: damaged (not the bytes that were saved); resume from another checkpoint")
+            raise ConfigError(f"{folder / name}: damaged (not the bytes that were saved); use another checkpoint")
     return manifest
 
 
@@ -261,7 +271,7 @@ def _read(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{file}: unreadable ({str(error).splitlines()[0]}); resume from another checkpoint") from error
+        raise ConfigError(f"{file}: unreadable ({str(error).splitlines()[0]}); use another checkpoint") from error
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,10 +3,12 @@
 import dataclasses
 
 import painted
+import pytest
 import results
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Groups
 
 
@@ -85,8 +87,8 @@ def test_the_bound_holds_and_no_member_is_counted_twice(size, limit, rewards, ch
 
 def test_restored_groups_go_on_where_they_were():
     members = [
-        results.result(1.0, episode_id="a", group_id="g", member=0),
-        results.result(0.0, episode_id="b", group_id="g", member=4),
+        results.result(1.0, episode_id="a", group_id="g", member=0, task_id=painted.square_task(0).id),
+        results.result(0.0, episode_id="b", group_id="g", member=4, task_id=painted.square_task(0).id),
     ]
     it = groups(size=3, limit=2)
     it.restore([("w", 1, "waiting", 0, []), ("g", 0, "open", 5, members)])
@@ -98,3 +100,28 @@ def test_restored_groups_go_on_where_they_were():
     closed = it.finish(finished(ticket, 1.0))
     assert closed is not None
     assert closed.rewards == [1.0, 0.0, 1.0]
+
+
+def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
+    """Else it would count against the bound for ever, and the run would wait for it."""
+    task = painted.square_task(0)
+    members = [results.result(float(n % 2), episode_id=str(n), group_id="g", member=n, task_id=task.id) for n in range(4)]
+    for size in (2, 4):
+        it = groups(size=size, limit=1)
+        it.restore([("g", 0, "open", 4, members)])
+        ticket = take(it)
+        assert (ticket.group_id, ticket.member) == ("g", 4)
+        assert it.ticket() is None
+        closed = it.finish(finished(ticket, 1.0))
+        assert closed is not None
+        assert closed.state == "waiting"
+        assert len(closed.scored) == 5
+
+
+def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
+    members = [results.result(1.0, episode_id="a", group_id="g", member=0, task_id=painted.square_task(9).id)]
+    with pytest.raises(
+        ConfigError, match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with"
+    ):
+        groups(size=2).restore([("g", 3, "open", 1, members)])
+    groups(size=2).restore([("g", 3, "waiting", 2, members)])

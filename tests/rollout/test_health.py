@@ -123,3 +123,24 @@ async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
         assert parts.run.metrics()[-1]["vitals"]["sight"] == 0
         assert "sight" in {alarm["sign"] for alarm in parts.run.metrics()[-1]["alarms"]}
         assert not parts.pool.leased
+
+
+async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
+    """One blind canary before the end of a process and one after it are two in a row."""
+    import torch
+
+    def blinded(parts):
+        with torch.no_grad():
+            for name, parameter in parts.trainer.policy.model.model.visual.named_parameters():
+                if "merger" in name:
+                    parameter.zero_()
+        parts.trainer.policy.model.model.visual.requires_grad_(False)
+        return parts.loop.run()
+
+    health = HealthConfig(canary_every=1, blind_canaries=2)
+    async with assembly.assembled(tmp_path / "run", assembly.small(steps=1, groups_per_step=1, health=health)) as parts:
+        await blinded(parts)
+    async with assembly.assembled(tmp_path / "run", assembly.small(steps=50, groups_per_step=1, health=health)) as parts:
+        with pytest.raises(HealthError, match="in the last 2 canaries"):
+            await blinded(parts)
+        assert parts.run.checkpoint().step == 2
