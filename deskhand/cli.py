@@ -5,6 +5,7 @@ Commands import what they need when they are called, so help needs neither torch
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 STARTED = time.monotonic()
 INTERRUPTED = 130
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
 tiny_app = App(name="tiny", help="The policy in the box.")
@@ -300,5 +302,9 @@ def main() -> None:
         if (error.name or "deskhand").split(".")[0] == "deskhand":
             raise
         _fail(f"the Python package {error.name} is not installed; run make setup, or: pip install 'deskhand[train]'")
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _fail(f"{error.filename or 'a file'} cannot be written ({error.strerror}); free the disk, then give the same command again")
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

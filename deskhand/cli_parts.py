@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,18 +50,24 @@ def print_table(table: Table) -> None:
 @contextmanager
 def opened(run: Run, again: str | None = None) -> Iterator[None]:
     """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
-    from deskhand.demo import discard_if_empty
-
     _log_to(run.folder)
     with run:
         try:
             yield
-        except KeyboardInterrupt:
-            print(f"\ninterrupted; to go on: {again or f'deskhand train --folder {run.folder} --resume'}", file=sys.stderr)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                print(f"\ninterrupted; to go on: {again or f'deskhand train --folder {run.folder} --resume'}", file=sys.stderr)
+            with suppress(Exception):  # what ended the command is what has to be said
+                _leave(run)
             raise
-        finally:
-            if not discard_if_empty(run):
-                write_report(run)
+        _leave(run)
+
+
+def _leave(run: Run) -> None:
+    from deskhand.demo import discard_if_empty
+
+    if not discard_if_empty(run):
+        write_report(run)
 
 
 def write_report(run: Run, out: Path | None = None) -> Path:

@@ -29,21 +29,27 @@ NEEDED_BY_ADAPTER = ("tokenizer*", "preprocessor_config.json", "chat_template.ji
 def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bool = False) -> Path:
     """Write the checkpoint of `step` (None: the last) to a new folder; returns it.
 
-    Raises `ConfigError` when there is no such checkpoint, the folder is not empty, or `adapter` is asked of a run without one.
+    Raises `ConfigError` when there is no such checkpoint, the folder is not empty or cannot be made,
+    or `adapter` is asked of a run without one.
     """
     from deskhand.training.checkpoint import verify
 
     found = run.checkpoint(step)
     if found is None or not found.path.is_dir():
         raise ConfigError(f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; export to a new folder")
     manifest = verify(found.path)
     if adapter and not manifest["adapter"]:
         raise ConfigError(f"{run.folder} was trained without adapters; leave --adapter out")
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        if folder.exists():
+            folder.rmdir()
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}); name another folder") from error
     config = Config.model_validate(run.about["config"])
     if adapter:
         _write_adapter(found.path, partial, manifest["adapter"], config.model)
@@ -52,8 +58,6 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
             if file.name not in PRIVATE:
                 shutil.copyfile(file, partial / file.name)
     (partial / "README.md").write_text(card(run, config, found, manifest, adapter=adapter), encoding="utf-8")
-    if folder.exists():
-        folder.rmdir()
     partial.rename(folder)
     return folder
 

@@ -114,6 +114,32 @@ def logits_of(source: Path) -> torch.Tensor:
         return loaded.model(input_ids=torch.arange(5, 40).unsqueeze(0)).logits
 
 
+def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Path) -> None:
+    """What peft makes of the adapters alone computes what the merged weights do, on a picture, too."""
+    from deskhand.config import Config
+    from deskhand.exporting import export_model
+    from deskhand.store.run import Checkpoint
+    from deskhand.training.config import AdapterConfig, PolicyConfig
+    from deskhand.training.policy import Policy
+    from deskhand.training.trainer import Trainer
+
+    source = assembly.checkpoint(tmp_path / "base")
+    policy = Policy(load(str(source)).model, PolicyConfig(adapter=AdapterConfig(rank=2, vision=True)))
+    with torch.no_grad():
+        for parameter in policy.parameters().values():
+            parameter.normal_(0, 0.5)
+    about = {"config": Config(model=str(source)).model_dump(mode="json")}
+    with Run.create(tmp_path / "run", about) as run:
+        path = Checkpoints(run.folder / "checkpoints").save(Trainer(policy), source)
+        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        out = export_model(run, tmp_path / "exported", adapter=True)
+    expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
+    tower = [name for name in expected if "visual.blocks" in name and name.endswith("qkv.weight")]
+    assert any(not torch.equal(expected[name], load(str(source)).model.state_dict()[name]) for name in tower)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("adapter", [False, True])
 def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
     out = tmp_path / "exported"

@@ -123,8 +123,13 @@ class Journal:
 
         async def whole() -> None:
             async with self._writing:
+                before = self.ledger.to_dict()
                 change()
-                await asyncio.to_thread(write, self.ledger.to_dict())
+                try:
+                    await asyncio.to_thread(write, self.ledger.to_dict())
+                except BaseException:
+                    self.ledger.take(before)
+                    raise
 
         work = asyncio.ensure_future(whole())
         try:

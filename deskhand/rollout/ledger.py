@@ -86,6 +86,10 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"unscored": dict(self.unscored)}
 
+    def take(self, data: Mapping[str, Any]) -> None:
+        """Go back to what `to_dict` said."""
+        vars(self).update(vars(Ledger.from_dict(data)))
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
         """From `to_dict`; an empty mapping is a new ledger."""

@@ -26,9 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import EventFile, Tracker, append_line, rewrite_lines
+
+log = structlog.get_logger()
 
 FORMAT = 1
 TRAIN = "train"
@@ -116,7 +120,10 @@ class Run:
         folder = Path(folder)
         if (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder} already holds a run; resume it, or name another folder")
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made ({error.strerror}); name another folder") from error
         lock = _lock(folder)
         partial = folder / "run.sqlite.partial"
         partial.unlink(missing_ok=True)
@@ -138,7 +145,11 @@ class Run:
             raise ConfigError(f"{folder} holds no run (no run.sqlite); start one, or name another folder")
         lock = None if read_only else _lock(folder)
         run = cls(folder, _connect(folder), lock)
-        found = run._value("format")
+        try:
+            found = run._value("format")
+        except sqlite3.DatabaseError as error:
+            run.close()
+            raise ConfigError(f"{folder}/run.sqlite holds no run ({error}); restore it, or name another folder") from error
         if found != FORMAT:
             run.close()
             raise ConfigError(f"{folder}/run.sqlite is of format {found}; this version reads format {FORMAT}")
@@ -246,9 +257,12 @@ class Run:
         if lines and not any(isinstance(tracker, EventFile) for tracker in self._trackers):
             self._trackers.append(EventFile(self.folder / "events"))
         for step, line, entry in lines:
-            append_line(self.folder / "metrics.jsonl", line)
-            for tracker in self._trackers:
-                tracker.add(step, entry)
+            try:
+                append_line(self.folder / "metrics.jsonl", line)
+                for tracker in self._trackers:
+                    tracker.add(step, entry)
+            except OSError as error:  # the database has them; `open` writes the file anew
+                log.warning("metrics", step=step, error=str(error))
 
     def track(self, tracker: Tracker) -> None:
         """Send the metrics of every step that is committed from now on there, too; `close` closes it."""
@@ -317,15 +331,22 @@ class Run:
 
     @contextmanager
     def _transaction(self, books: Mapping[str, Any] | None = None) -> Iterator[sqlite3.Connection]:
+        """All of the block, or nothing. Raises `InfrastructureError` when the disk refuses."""
         with self._mutex:
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 if books is not None:
                     self._connection.execute("UPDATE ledger SET books=?", (json.dumps(books),))
                 self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    path = self.folder / "run.sqlite"
+                    raise InfrastructureError(
+                        f"{path} cannot be written ({error}); free the disk, then go on with the run"
+                    ) from error
                 raise
 
 

@@ -1,0 +1,69 @@
+"""A disk that takes no more. The command ends with one line that names the file and the mend, nothing that was there is harmed, and
+when there is room again the same command goes on.
+
+The processes of these tests may not let a file grow beyond a bound (RLIMIT_FSIZE), which they meet as they would meet a full disk:
+a write fails.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deskhand.rollout.ledger import Ledger
+from deskhand.store.run import Run
+from deskhand.training.checkpoint import verify
+
+SUPPORT = Path(__file__).parent.parent / "support"
+BOUNDED = """
+import asyncio, pathlib, resource, signal, sys
+import assembly
+from deskhand.errors import DeskhandError
+bound = int(sys.argv[4])
+if bound:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    assembly.checkpoint(pathlib.Path(sys.argv[1]).parent / "run-checkpoint")
+    import torch, transformers.models.qwen3_vl.modeling_qwen3_vl  # what is compiled on the way is not what is bounded
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, resource.RLIM_INFINITY))
+try:
+    asyncio.run(assembly._main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])))
+except DeskhandError as error:
+    print(f"ended: {type(error).__name__}: {error}")
+    sys.exit(3)
+"""
+
+
+def train(folder: Path, steps: int, bound: int = 0) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parent.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", BOUNDED, str(folder), str(steps), str(folder.parent / "journal"), str(bound)]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=240)
+
+
+@pytest.mark.parametrize(("what", "bound"), [("model.safetensors", 100_000), ("run.sqlite", 500_000)])
+def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tmp_path, what, bound):
+    folder = tmp_path / "run"
+    done = train(folder, 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with Run.open(folder, read_only=True) as run:
+        before = {row.id for row in run.episodes() if row.finished_at is not None}
+    done = train(folder, 60, bound)
+    assert done.returncode == 3, (done.stdout + done.stderr)[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ended: ")]
+    assert "cannot be written" in line
+    assert "free the disk" in line
+    assert ("run.sqlite" in line) == (what == "run.sqlite"), line
+    with Run.open(folder) as run:
+        Ledger.from_dict(run.books()).check(run.count_states())
+        last = run.checkpoint()
+        assert before <= {row.id for row in run.episodes() if row.finished_at is not None}
+        verify(last.path)
+    done = train(folder, last.step + 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with Run.open(folder, read_only=True) as run:
+        assert run.checkpoint().step == last.step + 1
+        assert [line["step"] for line in run.metrics()] == list(range(1, last.step + 2))
