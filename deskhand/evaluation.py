@@ -7,6 +7,7 @@ A policy is a checkpoint of the run itself, one of another run (`runs/other`, `r
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -74,17 +75,35 @@ def _named(config: Config, policy: str, step: int | None, served_name: str) -> C
             raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
         if not served_name:
             raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
-        return Chosen("endpoint", f"{served_name} at {address.netloc}", policy, served_name=served_name)
+        return Chosen("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
     if policy in SCRIPTS:
         return Chosen("script", policy, policy)
     folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
     if (Path(folder) / "run.sqlite").exists():
         with Run.open(Path(folder), read_only=True) as other:
             source, version = source_of(config, other, int(at) if at else step)
-        return Chosen("weights", f"{Path(folder).name} version {version}", source, version)
+        return Chosen("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
     if step is not None:
         raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
-    return Chosen("weights", f"model {Path(policy).name}", policy)
+    return Chosen("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
+
+
+def _mark(source: str) -> str:
+    """Tells weights apart whose folders have one name, or that were written anew; nothing for a name that means one thing.
+
+    A checkpoint of a run is known by its manifest, which has the hash of its weights, another folder by its path and the sizes and
+    times of its weights.
+    """
+    folder = Path(source).expanduser()
+    if source == "tiny" or not folder.is_dir():
+        return ""
+    manifest = folder / "manifest.json"
+    if manifest.is_file():
+        said = manifest.read_bytes()
+    else:
+        files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.safetensors"))]
+        said = repr((str(folder.resolve()), files)).encode()
+    return f" #{hashlib.sha256(said).hexdigest()[:6]}"
 
 
 def _changes(before: Mapping[str, Any], config: Config) -> list[str]:
@@ -130,8 +149,12 @@ async def playing(config: Config, run: Run, pool: Pool, policy: Chosen) -> Async
 
 
 async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, repeats: int, display: Shown) -> Report:
-    """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left."""
+    """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
+
+    Raises `ConfigError` when the settings leave nothing to play."""
     tasks = held_out_tasks(config)
+    if not tasks:
+        raise ConfigError("evaluation.episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
     total = len(tasks) * repeats
     kept = {task.id for task in tasks}
     earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]
@@ -146,4 +169,4 @@ async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, 
     concurrency = config.evaluation.desktops or config.loop.desktops
     async with playing(config, run, pool, policy) as runner:
         with settled_memory():
-            return await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended)
+            return await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended, seed=config.seed)

@@ -126,6 +126,7 @@ WRONG = {
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
     "a step of a script": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
+    "nothing to play": (["--policy", "oracle", "--set", "evaluation.episodes=0"], "evaluation.episodes is 0"),
 }
 
 
@@ -150,3 +151,25 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
     with Run.open(tmp_path / "run") as run:
         other = load()
         assert chosen(other, run, str(tmp_path / "run")).name == "run version 0"
+        assert chosen(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
+
+
+def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Else the figures of the first would stand for the second."""
+    settings = load()
+    for place, weights in (("a", b"1"), ("b", b"22")):
+        (tmp_path / place / "step-000001").mkdir(parents=True)
+        (tmp_path / place / "step-000001" / "model.safetensors").write_bytes(weights)
+    one, two = (str(tmp_path / place / "step-000001") for place in ("a", "b"))
+    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
+        names = [chosen(settings, run, policy).name for policy in (one, two, one)]
+        assert names[0] == names[2] != names[1]
+        assert names[0].startswith("model step-000001 #")
+        (tmp_path / "a" / "step-000001" / "model.safetensors").write_bytes(b"333")
+        assert chosen(settings, run, one).name not in names
+        for place, digest in (("a", "x"), ("b", "y")):
+            (tmp_path / place / "step-000001" / "manifest.json").write_text(digest)
+        assert chosen(settings, run, one).name != chosen(settings, run, two).name
+        (tmp_path / "b" / "step-000001" / "manifest.json").write_text("x")
+        assert chosen(settings, run, one).name == chosen(settings, run, two).name, "the same weights, copied"
+        assert chosen(settings, run, "tiny").name == "model tiny"
