@@ -44,7 +44,7 @@ def gae(
     token_discount: float = 1.0,
     token_lambda: float = 1.0,
     turn_discount: float = 1.0,
-    turn_lambda: float = 0.95,
+    turn_lambda: float = 1.0,
 ) -> Estimates:
     """Generalised advantages of one episode's sampled tokens.
 

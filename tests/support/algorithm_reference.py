@@ -89,20 +89,20 @@ def ppo_advantages(episode: Episode, discounts: dict[str, float]) -> tuple[list[
         position += len(reply)
         ends.add(position)
 
-    def factor(t: int, kind: str, default: float) -> float:
-        return discounts.get(("turn_" if t in ends else "token_") + kind, default if t in ends or kind == "discount" else 1.0)
+    def factor(t: int, kind: str) -> float:
+        return discounts.get(("turn_" if t in ends else "token_") + kind, 1.0)
 
     deltas = []
     for t, token in enumerate(tokens):
         last = t == len(tokens) - 1
         following = 0.0 if last else tokens[t + 1].value
-        deltas.append((episode.reward if last else 0.0) + factor(t, "discount", 1.0) * following - token.value)
+        deltas.append((episode.reward if last else 0.0) + factor(t, "discount") * following - token.value)
     advantages = []
     for t in range(len(tokens)):
         total, weight = 0.0, 1.0
         for later in range(t, len(tokens)):
             total += weight * deltas[later]
-            weight *= factor(later, "discount", 1.0) * factor(later, "lambda", 0.95 if later in ends else 1.0)
+            weight *= factor(later, "discount") * factor(later, "lambda")
         advantages.append(total)
     return advantages, [advantage + token.value for advantage, token in zip(advantages, tokens, strict=True)]
 
