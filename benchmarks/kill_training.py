@@ -3,7 +3,7 @@
 `deskhand train` runs the policy in the box on embedded desktops. It is killed with its whole process group at random moments,
 from its first second on, and resumed each time. After every kill: the books close and agree with the stored episodes, no finished
 episode is lost or changed, the last checkpoint is sound and holds exactly the episodes that the store says went into it. In the
-end the run is let to its last step. 3 kills, with --full 30.
+end the run is let to its last step. 5 kills, with --full 30.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = (
     "trainer.learning_rate=1.0e-5",
     "families=[terminal_run, terminal_close]",
 )
-LONGEST_S = 45.0
+LONGEST_S = 35.0
 """A kill comes at a random moment of so many seconds after the start."""
 PATIENCE_S = 300.0
 
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/evidence/kill_training"))
     options = parser.parse_args()
     print_head()
-    kills = 30 if options.full else 3
+    kills = 30 if options.full else 5
     bars = Bars()
     judge(measure(options.folder, kills), kills, bars)
     bars.finish()

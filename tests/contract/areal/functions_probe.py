@@ -1,8 +1,13 @@
 """Runs in AReaL's own environment: reads arrays from a file, calls AReaL's loss functions on them, writes what they return.
 
-`python functions_probe.py IN.npz OUT.npz`; IN holds `logprobs`, `proximal`, `old`, `advantages`, `mask` (float32 and bool, [rows,
-tokens]), `value`, `old_value`, `target`, and `cases`, a JSON list of settings. Only what AReaL's functions themselves use is
-installed; every other library is replaced by a module that can be imported and raises when it is used.
+`python functions_probe.py IN.npz OUT.npz`. IN holds, in float32 and bool,
+
+- [rows, tokens]: `logprobs`, `proximal`, `old`, `advantages`, `mask`, `value`, `old_value`, `target`;
+- [rows, tokens]: `sampled` (the last columns are empty), `values`, and `rewards` [rows];
+- `cases` and `credits`: settings of the loss and of the advantages, lists as JSON.
+
+Only what AReaL's functions themselves use is installed; every other library is replaced by a module that can be imported and raises
+when it is used.
 """
 
 from __future__ import annotations
@@ -88,7 +93,7 @@ def main(source: str, target: str) -> None:
     settings = importlib.import_module("areal.api.cli_args")
     functions = importlib.import_module("areal.utils.functional.functional")
     given = np.load(source)
-    tensors = {name: torch.from_numpy(given[name]) for name in given.files if name != "cases"}
+    tensors = {name: torch.from_numpy(given[name]) for name in given.files if name not in ("cases", "credits")}
     found: dict[str, Any] = {}
     for number, case in enumerate(json.loads(str(given["cases"]))):
         bounds = case.pop("rejection")
@@ -104,8 +109,43 @@ def main(source: str, target: str) -> None:
         )
         loss.backward()
         found[f"loss_{number}"], found[f"gradient_{number}"] = loss.detach().numpy(), logprobs.grad.numpy()
+    for number, case in enumerate(json.loads(str(given["credits"]))):
+        advantages, returns = credit(settings, tensors, **case)
+        found[f"advantages_{number}"], found[f"returns_{number}"] = advantages.numpy(), returns.numpy()
+    estimator = importlib.import_module("areal.utils.data").KLEstimator
+    for name in ("k1", "k2", "k3"):
+        found[name] = estimator(name, apply_clamp=False)(tensors["logprobs"], tensors["proximal"]).numpy()
     value, _ = functions.ppo_critic_loss_fn(tensors["value"], tensors["old_value"], tensors["target"], 0.2, tensors["mask"])
     np.savez(target, value_loss=value.numpy(), **found)
+
+
+def credit(settings: Any, tensors: Any, discount: float, decay: float, group: int, whitened: bool, critic: bool) -> tuple[Any, Any]:
+    """(advantages, returns) by the method of AReaL's actor, of which only what that method reads is made."""
+    import torch
+
+    actor = importlib.import_module("areal.trainer.ppo.actor")
+    data = importlib.import_module("areal.utils.data")
+    made = object.__new__(actor.PPOActor)
+    made.config = types.SimpleNamespace(overlong_reward_penalty=False, use_decoupled_loss=True, recompute_logprob=True)
+    made.reward_bias, made.reward_scaling, made.reward_clip, made.mask_no_eos_with_zero = 0.0, 1.0, 1e9, False
+    made.kl_ctl, made.kl_estimator, made.discount, made.gae_lambda = 0.0, data.KLEstimator("k1"), discount, decay
+    levels = {"mean_level": "group", "std_level": "group", "std_unbiased": False, "eps": 1e-6, "group_size": group}
+    made.reward_norm = data.Normalization(settings.NormConfig(**levels)) if group else None
+    batch = {"mean_level": "batch", "std_level": "batch", "std_unbiased": False, "eps": 1e-6}
+    made.adv_norm = data.Normalization(settings.NormConfig(**batch)) if whitened else None
+    sampled = tensors["sampled"]
+    places = torch.arange(sampled.shape[1])
+    last = torch.where(sampled, places, 0).max(1).values
+    given = {
+        "input_ids": torch.zeros(sampled.shape, dtype=torch.long),
+        "attention_mask": places <= last[:, None],
+        "loss_mask": sampled.clone(),
+        "logprobs": torch.zeros(sampled.shape),
+        "rewards": tensors["rewards"].clone(),
+        **({"values": tensors["values"].clone()} if critic else {}),
+    }
+    done = made._compute_advantages(given)
+    return done["advantages"], done["returns"]
 
 
 if __name__ == "__main__":

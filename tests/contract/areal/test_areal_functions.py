@@ -1,4 +1,5 @@
-"""The clipped objective and the value loss against AReaL's own functions, where both compute the same."""
+"""Advantages, the clipped objective, the value loss and estimates of divergence against AReaL's own functions, where both compute
+the same."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from deskhand.algorithms.grpo import group_advantages
+from deskhand.algorithms.kl import kl_estimate
 from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.ppo import value_loss
+from deskhand.algorithms.ppo import gae, value_loss, whiten
 
 ROOT = Path(__file__).parents[3]
 CASES = {
@@ -22,6 +25,12 @@ CASES = {
     "capped, dropped": {"eps_clip": 0.2, "rejection": {"level": "token", "action": "mask", "metric": "ratio", "upper": 1.5}},
     "capped, truncated": {"eps_clip": 0.2, "rejection": {"level": "token", "action": "clamp", "metric": "ratio", "upper": 1.5}},
     "sequence ratios": {"eps_clip": 3e-2, "eps_clip_higher": 4e-2, "importance_sampling_level": "sequence"},
+}
+CREDITS = {
+    "generalised": {"discount": 0.97, "decay": 0.9, "group": 0, "whitened": False, "critic": True},
+    "undiscounted": {"discount": 1.0, "decay": 1.0, "group": 0, "whitened": False, "critic": True},
+    "whitened": {"discount": 0.99, "decay": 0.95, "group": 0, "whitened": True, "critic": True},
+    "of groups": {"discount": 1.0, "decay": 1.0, "group": 4, "whitened": False, "critic": False},
 }
 
 
@@ -51,7 +60,13 @@ def arrays() -> dict[str, np.ndarray]:
         "old_value": random.normal(0.5, 0.4, shape),
         "target": random.normal(0.5, 0.4, shape),
     }
-    return {name: value.astype(np.float32) for name, value in given.items()} | {"mask": mask}
+    # eight rows in groups of four; replies with what was observed between them; AReaL wants a row to end with a sampled token
+    sampled = np.zeros((8, 16), dtype=bool)
+    for row in sampled:
+        for start in range(2, int(random.integers(5, 12)), 4):
+            row[start : start + int(random.integers(1, 4))] = True
+    given |= {"rewards": random.random(8).round(1), "values": random.normal(0.5, 0.3, (8, 16))}
+    return {name: value.astype(np.float32) for name, value in given.items()} | {"mask": mask, "sampled": sampled}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +74,7 @@ def theirs(python, tmp_path_factory) -> dict[str, np.ndarray]:
     """What AReaL says, case by case."""
     folder = tmp_path_factory.mktemp("areal")
     cases = [{"rejection": None, **case} for case in CASES.values()]
-    np.savez(folder / "in.npz", cases=json.dumps(cases), **arrays())
+    np.savez(folder / "in.npz", cases=json.dumps(cases), credits=json.dumps(list(CREDITS.values())), **arrays())
     probe = [str(python), str(Path(__file__).with_name("functions_probe.py")), str(folder / "in.npz"), str(folder / "out.npz")]
     done = subprocess.run(probe, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
@@ -95,6 +110,38 @@ def test_loss_and_gradient_are_areals(theirs, case):
     loss.backward()
     assert loss.item() == pytest.approx(theirs[f"loss_{number}"].item(), abs=1e-6)
     np.testing.assert_allclose(new.grad.numpy(), theirs[f"gradient_{number}"], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CREDITS)
+def test_advantages_and_returns_are_areals(theirs, case):
+    """AReaL's tensors are shifted: what belongs to a token stands where the token before it is."""
+    number, settings, given = list(CREDITS).index(case), CREDITS[case], arrays()
+    found, returns = [], []
+    grouped = group_advantages(given["rewards"].reshape(-1, 4), np.ones((2, 4), dtype=bool)).values.ravel()
+    for row, sampled in enumerate(given["sampled"]):
+        places = np.flatnonzero(sampled)
+        if not settings["critic"]:
+            found.append(np.full(len(places), grouped[row]))
+            continue
+        turns = np.cumsum(np.diff(places, prepend=places[0]) > 1)
+        rewards = np.zeros(len(places))
+        rewards[-1] = given["rewards"][row]
+        steps = {f"{unit}_discount": settings["discount"] for unit in ("token", "turn")}
+        steps |= {f"{unit}_lambda": settings["decay"] for unit in ("token", "turn")}
+        estimates = gae(rewards, given["values"][row][places - 1], turns, **steps)
+        found.append(estimates.advantages)
+        returns.append(estimates.returns)
+    ours = whiten(np.concatenate(found)) if settings["whitened"] else np.concatenate(found)
+    shifted = np.roll(given["sampled"], -1, axis=1)
+    np.testing.assert_allclose(ours, theirs[f"advantages_{number}"][shifted], atol=1e-6)
+    if settings["critic"]:
+        np.testing.assert_allclose(np.concatenate(returns), theirs[f"returns_{number}"][shifted], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+def test_estimates_of_divergence_are_areals(theirs, name):
+    given = arrays()
+    np.testing.assert_allclose(kl_estimate(given["proximal"], given["logprobs"], name), theirs[name], atol=1e-6)
 
 
 def test_the_value_loss_is_areals(theirs):
