@@ -145,11 +145,7 @@ class Run:
             raise ConfigError(f"{folder} holds no run (no run.sqlite); start one, or name another folder")
         lock = None if read_only else _lock(folder)
         run = cls(folder, _connect(folder), lock)
-        try:
-            found = run._value("format")
-        except sqlite3.DatabaseError as error:
-            run.close()
-            raise ConfigError(f"{folder}/run.sqlite holds no run ({error}); restore it, or name another folder") from error
+        found = run._value("format")
         if found != FORMAT:
             run.close()
             raise ConfigError(f"{folder}/run.sqlite is of format {found}; this version reads format {FORMAT}")
@@ -359,10 +355,15 @@ def _connect(folder: Path) -> sqlite3.Connection:
     path = folder / "run.sqlite"
     try:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path} cannot be opened: {error}; restore it, or name another folder") from error
+    try:
+        connection.execute("SELECT value FROM runs").fetchone()  # before anything is written to what may be no run
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path} cannot be opened: {error}; restore it, or name another folder") from error
+        connection.close()
+        raise ConfigError(f"{path} holds no run ({error}); restore it, or name another folder") from error
     return connection
 
 

@@ -120,5 +120,5 @@ def test_bad_folders_are_refused_in_one_line(tmp_path, run):
         Run.open(folder)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(ConfigError, match="cannot be opened"):
+    with pytest.raises(ConfigError, match="holds no run"):
         Run.open(tmp_path / "broken")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -171,6 +172,25 @@ def test_an_unwritable_place_is_one_line(make_policy, tmp_path, assets):
     with pytest.raises(ConfigError, match="cannot be written") as caught:
         Checkpoints(tmp_path / "file" / "run").save(Trainer(make_policy()), assets)
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, world, tmp_path, assets):
+    """A file of this process may not grow beyond a bound, which is met as a full disk is: a write fails."""
+    trainer, checkpoints = Trainer(make_policy(), CONFIG), Checkpoints(tmp_path / "run")
+    checkpoints.save(trainer, assets)
+    trainer.step(samples(world), world.images)
+    for bound in (100, 3000, 30_000, 60_000):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bound, before[1]))
+        try:
+            with pytest.raises(ConfigError, match=r"step-000001: cannot be written \(.*\); free the disk") as caught:
+                checkpoints.save(trainer, assets)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert "\n" not in str(caught.value)
+        assert checkpoints.steps() == [0]
+        verify(checkpoints.path(0))
+    verify(checkpoints.save(trainer, assets))
 
 
 KILLED = """

@@ -120,7 +120,7 @@ def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_poli
 
 def test_the_value_loss_falls_and_its_variance_is_explained(make_policy, world):
     made = trainer(make_policy, learning_rate=1e-2, clip=None)
-    losses = [made.step(samples(world), world.images) for _ in range(12)]
+    losses = [made.step(samples(world), world.images) for _ in range(30)]
     assert losses[-1].value_loss < losses[0].value_loss / 2
     assert losses[-1].explained_variance > max(0.0, losses[0].explained_variance)
 
