@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 
 def serve(
@@ -20,8 +21,12 @@ def serve(
     key_file: Path | None = None,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
+    machine: list[str] | None = None,
+    machine_kind: Literal["osworld", "waa"] = "osworld",
+    keep_state: bool = False,
+    monitor_port: int | None = None,
 ) -> None:
-    """Serve embedded desktops over HTTP, in OSWorld's protocol; the key is read from DESKHAND_BRIDGE_KEY or --key-file.
+    """Serve desktops over HTTP, in OSWorld's protocol and Deskhand's own; the key is read from DESKHAND_BRIDGE_KEY or --key-file.
 
     Parameters
     ----------
@@ -47,6 +52,14 @@ def serve(
         A file with the certificate chain, for HTTPS.
     tls_key
         A file with the certificate's private key.
+    machine
+        Address of a machine with OSWorld's or WAA's server, to be lent instead of embedded desktops; may be given several times.
+    machine_kind
+        Whose server the machines run.
+    keep_state
+        Take OSWorld's machines as they are: nothing brings them back to their start state.
+    monitor_port
+        Port of the QEMU monitor that resets a WAA machine.
     """
     import asyncio
 
@@ -55,6 +68,8 @@ def serve(
     from deskhand.desktop.base import Template
     from deskhand.desktop.embedded.desktop import EmbeddedDesktop
     from deskhand.desktop.leases import LeaseBook
+    from deskhand.desktop.machines import MachinePool
+    from deskhand.desktop.making import machine_pool
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
 
@@ -74,17 +89,17 @@ def serve(
     def make() -> EmbeddedDesktop:
         return EmbeddedDesktop(crashes_fail=False)  # OSWorld's tasks start programs and kill them
 
+    def pool_of() -> DesktopPool | MachinePool:
+        if machine:
+            return machine_pool(machine, machine_kind, template, LeaseBook(book), keep_state=keep_state, monitor_port=monitor_port)
+        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book))
+
     async def main() -> None:
-        async with (
-            DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book)) as pool,
-            serving(pool, settings) as running,
-        ):
+        async with pool_of() as pool, serving(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
             guarded = "its key is needed" if key else "open to this machine; set DESKHAND_BRIDGE_KEY to guard it"
-            print(
-                f"bridge on {scheme}://{host}:{running.port}, {desktops} {'desktop' if desktops == 1 else 'desktops'}; {guarded}",
-                flush=True,
-            )
+            kind = ("machine" if machine else "desktop") + ("" if pool.size == 1 else "s")
+            print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
             await running.ended
 
     try:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -22,7 +23,7 @@ from deskhand.bridge.recording import Recording
 from deskhand.bridge.refusal import Refused
 from deskhand.bridge.replies import Replies
 from deskhand.desktop.base import Frame, StagedDesktop, Template
-from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.pool import Lease
 
 log = structlog.get_logger()
 REMEMBERED = 1024
@@ -67,11 +68,22 @@ class Held:
         return self.template.width, self.template.height
 
 
+class LendingPool(Protocol):
+    """What lends desktops: embedded ones (`DesktopPool`) or machines (`MachinePool`)."""
+
+    size: int
+    template: Template
+
+    async def lease(self, template: Template | None = None) -> Lease: ...
+
+    async def release(self, lease: Lease) -> None: ...
+
+
 class BridgeLeases:
     """Leases from `pool`. `doors` are the ports to give out; `clock` counts seconds."""
 
     def __init__(
-        self, pool: DesktopPool, doors: Sequence[int] = (), *, idle_s: float = 600.0, clock: Callable[[], float] = time.monotonic
+        self, pool: LendingPool, doors: Sequence[int] = (), *, idle_s: float = 600.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.pool = pool
         self.idle_s = idle_s

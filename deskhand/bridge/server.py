@@ -16,9 +16,8 @@ from starlette.types import ASGIApp
 
 from deskhand.bridge.app import create_app
 from deskhand.bridge.keys import check_binding
-from deskhand.bridge.leases import BridgeLeases
+from deskhand.bridge.leases import BridgeLeases, LendingPool
 from deskhand.bridge.limits import Bounds, patient
-from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
 
 MOST_REQUESTS = 512
@@ -57,7 +56,7 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(pool: DesktopPool, settings: Settings) -> AsyncIterator[Running]:
+async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Running]:
     """Serve a started pool while the context lasts. Raises `ConfigError` for a host without a key and a port that is taken."""
     check_binding(settings.host, settings.owner_key)
     sockets = _listen(settings.host, settings.port, 1 + pool.size)

@@ -5,7 +5,6 @@ handed out only after a reset that worked; one that fails is set aside for a whi
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from types import TracebackType
 import structlog
 
 from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.pool import Lease
 from deskhand.desktop.remote.link import Timeouts
 from deskhand.desktop.remote.parking import ParkingLot
@@ -25,8 +25,8 @@ LONGEST_ASIDE_S = 600.0
 
 
 class MachinePool:
-    """`make(address)` is the desktop at one of `addresses`; machines are handed out in turn. Raises `ConfigError` for none or twice
-    the same. `clock` counts seconds."""
+    """`make(address)` is the desktop at one of `addresses`; machines are handed out in turn. `book` (closed with the pool) gives
+    leases their epochs. Raises `ConfigError` for none or twice the same. `clock` counts seconds."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class MachinePool:
         *,
         template: Template | None = None,
         lot: ParkingLot | None = None,
+        book: LeaseBook | None = None,
         aside_s: float = ASIDE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,8 +52,8 @@ class MachinePool:
         self._failures: dict[str, int] = {}
         self._held: dict[int, tuple[str, StagedDesktop]] = {}
         self._changed = asyncio.Event()
-        self._epochs = itertools.count(1)
-        self._size = len(addresses)
+        self.book = book or LeaseBook()
+        self.size = len(addresses)
 
     async def __aenter__(self) -> MachinePool:
         return self
@@ -78,7 +79,7 @@ class MachinePool:
                 self._give_back(address)
                 raise
             self._failures.pop(address, None)
-            epoch = next(self._epochs)
+            epoch = self.book.grant("", address)
             self._held[epoch] = (address, desktop)
             return Lease(desktop, epoch)
 
@@ -90,7 +91,7 @@ class MachinePool:
                 self._free.append(address)
             if self._free:
                 return self._free.popleft()
-            if failed and not self._held and len(failed) == self._size:
+            if failed and not self._held and len(failed) == self.size:
                 raise InfrastructureError(f"no machine can be used; the last said: {list(failed.values())[-1]}")
             self._changed.clear()
             wait_s = max(0.05, min(self._aside.values()) - now) if self._aside else None
@@ -115,12 +116,15 @@ class MachinePool:
         """Give a machine back. A second release of the same lease does nothing."""
         held = self._held.pop(lease.epoch, None)
         if held is not None:
+            self.book.end(lease.epoch, "released")
             await held[1].close()
             self._give_back(held[0])
 
     async def close(self) -> None:
         """Idempotent. The machines stay as they are."""
-        for address, desktop in self._held.values():
+        for epoch, (address, desktop) in self._held.items():
+            self.book.end(epoch, "the pool was closed")
             await desktop.close()
             self._free.append(address)
         self._held.clear()
+        self.book.close()

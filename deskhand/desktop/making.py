@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.bridge import BridgePool
 from deskhand.desktop.gateway import GatewayPool
+from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.machines import MachinePool
 from deskhand.desktop.osworld import OsworldDesktop
 from deskhand.desktop.remote.link import Link, Timeouts, check_address
@@ -69,11 +70,32 @@ def remote_pool(
     if kind == "gateway":
         return GatewayPool(addresses[0], key, template=template, timeouts=times, lot=lot)
 
-    def make(address: str) -> OsworldDesktop:
-        link = Link(address, key, timeouts=times, lot=lot)
-        monitor = QemuMonitor(urlsplit(address).hostname or "", settings.monitor_port) if settings.monitor_port else None
-        if kind == "waa":
-            return WaaDesktop(link, revert=monitor.reset if monitor else None)
-        return OsworldDesktop(link, keep_state=settings.keep_state)
+    state, port = settings.keep_state, settings.monitor_port
+    return machine_pool(addresses, kind, template, None, keep_state=state, monitor_port=port, timeouts=times, lot=lot, key=key)
 
-    return MachinePool([check_address(each, "desktop.addresses") for each in addresses], make, template=template, lot=lot)
+
+def machine_pool(
+    addresses: Sequence[str],
+    kind: Literal["osworld", "waa"],
+    template: Template,
+    book: LeaseBook | None,
+    *,
+    keep_state: bool,
+    monitor_port: int | None,
+    timeouts: Timeouts | None = None,
+    lot: ParkingLot | None = None,
+    key: str | None = None,
+) -> MachinePool:
+    """A pool of machines with the server of OSWorld or WAA. Raises `ConfigError` for an address that is none."""
+    lot = lot or ParkingLot()
+
+    def make(address: str) -> OsworldDesktop:
+        link = Link(address, key, timeouts=timeouts, lot=lot)
+        if kind == "osworld":
+            return OsworldDesktop(link, keep_state=keep_state)
+        monitor = QemuMonitor(urlsplit(address).hostname or "", monitor_port) if monitor_port else None
+        return WaaDesktop(link, revert=monitor.reset if monitor else None)
+
+    return MachinePool(
+        [check_address(each, "a machine's address") for each in addresses], make, template=template, lot=lot, book=book
+    )
