@@ -1,1 +1,3 @@
-"""The recipe that ours is compared with: OSWorld's way of acting and looking, on the same screen in the same run."""
+"""OSWorld beside ours: the recipe that ours is compared with: OSWorld's way of acting and looking, on the same screen in the same
+run.
+"""

@@ -165,7 +165,7 @@ class StagedDesktop(Desktop, Protocol):
     """A desktop that task set-up can stage: launch programs, see and place windows, by the host's own hand."""
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        """Start a program and do not wait; returns its process id on the host."""
+        """Start a program and do not wait; returns its process id on the host, 0 when it has ended already."""
         ...
 
     async def windows(self) -> list[Window]:

@@ -32,7 +32,12 @@ from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Unscor
 from deskhand.tasks.task import Rect, Task
 
 log = structlog.get_logger()
-__all__ = ["DesktopWorkflow", "EpisodeResult", "run_episode", "unscored_result"]
+__all__ = ["DesktopWorkflow", "EpisodeResult", "run_episode", "template_of", "unscored_result"]
+
+
+def template_of(task: Task) -> Template:
+    """The desktop that a task is played on."""
+    return Template(task.template, task.width, task.height, accessibility=task.accessibility)
 
 
 class _Course:
@@ -139,7 +144,7 @@ async def _run(
         await course.milestones.after_step(desktop)
 
     with course.phase("reset"):
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(template_of(task))
     with course.phase("setup"):
         await task.setup(desktop)
         course.target, _ = await task.targets(desktop)
@@ -159,7 +164,7 @@ async def _run(
             seed=seed,
         )
     with course.phase("judge"):
-        return await judge(task, desktop, milestones=course.milestones)
+        return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stopped == "fail")
 
 
 def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:

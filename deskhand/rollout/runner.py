@@ -21,7 +21,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.episode import run_episode, unscored_result
+from deskhand.rollout.episode import run_episode, template_of, unscored_result
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
@@ -59,7 +59,7 @@ class _Leasing:
         """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
         task = ticket.task
         try:
-            lease = await self.pool.lease(Template(task.template, task.width, task.height))
+            lease = await self.pool.lease(template_of(task))
         except InfrastructureError as error:
             return unscored_result(ticket, "infrastructure", str(error))
         try:

@@ -161,3 +161,43 @@ def rejudge(places: list[Path], /, *, task: Path | None = None, changed: Annotat
 
     count, different = asyncio.run(work())
     print(f"{count} end states judged, {different} of another value than then")
+
+
+@tasks_app.command
+def prefetch(
+    source: Literal["osworld", "waa"],
+    folder: Path,
+    /,
+    *,
+    mirror: Annotated[Path | None, Parameter(name="--from")] = None,
+    files: Path | None = None,
+) -> None:
+    """Fill the cache with the files that tasks download or are compared with, so that guests and judges need no network.
+
+    Exits with 2 when some could not be had; what is there already is not fetched again.
+
+    Parameters
+    ----------
+    source
+        Whose tasks they are.
+    folder
+        A checkout, its folder of task files, or any folder with task files in it.
+    mirror
+        Take files from this folder and not from the network: a copy of the repository of files, or the cache folder of OSWorld's
+        client.
+    files
+        The cache; by default $DESKHAND_FILES or a folder in the user's cache folder.
+    """
+    from deskhand.tasks.sources import downloads, importing
+
+    report = importing.survey(source, folder)
+    cache = downloads.FileCache(files)
+    fetch = downloads.from_web if mirror is None else downloads.from_folder(mirror)
+    counts = {"stored": 0, "there": 0, "missing": 0}
+    for address, became in downloads.fill(cache, (task.loaded.task for task in report.tasks), fetch):
+        counts[became] += 1
+        if became != "there":
+            print(f"{became:8} {address}")
+    print(f"{cache.folder}: {counts['stored']} files stored, {counts['there']} were there, {counts['missing']} missing")
+    if counts["missing"]:
+        raise SystemExit(WRONG)

@@ -27,14 +27,19 @@ async def judge(
     desktop: StagedDesktopLike,
     *,
     milestones: MilestoneTracker | None = None,
+    failed: bool = False,
     timeout_s: float = CHECK_TIMEOUT_S,
     grace_s: float | None = None,
 ) -> Outcome:
     """The outcome of the end state: the first full score within `grace_s` (the task's, or `GRACE_S`), or what the check says then.
     Raises only cancellation.
 
-    `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far.
+    `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far. `failed` says that the
+    agent's last word was that the task cannot be done.
     """
+    if failed and task.fail_value is not None:
+        return Scored(task.fail_value, {"end_state": task.fail_value})
+    timeout_s = task.check_timeout_s or timeout_s
     grace_s = grace_s if grace_s is not None else GRACE_S if task.grace_s is None else task.grace_s
     deadline = time.monotonic() + grace_s
     try:

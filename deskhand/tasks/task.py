@@ -114,6 +114,12 @@ class Task:
     """How long after the end the check may come true, where a program writes late; None is the judge's own."""
     format_penalty: float = 0.0
     """What every reply that the agent's dialect does not understand takes from the reward."""
+    accessibility: bool = False
+    """Whether the desktop must have an accessibility tree."""
+    fail_value: float | None = None
+    """What it is worth that the agent says it cannot be done; None: the end state is judged all the same."""
+    check_timeout_s: float | None = None
+    """How long the check may take; None: as long as the judge gives any."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -7,13 +7,15 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.bridge.leases import BridgeLeases, Held
+from deskhand.bridge.leases import Held
 from deskhand.bridge.osworld import commands, files, recording, screen, wallpaper, windows
 from deskhand.bridge.refusal import Refused
 from deskhand.errors import DeskhandError
@@ -50,14 +52,20 @@ TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
-def routes(find: Finder, book: BridgeLeases, prefix: str = "") -> list[Route]:
+class Book(Protocol):
+    """What is told that a request works on a lease (`BridgeLeases`)."""
+
+    def using(self, held: Held) -> AbstractContextManager[Held]: ...
+
+
+def routes(find: Finder, book: Book, prefix: str = "") -> list[Route]:
     """A route for each path of the table, under `prefix`. `find` gives the lease of a request or raises `Refused`."""
     return [
         Route(prefix + path, _answer(handler, find, book), methods=[method]) for method, paths, handler in TABLE for path in paths
     ]
 
 
-def _answer(handler: Handler, find: Finder, book: BridgeLeases) -> Callable[[Request], Awaitable[Response]]:
+def _answer(handler: Handler, find: Finder, book: Book) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             with book.using(find(request)) as held:

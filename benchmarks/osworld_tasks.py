@@ -1,0 +1,145 @@
+"""OSWorld's tasks on the embedded desktop: `python -m benchmarks.osworld_tasks` (`--full`: every task, not the first few).
+
+For each feasible task that needs no download, live web, systemd, installation of software or VS Code: a fresh desktop is set up
+by the task's own steps, our scripted solution acts by clicks and keys, and OSWorld's own metrics judge; then the same with
+nothing done. A task without a solution is listed with the reason. `--tasks` names the folder of task files
+(`$DESKHAND_OSWORLD_TASKS`); they are not part of this project. The evaluators' environment is made by `scripts/environment
+osworld-evaluators`.
+
+Then 32 siblings of one task, on desktops of their own with different end states, are judged at once and one by one.
+
+The bars: at least 15 tasks with a solution that scores 1 while doing nothing scores 0, `chrome/bb5e4c0d-...` among them, and
+outcomes of the siblings that are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bars import ROOT, Bars, print_head
+from benchmarks.osworld.hands import Hands
+from benchmarks.osworld.siblings import outcomes
+from benchmarks.osworld.solutions import REASONS, SOLUTIONS, Solution
+from deskhand.compat.osworld.evaluation import default_evaluators
+from deskhand.compat.osworld.task import task_of
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.errors import DeskhandError
+from deskhand.rollout.episode import template_of
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Scored
+from deskhand.tasks.sources.importing import Imported, survey
+from deskhand.tasks.task import Task
+
+WANTED = 15
+SIBLINGS = 32
+FIRST = "bb5e4c0d-f964-439c-97b6-bdb9747de3f4"
+"""The task that AReaL's example for OSWorld trains on."""
+OUTSIDE = frozenset({"file", "web", "account", "systemd", "packages", "unknown"})
+"""Needs that put a task outside this benchmark."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """`score` is None where there is none; `note` says why."""
+
+    score: float | None
+    ops: int
+    seconds: float
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        return "-" if self.score is None else f"{self.score:g}"
+
+
+def candidates(folder: Path) -> list[Imported]:
+    """The feasible tasks that this benchmark is about."""
+    found = []
+    for task in survey("osworld", folder).tasks:
+        code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.needs)
+        if not task.loaded.task.infeasible and not code and not OUTSIDE & {need.kind for need in task.needs}:
+            found.append(task)
+    return sorted(found, key=lambda task: (task.loaded.task.id != FIRST, task.loaded.task.id not in SOLUTIONS, task.name))
+
+
+async def play(task: Task, solve: Solution | None) -> Played:
+    """Set up, act, judge, on a desktop of its own."""
+    desktop = EmbeddedDesktop()
+    began = time.monotonic()
+    hands = Hands(desktop, task.width, task.height)
+    try:
+        await desktop.reset(template_of(task))
+        await task.setup(desktop)
+        if solve is not None:
+            await solve(hands)
+        outcome = await judge(task, desktop)
+    except (DeskhandError, AssertionError) as error:
+        return Played(None, len(hands.ops), time.monotonic() - began, f"{type(error).__name__}: {error}"[:300])
+    finally:
+        await desktop.close()
+    seconds = time.monotonic() - began
+    if isinstance(outcome, Scored):
+        return Played(outcome.value, len(hands.ops), seconds)
+    return Played(None, len(hands.ops), seconds, f"unscored ({outcome.cause}): {outcome.message}"[:300])
+
+
+async def measure(imported: Imported) -> tuple[Played, Played]:
+    """The solution, and nothing."""
+    made = task_of(imported.loaded.task, domain=imported.domain, accessibility=True)
+    return await play(made, SOLUTIONS[imported.loaded.task.id]), await play(made, None)
+
+
+async def run(folder: Path, most: int | None, only: list[str]) -> Bars:
+    bars = Bars()
+    evaluators = default_evaluators()
+    judged_by = "OSWorld's own" if evaluators is not None else "our versions of OSWorld's"
+    tasks = [task for task in candidates(folder) if not only or any(task.loaded.task.id.startswith(name) for name in only)]
+    print(f"{len(tasks)} feasible tasks of {folder.name} need none of these; metrics: {judged_by}", flush=True)
+    print("task | metrics | ops | solution | nothing | seconds | note", flush=True)
+    passed, played = set[str](), 0
+    for task in tasks:
+        metrics = ", ".join(clause.metric for clause in task.loaded.task.evaluator.clauses)
+        if task.loaded.task.id not in SOLUTIONS:
+            reason = REASONS.get(task.loaded.task.id) or task.reasons or "no solution was written"
+            print(f"{task.name} | {metrics} | | | | | {reason}", flush=True)
+            continue
+        if most is not None and played >= most:
+            continue
+        played += 1
+        solved, nothing = await measure(task)
+        note = "; ".join(filter(None, (solved.note, nothing.note)))
+        seconds = f"{solved.seconds:.0f} + {nothing.seconds:.0f}"
+        print(f"{task.name} | {metrics} | {solved.ops} | {solved.text} | {nothing.text} | {seconds} | {note}", flush=True)
+        if (solved.score, nothing.score) == (1.0, 0.0):
+            passed.add(task.loaded.task.id)
+    wanted = min(WANTED, most) if most is not None else WANTED
+    bars.check("solved by its solution and not by doing nothing", len(passed) >= wanted, f"{len(passed)} tasks", f">= {wanted}")
+    bars.check(f"chrome/{FIRST} among them", FIRST in passed, str(FIRST in passed), "True")
+    together, alone = await outcomes(SIBLINGS)
+    same = repr(together) == repr(alone)
+    scores = sorted({outcome.value for outcome in together if isinstance(outcome, Scored)})
+    scored = sum(isinstance(outcome, Scored) for outcome in together)
+    figure = f"{scored} scored, {len(scores)} different scores, {'equal' if same else 'different'}"
+    bars.check(f"{SIBLINGS} siblings judged at once and one by one", same and len(scores) > 8, figure, "equal to the last bit")
+    bars.check("judged by OSWorld's own metrics", evaluators is not None, judged_by, "OSWorld's own")
+    return bars
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="every task with a solution instead of three")
+    default = os.environ.get("DESKHAND_OSWORLD_TASKS", ROOT.parent / "shared" / "data" / "osworld")
+    parser.add_argument("--tasks", type=Path, default=Path(default))
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="tasks whose id begins so")
+    options = parser.parse_args()
+    print_head()
+    asyncio.run(run(options.tasks, None if options.full or options.only else 3, options.only)).finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""An event loop beside the caller, for APIs that are not asynchronous. Invariant: what is asked of it runs in one loop, in one
+thread, and is over when the call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from deskhand.errors import InfrastructureError
+
+Result = TypeVar("Result")
+
+
+class Loop:
+    """A loop in a thread of its own; `run` waits for a coroutine in it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="deskhand-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What `work` gives; raises what it raises. A caller that is interrupted cancels it."""
+        if not self._thread.is_alive():
+            work.close()
+            raise InfrastructureError("this environment is closed; make a new one")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop. Idempotent."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

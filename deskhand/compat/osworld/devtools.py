@@ -1,0 +1,71 @@
+"""Chrome's tabs, by its DevTools port inside the guest. Invariant: the host opens no connection to the guest; a small program of
+the guest asks, and what it says is the guest's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from deskhand.bridge.guest import Guest
+from deskhand.errors import InfrastructureError
+
+PORT = 1337
+"""Where tasks let Chrome listen."""
+TRIES, BETWEEN_S = 30, 0.5
+_ASK = """\
+import sys, urllib.parse, urllib.request
+port, method, path = sys.argv[1:4]
+if len(sys.argv) > 4:
+    path += urllib.parse.quote(sys.argv[4], safe=":/?&=%#")
+request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as reply:
+    sys.stdout.write(reply.read().decode())
+"""
+
+
+async def tabs(guest: Guest) -> list[dict[str, str]]:
+    """`title`, `url` and `id` of each tab, as OSWorld's getter has them. Raises `InfrastructureError` when Chrome does not
+    listen.
+    """
+    found = await _told(guest, "GET", "/json/list")
+    return [{key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in found if tab.get("type") == "page"]
+
+
+async def open_tabs(guest: Guest, urls: list[str]) -> None:
+    """Open a tab for each address; the tab that was there when the first has come is closed."""
+    before = await _patiently(guest)
+    for url in urls:
+        await _told(guest, "PUT", "/json/new?", url)
+    if urls and before:
+        await _told(guest, "GET", f"/json/close/{before[0]['id']}")
+
+
+async def close_tabs(guest: Guest, urls: list[str]) -> None:
+    """Close the tabs of these addresses."""
+    for tab in await _patiently(guest):
+        if any(tab["url"].rstrip("/") == url.rstrip("/") for url in urls):
+            await _told(guest, "GET", f"/json/close/{tab['id']}")
+
+
+async def _patiently(guest: Guest) -> list[dict[str, str]]:
+    """The tabs, as soon as Chrome listens."""
+    for _ in range(TRIES - 1):
+        try:
+            return await tabs(guest)
+        except InfrastructureError:
+            await asyncio.sleep(BETWEEN_S)
+    return await tabs(guest)
+
+
+async def _told(guest: Guest, method: str, path: str, address: str | None = None) -> Any:
+    words = ["python3", "-I", "-S", "-c", _ASK, str(PORT), method, path, *([address] if address is not None else [])]
+    done = await guest.desktop.run(words)
+    if done.returncode != 0:
+        complaint = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise InfrastructureError(f"Chrome does not answer at its port {PORT}: {complaint[:200]}")
+    try:
+        return json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        return done.stdout.decode(errors="replace")

@@ -1,0 +1,145 @@
+"""Judging an OSWorld task. Invariant: steps before judging, what is read, metrics and how they are joined are OSWorld's, in its
+order; a score that cannot be had is an error with its cause, never a number.
+
+OSWorld's own metrics judge where their environment is installed, our versions of them where it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deskhand.compat.osworld.evaluators import Evaluators, Files, Judged, Question, Read, Value, installed, official
+from deskhand.compat.osworld.reading import ACCESSIBILITY, LIVE, PROFILE, Reader, unavailable
+from deskhand.compat.osworld.stage import Stage
+from deskhand.compat.osworld.stage import unavailable as step_unavailable
+from deskhand.errors import EvaluatorError
+from deskhand.tasks.checks import metrics
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.sources import getters
+from deskhand.tasks.sources.osworld import Clause, JsonTask
+from deskhand.tasks.task import Check
+
+PROFILE_S = 11.0
+"""Chrome writes a changed setting within ten seconds, and loses it when it is ended before; OSWorld's runner waits 20 s."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an end state is worth, with the score of each metric that was asked."""
+
+    value: float
+    scores: tuple[tuple[str, float], ...] = ()
+    detail: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What each metric that was asked had been given."""
+    guest_trusted: bool = False
+    judged_by: str = ""
+    """Whose metrics: "desktop-env", "deskhand", or "" where none was asked."""
+
+    @property
+    def check(self) -> Check:
+        return Check(self.value, self.detail, self.guest_trusted, self.findings, once=True)
+
+
+def default_evaluators() -> Evaluators | None:
+    """OSWorld's own, where their environment is installed."""
+    python = installed(os.environ)
+    return official(python) if python is not None else None
+
+
+async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Evaluators | None = None) -> Verdict:
+    """What the end state on `stage` is worth; `failed` says that the agent's last word was that it cannot be done.
+
+    Raises `EvaluatorError` where a metric or getter fails or is not available, `InfrastructureError` where the desktop fails.
+    """
+    if _reads_profile(task) and await _runs(stage, "chrome"):
+        await asyncio.sleep(PROFILE_S)
+    await stage.set_up(task.evaluator.postconfig, judging=True)
+    if task.infeasible:
+        return Verdict(float(failed), detail="it cannot be done" + ("" if failed else ", and the agent did not say so"))
+    if failed:
+        return Verdict(0.0, detail="the agent said that it cannot be done")
+    clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
+    questions = await _questions(clauses, conj, Reader(stage))
+    judged = await evaluators.judge(questions, conj) if evaluators is not None else own(questions, conj)
+    scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
+    kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
+    findings = tuple(
+        Finding(question.metric, score, _told(question.result), _told(question.expected))
+        for question, score in zip(questions, judged.scores, strict=False)
+    )
+    detail = f"before judging the guest refused: {'; '.join(stage.refused)}" if stage.refused else ""
+    judged_by = "desktop-env" if evaluators is not None else "deskhand"
+    return Verdict(judged.value, scores, detail, findings, bool(kinds & LIVE), judged_by)
+
+
+def _reads_profile(task: JsonTask) -> bool:
+    kinds = {getattr(getter, "type", "") for _, getter in task.getters()}
+    return bool(kinds & PROFILE)
+
+
+async def _runs(stage: Stage, program: str) -> bool:
+    return (await stage.wire.desktop.run(["pgrep", program])).returncode == 0
+
+
+async def _questions(clauses: Sequence[Clause], conj: str, reader: Reader) -> list[Question]:
+    found = []
+    for clause in clauses:
+        result = await reader.read(clause.result) if _asks(clause.result) else Value(None)
+        expected = await reader.read(clause.expected) if _asks(clause.expected) else None
+        found.append(Question(clause.metric, result, expected, clause.options))
+    return found
+
+
+def _asks(getter: getters.Getter) -> bool:
+    return getter is not None and not isinstance(getter, getters.EmptyGetter)
+
+
+def own(questions: Sequence[Question], conj: str) -> Judged:
+    """The score by our own versions of the metrics, joined as OSWorld joins. Raises `EvaluatorError`."""
+    scores: list[float] = []
+    for question in questions:
+        result, expected = _by_value(question.result), _by_value(question.expected)
+        scores.append(metrics.score(question.metric, result, expected, dict(question.options)))
+        if len(questions) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
+            return Judged(scores[-1], tuple(scores))
+    return Judged(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))
+
+
+def _by_value(read: Read | None) -> object:
+    if read is None or isinstance(read, Value):
+        return read.value if read is not None else None
+    if isinstance(read, Files):
+        contents = [data for _, data in read.files]
+        return contents[0] if read.single else contents
+    raise EvaluatorError(f"getter {read.getter!r} is OSWorld's own; scripts/environment osworld-evaluators makes their environment")
+
+
+def reasons_against(task: JsonTask, *, with_official: bool) -> list[str]:
+    """Why a task cannot be staged and judged here, beside what its machine would have to have (`tasks.sources.needs`); empty: it
+    can.
+    """
+    found = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
+    if not task.infeasible:
+        found += [f"getter {getattr(getter, 'type', '')}: {why}" for _, getter in task.getters() if (why := unavailable(getter))]
+        if not with_official:
+            missing = {clause.metric for clause in task.evaluator.clauses} - metrics.available()
+            found += [f"metric {name}: only OSWorld's own evaluators have it" for name in sorted(missing)]
+    return list(dict.fromkeys(found))
+
+
+def needs_accessibility(task: JsonTask) -> bool:
+    """Whether judging reads the accessibility tree."""
+    return any(getattr(getter, "type", "") in ACCESSIBILITY for _, getter in task.getters())
+
+
+def _told(read: Read | None) -> str:
+    """What was read, in words."""
+    if isinstance(read, Value):
+        return repr(read.value)
+    if isinstance(read, Files):
+        return ", ".join(f"{name} ({'missing' if data is None else f'{len(data)} bytes'})" for name, data in read.files)
+    return "" if read is None else f"{read.getter} of {', '.join(read.files)}"

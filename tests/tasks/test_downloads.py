@@ -1,0 +1,143 @@
+"""The cache of files that tasks download: content-addressed, filled beforehand, and never wrong without saying so."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from serving import on_a_port
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from deskhand.cli import app
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks.sources import osworld
+from deskhand.tasks.sources.downloads import FileCache, addresses_of, default_folder, fill, from_folder, from_web
+
+BASE = "https://files.example/datasets/x/resolve/main"
+FIRST, SECOND, GOLD = f"{BASE}/calc/1/a%20b.xlsx", f"{BASE}/calc/1/b.txt", f"{BASE}/calc/1/gold.xlsx"
+
+
+def write_task(folder: Path) -> Path:
+    files = [{"url": url, "path": f"/home/user/{index}"} for index, url in enumerate((FIRST, SECOND, FIRST))]
+    value = {
+        "id": "1",
+        "instruction": "x",
+        "config": [{"type": "download", "parameters": {"files": files}}],
+        "evaluator": {
+            "func": "compare_table",
+            "result": {"type": "vm_file", "path": "/home/user/0", "dest": "0.xlsx"},
+            "expected": {"type": "cloud_file", "path": GOLD, "dest": "gold.xlsx"},
+            "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
+        },
+    }
+    path = folder / "examples" / "calc" / "1.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_content_is_kept_once_and_given_back_by_any_of_its_addresses(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path)
+    assert not cache.has(FIRST)
+    assert cache.store(FIRST, b"same") == cache.store(SECOND, b"same") == hashlib.sha256(b"same").hexdigest()
+    assert cache.data_of(FIRST) == cache.data_of(SECOND) == b"same"
+    assert len(list((tmp_path / "blobs").iterdir())) == 1
+    cache.store(FIRST, b"new")
+    assert (cache.data_of(FIRST), cache.data_of(SECOND)) == (b"new", b"same")
+
+
+def test_what_is_missing_or_damaged_is_an_outage_with_its_mend(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path)
+    with pytest.raises(InfrastructureError, match="deskhand tasks prefetch"):
+        cache.data_of(FIRST)
+    digest = cache.store(FIRST, b"right")
+    (tmp_path / "blobs" / digest).write_bytes(b"wrong")
+    with pytest.raises(InfrastructureError, match="is damaged"):
+        cache.data_of(FIRST)
+    (tmp_path / "blobs" / digest).unlink()
+    assert not cache.has(FIRST), "an address without its content is fetched again"
+
+
+def test_a_task_may_name_local_files_of_one_folder_alone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("inside")
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "secret")
+    cache = FileCache(tmp_path / "cache", uploads=tmp_path / "in")
+    assert cache.upload("a.txt") == b"inside"
+    for name in ("../secret", str(tmp_path / "secret"), "link", "lost", "."):
+        with pytest.raises(InfrastructureError, match="is no file in"):
+            cache.upload(name)
+    with pytest.raises(InfrastructureError, match="no folder was given"):
+        FileCache(tmp_path / "cache").upload("a.txt")
+
+
+def test_a_cache_is_filled_from_a_mirror_or_from_osworlds_own_cache(tmp_path: Path) -> None:
+    task = osworld.load(write_task(tmp_path)).task
+    assert list(addresses_of(task)) == [FIRST, SECOND, FIRST, GOLD]
+    mirror = tmp_path / "mirror"
+    (mirror / "calc" / "1").mkdir(parents=True)
+    (mirror / "calc" / "1" / "a b.xlsx").write_bytes(b"first")
+    kept = mirror / "cache" / "1" / f"{uuid.uuid5(uuid.NAMESPACE_URL, SECOND)}_b.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"second")
+    cache = FileCache(tmp_path / "files")
+    became = dict(fill(cache, [task], from_folder(mirror)))
+    assert became == {FIRST: "stored", SECOND: "stored", GOLD: "missing"}
+    assert (cache.data_of(FIRST), cache.data_of(SECOND)) == (b"first", b"second")
+    assert dict(fill(cache, [task], lambda address: b"gold")) == {FIRST: "there", SECOND: "there", GOLD: "stored"}
+    with pytest.raises(ConfigError, match="is no folder"):
+        from_folder(tmp_path / "nowhere")
+
+
+def test_a_mirror_gives_no_file_from_outside_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "mirror").mkdir()
+    fetch = from_folder(tmp_path / "mirror")
+    assert fetch(f"{BASE}/../../secret") is None
+    assert fetch(f"{BASE}/..%2Fsecret") is None
+
+
+def test_the_command_fills_the_cache_and_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_task(tmp_path)
+    mirror = tmp_path / "mirror" / "calc" / "1"
+    mirror.mkdir(parents=True)
+    (mirror / "a b.xlsx").write_bytes(b"first")
+    words = ["tasks", "prefetch", "osworld", str(tmp_path), "--from", str(tmp_path / "mirror"), "--files", str(tmp_path / "files")]
+    with pytest.raises(SystemExit) as ended:
+        app(words, exit_on_error=False)
+    assert ended.value.code == 2
+    said = capsys.readouterr().out
+    assert "1 files stored, 0 were there, 2 missing" in said
+    assert f"missing  {GOLD}" in said
+    assert FileCache(tmp_path / "files").data_of(FIRST) == b"first"
+
+
+def test_the_default_folder_is_the_users_unless_it_is_named() -> None:
+    assert default_folder({"DESKHAND_FILES": "/data/files"}) == Path("/data/files")
+    assert default_folder({"HOME": "/home/x"}) == Path("/home/x/.cache/deskhand/files")
+    assert default_folder({"XDG_CACHE_HOME": "/c", "HOME": "/home/x"}) == Path("/c/deskhand/files")
+
+
+async def test_addresses_are_fetched_whole_with_their_redirections() -> None:
+    async def moved(request: Request) -> Response:
+        return RedirectResponse("/here")
+
+    async def here(request: Request) -> Response:
+        return Response(bytes(300_000))
+
+    async with on_a_port(Starlette(routes=[Route("/moved", moved), Route("/here", here)])) as address:
+        assert await asyncio.to_thread(from_web, f"{address}/moved") == bytes(300_000)
+        assert await asyncio.to_thread(from_web, f"{address}/lost") is None
+
+
+def test_an_address_that_nobody_serves_is_missing() -> None:
+    assert from_web("http://127.0.0.1:9/a") is None
+    assert from_web("not an address") is None
