@@ -1,8 +1,8 @@
 """Frames and errors between a bridge and its clients. Invariant: a frame arrives with the pixels that it left with, or not at all.
 
 A frame is its description as JSON, in the header `x-deskhand-frame`, and raw BGRX pixels as the body: of the whole screen, or of
-the rectangle that differs from the frame whose hash the client named as its own (nothing when none does). An error is
-`{"error": word, "message": text}` with the status of its word.
+the rectangle that differs from the frame whose hash the client named as its own (nothing when none does); as zstd where that makes
+them fewer. An error is `{"error": word, "message": text}` with the status of its word.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from deskhand.desktop.base import Frame
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
@@ -21,6 +22,8 @@ FRAME_HEADER = "x-deskhand-frame"
 EPOCH_HEADER = "x-deskhand-epoch"
 REQUEST_HEADER = "x-deskhand-request"
 BASE_HEADER = "x-deskhand-base"
+WORTH_IT = 0.9
+"""Packed pixels are sent when they are no more than this share of the raw ones."""
 
 
 class LeaseOver(InfrastructureError):
@@ -68,8 +71,11 @@ def packed(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
     left, top, right, bottom = box or (0, 0, 0, 0)
     told = {item.name: _plain(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"}
     known = base.content_hash if base is not None and base.bgrx.shape == frame.bgrx.shape else None
-    header = {"size": [width, height], "base": known, "box": box, "frame": told}
-    return json.dumps(header, separators=(",", ":")), frame.bgrx[top:bottom, left:right].tobytes()
+    pixels = frame.bgrx[top:bottom, left:right].tobytes()
+    body = zstandard.ZstdCompressor(level=1).compress(pixels) if pixels else pixels
+    smaller = len(body) < WORTH_IT * len(pixels)
+    header = {"size": [width, height], "base": known, "box": box, "zstd": smaller, "frame": told}
+    return json.dumps(header, separators=(",", ":")), body if smaller else pixels
 
 
 def follows(frame: Frame, base: Frame | None) -> bool:
@@ -91,6 +97,8 @@ def unpacked(header: str | None, body: bytes, base: Frame | None) -> Frame:
         left, top, right, bottom = told["box"] or (0, 0, 0, 0)
         if not (0 <= left <= right <= pixels.shape[1] and 0 <= top <= bottom <= pixels.shape[0]):
             raise FrameError("the bridge sent a rectangle beyond the screen")
+        if told.get("zstd"):
+            body = _unpacked_pixels(body, (right - left) * (bottom - top) * 4)
         if len(body) != (right - left) * (bottom - top) * 4:
             raise FrameError(f"the bridge sent {len(body)} bytes for {right - left}x{bottom - top} pixels; the frame is cut short")
         pixels[top:bottom, left:right] = np.frombuffer(body, np.uint8).reshape(bottom - top, right - left, 4)
@@ -98,6 +106,16 @@ def unpacked(header: str | None, body: bytes, base: Frame | None) -> Frame:
         return Frame(bgrx=pixels, **{name: _restored(value) for name, value in told["frame"].items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FrameError(f"the bridge sent no frame: {type(error).__name__} {error}") from None
+
+
+def _unpacked_pixels(body: bytes, size: int) -> bytes:
+    """zstd of exactly `size` bytes. Raises `FrameError`."""
+    try:
+        if zstandard.frame_content_size(body) != size:
+            raise FrameError("the bridge sent pixels of another size than it says")
+        return zstandard.ZstdDecompressor().decompress(body)
+    except zstandard.ZstdError as error:
+        raise FrameError(f"the bridge sent pixels that cannot be unpacked: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 
 import httpx2
 import numpy as np
 import pytest
+import zstandard
 from bridge_client import OWNER_KEY, SCREEN, bearer, bridge
 
 from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
@@ -257,6 +259,29 @@ def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
     ):
         with pytest.raises(FrameError):
             wire.unpacked(*broken)
+
+
+def test_a_frame_is_packed_where_that_makes_it_smaller_and_what_unpacks_to_another_size_is_refused():
+    plain = np.full((40, 60, 4), 200, np.uint8)
+    header, body = wire.packed(frame_of(plain, "a"), None)
+    assert len(body) < 200
+    assert (wire.unpacked(header, body, None).bgrx == plain).all()
+    bomb = zstandard.ZstdCompressor().compress(bytes(100_000_000))
+    for broken in (body[:-3], bomb, b"", plain.tobytes()):
+        with pytest.raises(FrameError):
+            wire.unpacked(header, broken, None)
+
+
+def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_changed():
+    before = np.full((40, 60, 4), 200, np.uint8)
+    after = before.copy()
+    after[5:9, 7:12] = 3
+    base = Frame(before, 8, "a", 0.0, "quiet", None, (1, 2))
+    header, body = wire.packed(Frame(after, 9, "b", 0.0, "quiet", (7, 5, 12, 9), (1, 2)), base)
+    assert json.loads(header)["box"] == [7, 5, 12, 9]
+    assert (wire.unpacked(header, body, base).bgrx == after).all()
+    nothing = wire.packed(Frame(before, 9, "a", 0.0, "quiet", None, (1, 2)), base)
+    assert (wire.unpacked(*nothing, base).bgrx == before).all()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8700", "ftp://x", "http://user:secret@host:1", "http://"])
