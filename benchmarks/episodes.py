@@ -25,6 +25,7 @@ from benchmarks.recording import EASY
 from benchmarks.watchdog import Watch, watched
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.bridge import BridgePool
 from deskhand.desktop.embedded import processes
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.pool import DesktopPool, Lease
@@ -154,7 +155,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool] | None = None
+    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool | BridgePool] | None = None
 ) -> AsyncIterator[Stage]:
     """The oracle behind a recorder, with `desktops` embedded desktops at a time from a pool that `make_pool(desktops)` makes."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil

@@ -1,14 +1,13 @@
 """SIGKILL at random moments: `python -m benchmarks.kills [--full] [--seed N]`.
 
 Two oracle episodes at a time play on embedded desktops (`episodes.py` says how). In each round one part of one desktop is killed:
-its X server, its window manager, an application that the task's set-up launched, or the whole process that owns the pool. Then:
+its X server, its window manager, an application that the task's set-up launched, the whole process that owns the pool, or the
+bridge over which the episodes play (`bridge_kills.py`). Then:
 
 - the killed desktop's processes, and all that carry its owner's label, are gone within 60 s (`orphans`);
-- every episode that used its desktop after the kill is `Unscored("infrastructure")`, and no other is;
-- a lease that the killed pool had given out is found ended by the next pool on the same book, its epoch is refused, and the next
-  epoch is higher; its episodes are unscored in the run that goes on.
-
-An episode whose end state had been judged before the kill keeps its score and is counted as late.
+- every episode that used its desktop after the kill is `Unscored("infrastructure")`, and no other is (`killed.py`);
+- a lease that the killed pool or bridge had given out is found ended by the next one on the same book, it is refused, and the next
+  epoch is higher; the episodes of a killed pool are unscored in the run that goes on.
 """
 
 from __future__ import annotations
@@ -18,59 +17,34 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from benchmarks.bars import ROOT, Bars, print_head
+from benchmarks.bridge_kills import bridge_round, held_in
 from benchmarks.episodes import Stage, staged
+from benchmarks.killed import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.recording import EASY
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.leases import LeaseBook, LeaseEnded
 from deskhand.desktop.pool import DesktopPool, Lease
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import Journal
-from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import TRAIN, Run
-from deskhand.tasks.outcome import Unscored
 
 PARTS = ("x server", "window manager", "applications")
-VICTIMS = (*PARTS, "pool")
+VICTIMS = (*PARTS, "pool", "bridge")
 """What is killed, in turn."""
 AT_A_TIME = 2
-GONE_WITHIN_S = 60.0
-NOTICED_WITHIN_S = 0.1
 LONGEST_DELAY_S = 2.0
 """From the start of a round; one whose episodes ended before that is repeated."""
-
-
-class Observed:
-    """A desktop that notes when it was last called."""
-
-    def __init__(self, desktop: EmbeddedDesktop) -> None:
-        self._desktop = desktop
-        self.called_at = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._desktop, name)
-        if not asyncio.iscoroutinefunction(found) or name == "close":
-            return found
-
-        async def noted(*arguments: Any, **options: Any) -> Any:
-            self.called_at = time.monotonic()
-            return await found(*arguments, **options)
-
-        return noted
 
 
 class ObservedPool(DesktopPool):
@@ -84,29 +58,13 @@ class ObservedPool(DesktopPool):
         task = asyncio.current_task()
         name = task.get_name() if task else ""
         lease = await super().lease(template, holder=name, ttl_s=ttl_s)
-        observed = Observed(cast(EmbeddedDesktop, lease.desktop))
+        observed = Observed(lease.desktop)
         self.out[lease.epoch] = (observed, name)
         return Lease(cast(StagedDesktop, observed), lease.epoch)
 
     async def release(self, lease: Lease) -> None:
         self.out.pop(lease.epoch, None)
         await super().release(lease)
-
-
-@dataclass
-class Tally:
-    """What all rounds came to."""
-
-    rounds: Counter[str] = field(default_factory=Counter)
-    affected: int = 0
-    late: int = 0
-    wrong: list[str] = field(default_factory=list)
-    """Episodes that did not end as they must, in words."""
-    orphans: int = 0
-    slowest_s: float = 0.0
-    """Until nothing of a killed desktop was left."""
-    leases: int = 0
-    unfenced: int = 0
 
 
 async def part_round(stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally) -> None:
@@ -129,31 +87,8 @@ async def part_round(stage: Stage, pool: ObservedPool, victim: str, number: int,
     results = await asyncio.gather(*playing)
     if killed is not None:
         tally.rounds[victim] += 1
-        judge(results, killed, at, victim, tally)
+        judge(results, [killed], at, victim, tally)
         await asyncio.to_thread(gone, marked, at, tally)
-
-
-def judge(results: list[EpisodeResult], killed: tuple[Observed, str], at: float, victim: str, tally: Tally) -> None:
-    """Whether each episode ended as it must."""
-    observed, episode = killed
-    for result in results:
-        hit = result.episode_id == episode
-        noticed = hit and observed.called_at > at + NOTICED_WITHIN_S
-        outage = isinstance(result.outcome, Unscored) and result.outcome.cause == "infrastructure"
-        tally.affected += hit and outage
-        tally.late += hit and not outage and not noticed
-        if (noticed or not hit) and outage != hit:
-            tally.wrong.append(f"{result.episode_id} ({victim}): {result.outcome}")
-
-
-def gone(pids: list[int], since: float, tally: Tally) -> None:
-    """Wait until these processes have ended."""
-    left = pids
-    while left and time.monotonic() - since < GONE_WITHIN_S:
-        time.sleep(0.01)
-        left = [pid for pid in left if processes.state(pid) not in ("", "Z")]
-    tally.orphans += len(left)
-    tally.slowest_s = max(tally.slowest_s, time.monotonic() - since)
 
 
 async def own(folder: Path) -> None:
@@ -166,15 +101,6 @@ async def own(folder: Path) -> None:
 
     async with staged(folder / "run", EASY, AT_A_TIME, make_pool) as stage:
         await stage.play(10_000)
-
-
-def held_in(book: Path) -> list[int]:
-    """Epochs that the book has as going on, read beside its owner."""
-    try:
-        with sqlite3.connect(f"file:{book}?mode=ro", uri=True) as rows:
-            return [epoch for (epoch,) in rows.execute("SELECT epoch FROM leases WHERE ended_at IS NULL")]
-    except sqlite3.Error:
-        return []
 
 
 def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
@@ -216,7 +142,8 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
         Journal(run).recover()
         after = {row.id: row for row in run.episodes(TRAIN)}
         tally.affected += len(unfinished)
-        tally.wrong += [f"{name} (pool): {after[name].state}" for name in unfinished if after[name].state != "unscored"]
+        lost = {name: (after[name].state, after[name].cause) for name in unfinished}
+        tally.wrong += [f"{name} (pool): {place}" for name, place in lost.items() if place != ("unscored", "infrastructure")]
 
 
 async def rounds(folder: Path, count: int, seed: int) -> Tally:
@@ -236,6 +163,9 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
             victim = VICTIMS[done % len(VICTIMS)]
             if victim == "pool":
                 await asyncio.to_thread(pool_round, folder / f"pool-{number}", chance, tally)
+            elif victim == "bridge":
+                (bridge_folder := folder / f"bridge-{number}").mkdir()
+                await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), chance, tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
     token, own_pid = runtime().token, os.getpid()
@@ -252,7 +182,9 @@ def report(tally: Tally, bars: Bars, wanted: int) -> None:
     bars.check(f"orphans {GONE_WITHIN_S:.0f} s after a kill", tally.orphans == 0, figure, "0")
     figure = f"{tally.affected} affected, {tally.late} judged before the kill, {len(tally.wrong)} otherwise than they must"
     bars.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
-    bars.check("leases of killed pools fenced", not tally.unfenced, f"{tally.leases - tally.unfenced} of {tally.leases}", "all")
+    bars.check(
+        "leases of killed pools and bridges fenced", not tally.unfenced, f"{tally.leases - tally.unfenced} of {tally.leases}", "all"
+    )
     for line in tally.wrong[:10]:
         print(f"  {line}")
 

@@ -145,9 +145,9 @@ class Journal:
             return self.ledger.line()
 
     def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
-        """After a kill: count what was in flight as cancelled and return the groups that go on, for `Groups.restore`."""
+        """After a kill: what was in flight is lost to the infrastructure. Returns the groups that go on, for `Groups.restore`."""
         lost = self.ledger.in_flight
-        self.ledger.lose("cancelled", lost)
+        self.ledger.lose("infrastructure", lost)
         self.run.abandon_in_flight(self.ledger.to_dict())
         self.ledger.check(self.run.count_states())
         found = []

@@ -215,10 +215,10 @@ class Run:
                 connection.execute("UPDATE groups SET state=? WHERE id=?", (group[1], group[0]))
 
     def abandon_in_flight(self, books: Mapping[str, Any] | None = None, purpose: str = TRAIN) -> int:
-        """Mark episodes that a killed process left in flight as unscored (cancelled); returns how many."""
+        """Mark episodes that a killed process left in flight as unscored (infrastructure); returns how many."""
         with self._transaction(books) as connection:
             return connection.execute(
-                "UPDATE episodes SET state='unscored', cause='cancelled', finished_at=? WHERE state='in_flight' AND purpose=?",
+                "UPDATE episodes SET state='unscored', cause='infrastructure', finished_at=? WHERE state='in_flight' AND purpose=?",
                 (time.time(), purpose),
             ).rowcount
 

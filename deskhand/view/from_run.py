@@ -53,7 +53,8 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
     order += [name for name in evaluations if name not in order]
     episodes, left_out = [], 0
     for purpose in order:
-        rows = [row for row in run.episodes(purpose) if row.state != "in_flight" and row.cause != "cancelled"]
+        finished = [row for row in run.episodes(purpose) if row.state != "in_flight" and row.cause != "cancelled"]
+        rows = [row for row in finished if run.has_record(row.id)]  # of those that a kill cut off nothing is known
         chosen = choose(rows, shown_per_phase)
         left_out += len(rows) - len(chosen)
         episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]

@@ -1,9 +1,10 @@
-"""SIGKILL of a desktop's parts and of a pool's owner leaves nothing behind and scores nobody; and what looks for that can fail."""
+"""SIGKILL of a desktop's parts, of a pool's owner and of a bridge leaves nothing behind and scores nobody; what looks for that can
+fail."""
 
 import subprocess
 from types import SimpleNamespace
 
-from benchmarks import kills
+from benchmarks import killed, kills
 from benchmarks.bars import Bars
 from deskhand.tasks.outcome import Scored, Unscored
 
@@ -32,17 +33,17 @@ def test_a_score_after_a_kill_and_an_outage_without_one_are_wrong():
         (called_late, [ended("a", outage), ended("b", outage)], 1, 0),
         (called_late, [ended("a", Unscored("evaluator", "")), ended("b", scored)], 1, 0),
     ):
-        tally = kills.Tally()
-        kills.judge(results, (observed, "a"), 100.0, "x server", tally)  # type: ignore[arg-type]
+        tally = killed.Tally()
+        killed.judge(results, [(observed, "a")], 100.0, "x server", tally)  # type: ignore[arg-type]
         assert (len(tally.wrong), tally.late) == (wrong, late)
 
 
 def test_a_process_that_stays_is_counted(monkeypatch):
-    monkeypatch.setattr(kills, "GONE_WITHIN_S", 0.2)
+    monkeypatch.setattr(killed, "GONE_WITHIN_S", 0.2)
     stray = subprocess.Popen(["sleep", "60"])
     try:
-        tally = kills.Tally()
-        kills.gone([stray.pid], kills.time.monotonic(), tally)
+        tally = killed.Tally()
+        killed.gone([stray.pid], killed.time.monotonic(), tally)
         assert tally.orphans == 1
     finally:
         stray.kill()

@@ -68,14 +68,14 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     assert run.books() == {"x": 1}
 
 
-def test_after_a_kill_episodes_in_flight_are_cancelled_and_finished_ones_stay(run):
+def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_finished_ones_stay(run):
     finish(run, "a")
     folder = run.folder
     run.close()
     with Run.open(folder) as again:
         assert again.about == {"seed": 7}
         assert again.abandon_in_flight() == 2
-        assert again.count_states() == {("waiting", None): 1, ("unscored", "cancelled"): 2}
+        assert again.count_states() == {("waiting", None): 1, ("unscored", "infrastructure"): 2}
 
 
 def test_metrics_lines_that_a_kill_tore_are_written_anew(run):

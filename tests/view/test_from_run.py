@@ -81,6 +81,14 @@ def tokenizer() -> dict:
     }
 
 
+def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        run.start_episode(new_row(Ticket("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
+        assert run.abandon_in_flight() == 1
+        assert ("unscored", "infrastructure") in run.count_states()
+        assert "cut off" not in {episode.id for episode in report_view(run).episodes}
+
+
 def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         view = report_view(run)
