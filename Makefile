@@ -18,7 +18,9 @@ setup:
 demo: setup
 	@$(PYTHON) -m deskhand demo $(ARGS)
 
+# Tests of real applications are skipped where these two cannot be installed; why they cannot is said before the tests start.
 test: setup
+	@$(PYTHON) -m deskhand desktop install calc chromium || true
 	@$(PYTHON) -m pytest $(ARGS)
 
 # A part of `make test`, with its figures. The first time it makes an environment for vLLM outside the checkout (scripts/environment).

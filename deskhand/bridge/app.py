@@ -1,4 +1,4 @@
-"""Any pool over HTTP. Invariant: no request without a valid key reaches a desktop, and a lease's key opens that lease alone.
+"""Any pool over HTTP. Invariant: who asks is looked at (`admission.py`) before what is asked for, and every answer is in words.
 
 | route                          | key            | body                                                               |
 |--------------------------------|----------------|--------------------------------------------------------------------|
@@ -10,10 +10,9 @@
 | `/leases/{lease}/osworld/...`  | lease, owner's | OSWorld's in-VM server (`osworld.routes`)                          |
 | `/...` at a lease's own port   | lease, owner's | the same at the root, for clients that know only a host and a port |
 | `GET /health`                  | none           | -> `{"status": "ok"}`                                              |
+| `CONNECT lease:port` at the port of the tunnels | lease, owner's | bytes of a connection to the guest (`tunnel.py`) |
 
 A template is an object with fields of `deskhand.desktop.base.Template`, each of them optional.
-
-Without an owner's key the bridge is open to this machine: then a request must name a loopback host and come from no web page.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deskhand.bridge.admission import Admission, port_of
 from deskhand.bridge.direct import routes as direct_routes
 from deskhand.bridge.direct import template_of
-from deskhand.bridge.keys import digest, is_loopback, matches, presented
 from deskhand.bridge.leases import BridgeLeases, Held
 from deskhand.bridge.limits import BoundedBody, Bounds
 from deskhand.bridge.osworld.routes import routes as osworld_routes
@@ -47,54 +46,30 @@ DEFAULT_WAIT_S = 60.0
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(book: BridgeLeases, owner_key: str | None, bounds: Bounds | None = None) -> ASGIApp:
-    """The application for the leases of `book`. With `owner_key` None it is open to this machine."""
-    kept = digest(owner_key) if owner_key is not None else None
-    granted = Replies()
-
-    def admitted(request: Request, lease: bytes | None) -> bool:
-        """Whether the request shows the owner's key, or the one whose digest `lease` is."""
-        if kept is None:
-            _demand_local(request)
-            return True
-        key = presented(request.headers)
-        of_owner, of_lease = matches(key, kept), matches(key, lease or kept)
-        return bool(key) and (of_owner or of_lease)
-
-    def demand_owner(request: Request) -> None:
-        if not admitted(request, None):
-            raise _unauthorised()
-
-    def found(request: Request, held: Held | None, over: bytes | None = None) -> Held:
-        """`held`, for who has its key. That a lease is over is told to who had its key, and to the owner."""
-        if not admitted(request, held.kept if held is not None else over):
-            raise _unauthorised()
-        if held is None:
-            raise Refused(410, "this lease is over, or never was; take a new one with POST /leases")
-        return held
-
-    def by_path(request: Request) -> Held:
-        lease = request.path_params["lease"]
-        return found(request, book.find(lease), book.over(lease))
-
-    def by_door(request: Request) -> Held:
-        return found(request, book.at_door(_port(request.scope)))
+def create_app(book: BridgeLeases, admission: Admission, bounds: Bounds | None = None) -> ASGIApp:
+    """The application for the leases of `book`."""
+    by_path, by_door, granted = admission.by_path, admission.by_door, Replies()
 
     async def take(request: Request) -> Response:
-        demand_owner(request)
+        admission.demand_owner(request)
         template, wait_s = _wanted(await _object(request), book.pool.template)
+
+        asked = request.headers.get(wire.REQUEST_HEADER)
 
         async def grant() -> Response:
             try:
                 held, key = await book.take(template, wait_s)
             except Refused as refusal:
                 return refusal.response()
+            if not asked and await request.is_disconnected():
+                await book.end(held, "its client is gone")  # nobody else will ever have its key
+                return Response(status_code=499)
             return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
 
-        return await granted.once(request.headers.get(wire.REQUEST_HEADER), grant)
+        return await granted.once(asked, grant)
 
     async def listed(request: Request) -> Response:
-        demand_owner(request)
+        admission.demand_owner(request)
         return JSONResponse({"leases": [_described(held, book) for held in book], "size": book.pool.size})
 
     async def renew(request: Request) -> Response:
@@ -123,24 +98,9 @@ def create_app(book: BridgeLeases, owner_key: str | None, bounds: Bounds | None 
     door = BoundedBody(Starlette(routes=osworld_routes(by_door, book)), bounds or Bounds())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (door if scope["type"] == "http" and _port(scope) in book.doors else front)(scope, receive, send)
+        await (door if scope["type"] == "http" and port_of(scope) in book.doors else front)(scope, receive, send)
 
     return app
-
-
-def _port(scope: Any) -> int:
-    """The port of this machine that the request came in at."""
-    return (scope.get("server") or ("", 0))[1] or 0
-
-
-def _demand_local(request: Request) -> None:
-    """A web page of another site must not reach an open bridge, under whatever name it calls this machine."""
-    if "origin" in request.headers or not is_loopback(request.url.hostname or ""):
-        raise Refused(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
-
-
-def _unauthorised() -> Refused:
-    return Refused(401, "a valid key is needed: Authorization: Bearer <key>", {"www-authenticate": "Bearer"})
 
 
 def _answer(handler: Handler) -> Handler:
@@ -193,5 +153,6 @@ def _described(held: Held, book: BridgeLeases) -> dict[str, Any]:
         "width": width,
         "height": height,
         "port": held.port or None,
+        "tunnels": book.tunnels or None,
         "idle_s": book.idle_s,
     }

@@ -10,6 +10,7 @@ import json
 import posixpath
 import re
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -24,6 +25,8 @@ BUSY_S, IDLE_S = 0.02, 0.5
 """How often a guest is looked after while one of its programs runs, and while none does that we know of."""
 LONGEST_ASK = 256 << 10
 REMEMBERED = 4096
+LOOKING_SHARE = 0.2
+"""Of the time goes into looking for asks, at most: a folder that a guest has filled is looked at less often."""
 _NAME = re.compile(r"[0-9a-f]{24}\.ask")
 
 
@@ -60,8 +63,14 @@ class Asks:
 
     async def _serve(self) -> None:
         while True:
+            began = time.monotonic()
+            looked_s = 0.0
             try:
                 found = await self._desktop.listdir(self._folder)
+                looked_s = time.monotonic() - began
+                if len(found) > REMEMBERED:  # of more it could not be known which were answered
+                    log.info("bridge.asks_ended", error=f"{len(found)} asks at once")
+                    return
                 for name in found:
                     if _NAME.fullmatch(name) and name not in self._answered:
                         self._answered.append(name)
@@ -72,6 +81,7 @@ class Asks:
                 log.info("bridge.asks_ended", error=str(error))
                 return
             self._wake.clear()
+            await asyncio.sleep(looked_s * (1 / LOOKING_SHARE - 1))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_S if self._running else IDLE_S):
                     await (asyncio.sleep(BUSY_S) if self._running else self._wake.wait())

@@ -33,7 +33,7 @@ def serve(
     host
         The address to listen on; anything but loopback needs a key.
     port
-        The bridge's own port; the ports after it are the desktops', one for each.
+        The bridge's own port; the ports after it are the desktops', one for each, and the next one is that of the tunnels.
     desktops
         How many desktops are leased at a time at most.
     spares

@@ -10,12 +10,14 @@ import os
 import posixpath
 import re
 import secrets
+import shlex
 import time
 from dataclasses import dataclass
 from importlib import resources
 
 from deskhand.bridge.asks import Asks
 from deskhand.bridge.python_code import read
+from deskhand.desktop.applications import browser
 from deskhand.desktop.base import StagedDesktop
 from deskhand.errors import ConfigError
 
@@ -42,6 +44,9 @@ exit 127
 _TOOLS = """\
 mkdir -p -- "$1/bin" "$1/python" "$1/asks" && printf %s "$2" >"$1/python/pyautogui.py" &&
 printf '#!/bin/sh\\nexec python3 "$@"\\n' >"$1/bin/python" && chmod 755 -- "$1/bin/python"
+command -v google-chrome >/dev/null || ! command -v chromium >/dev/null || {
+    printf %s "$3" >"$1/bin/google-chrome" && chmod 755 -- "$1/bin/google-chrome"
+}
 """
 _ABSENT, _FOLDER = 44, 45
 _READ = f'[ -e "$1" ] || exit {_ABSENT}; [ -d "$1" ] && exit {_FOLDER}; exec cat -- "$1"'
@@ -195,8 +200,11 @@ class Guest:
         """The guest's folder of our helpers; it is made when it is first needed."""
         if self._tools is None:
             folder = posixpath.join(await self.home(), ".cache", "deskhand")
-            source = resources.files("deskhand.bridge.guest_tools").joinpath("pyautogui.py").read_text(encoding="utf-8")
-            await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, source])
+            tools = resources.files("deskhand.bridge.guest_tools")
+            names = ("pyautogui.py", "google-chrome")
+            acts, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
+            chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
+            await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
             self._tools = folder
             self._asks = Asks(self.desktop, posixpath.join(folder, "asks"), lambda code: read(code, *self._size))
             self._asks.start()

@@ -83,13 +83,21 @@ class BridgeLeases:
     """Leases from `pool`. `doors` are the ports to give out; `clock` counts seconds."""
 
     def __init__(
-        self, pool: LendingPool, doors: Sequence[int] = (), *, idle_s: float = 600.0, clock: Callable[[], float] = time.monotonic
+        self,
+        pool: LendingPool,
+        doors: Sequence[int] = (),
+        *,
+        tunnels: int = 0,
+        idle_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
         self.idle_s = idle_s
-        self._clock = clock
+        self.now = clock
         self._free = deque(doors)
         self.doors = frozenset(doors)
+        self.tunnels = tunnels
+        """The port at which tunnels to guests are asked for (`tunnel.py`), 0 for none."""
         self._held: dict[str, Held] = {}
         self._over: OrderedDict[str, bytes] = OrderedDict()
         self._sweeper: asyncio.Task[None] | None = None
@@ -110,7 +118,7 @@ class BridgeLeases:
             raise Refused(503, message, {"retry-after": "5"}) from None
         key = new_key()
         port = self._free.popleft() if self._free else 0
-        held = Held(secrets.token_hex(8), lease, wanted, digest(key), port, self._clock())
+        held = Held(secrets.token_hex(8), lease, wanted, digest(key), port, self.now())
         self._held[held.id] = held
         held.events.tell("leased", epoch=lease.epoch)
         log.info("bridge.leased", lease=held.id, epoch=lease.epoch, port=port)
@@ -134,7 +142,7 @@ class BridgeLeases:
             yield held
         finally:
             held.in_use -= 1
-            held.used = self._clock()
+            held.used = self.now()
 
     async def end(self, held: Held, reason: str) -> None:
         """Give the desktop back. A second call does nothing."""
@@ -156,7 +164,7 @@ class BridgeLeases:
     async def reclaim(self) -> None:
         """End every lease that has been idle for too long."""
         for held in self:
-            if not held.in_use and self._clock() - held.used > self.idle_s:
+            if not held.in_use and self.now() - held.used > self.idle_s:
                 await self.end(held, "idle")
 
     async def _sweep(self) -> None:

@@ -14,10 +14,12 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from deskhand.bridge.admission import Admission
 from deskhand.bridge.app import create_app
 from deskhand.bridge.keys import check_binding
 from deskhand.bridge.leases import BridgeLeases, LendingPool
 from deskhand.bridge.limits import Bounds, patient
+from deskhand.bridge.tunnel import Tunnels
 from deskhand.errors import ConfigError
 
 MOST_REQUESTS = 512
@@ -26,7 +28,7 @@ MOST_REQUESTS = 512
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the bridge listens. `port` 0 takes any; the doors of the leases are the ports after it, or any with `port` 0."""
+    """Where the bridge listens. After `port` come the doors of the leases, then that of the tunnels; with 0 it takes any."""
 
     host: str = "127.0.0.1"
     port: int = 8700
@@ -59,11 +61,14 @@ class Running:
 async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Running]:
     """Serve a started pool while the context lasts. Raises `ConfigError` for a host without a key and a port that is taken."""
     check_binding(settings.host, settings.owner_key)
-    sockets = _listen(settings.host, settings.port, 1 + pool.size)
+    sockets = _listen(settings.host, settings.port, 2 + pool.size)
     ports = [each.getsockname()[1] for each in sockets]
-    book = BridgeLeases(pool, ports[1:], idle_s=settings.idle_s)
-    app = create_app(book, settings.owner_key, settings.bounds)
+    book = BridgeLeases(pool, ports[1:-1], tunnels=ports[-1], idle_s=settings.idle_s)
+    admission = Admission(book, settings.owner_key)
+    app = create_app(book, admission, settings.bounds)
     server = _made(app, settings.bounds, sockets, settings.certificate, settings.certificate_key)
+    tunnels = Tunnels(book, admission, settings.bounds)
+    await tunnels.listen(sockets.pop(), server.config.ssl)
 
     def stop() -> None:
         server.should_exit = True
@@ -73,6 +78,7 @@ async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Runnin
             yield Running(ports[0], book, stop, ended)
         finally:
             stop()
+            await tunnels.close()
             await book.close()
 
 
@@ -140,7 +146,7 @@ async def _started(server: _Server, sockets: list[socket.socket]) -> AsyncIterat
 def _listen(host: str, port: int, count: int) -> list[socket.socket]:
     """`count` listening sockets from `port` on. Raises `ConfigError`, with none left open."""
     if not 0 <= port <= 65535 - (count - 1 if port else 0):
-        raise ConfigError(f"--port {port}: it and the desktops' {count - 1} ports after it must lie in 1..65535")
+        raise ConfigError(f"--port {port}: it and the {count - 1} ports after it, of desktops and tunnels, must lie in 1..65535")
     opened: list[socket.socket] = []
     wanted = port
     try:

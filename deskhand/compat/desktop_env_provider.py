@@ -8,6 +8,7 @@ It runs where `desktop-env` is installed, on Python's standard library alone:
 
 `DesktopEnv` takes only the names of its own providers, so this one goes by one of them. Every revert is a new lease, a desktop that
 nobody has used. The key goes into a private netrc file, where `requests` finds it for the bridge's host; it stands in no address.
+The ports of the browser's debugger, VNC and VLC, which are called without a key, are ports of this machine (`forwarding.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deskhand.compat.forwarding import Forwards, straight, tunnel
 from deskhand.errors import ConfigError, InfrastructureError
 
+INNER_PORTS = (9222, 8006, 8080)
+"""Of Chromium's debugger, VNC and VLC in the guest, in the order in which `DesktopEnv` is told of them."""
+NEAR = ("127.0.0.1", "localhost")
 STARTED_CLEAN = "docker"
 """The name whose machines `DesktopEnv` takes for unused when they start."""
 TAKE_S = 300.0
@@ -56,6 +61,7 @@ class BridgeProvider:
         self._address = address.rstrip("/")
         self._key = key
         self._lease: dict[str, Any] | None = None
+        self._forwards: Forwards | None = None
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
         """Take a lease, unless there is one. Raises `InfrastructureError`."""
@@ -63,12 +69,25 @@ class BridgeProvider:
             width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
             self._lease = self._ask("POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S})
             atexit.register(self.stop_emulator)
+            self._forward(self._lease)
+
+    def _forward(self, lease: dict[str, Any]) -> None:
+        """Ports of this machine for those of the guest, and for the server where it is elsewhere or speaks TLS."""
+        parts = urlsplit(self._address)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        ways = [tunnel(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"]) for port in INNER_PORTS]
+        if host not in NEAR or secure:
+            ways.insert(0, straight(host, lease["port"], secure))
+        self._forwards = Forwards(ways)
 
     def get_ip_address(self, path_to_vm: str) -> str:
-        """`host:server:chromium:vnc:vlc`; only the in-VM server is there: the other ports are its own."""
-        if self._lease is None:
+        """`host:server:chromium:vnc:vlc`."""
+        if self._lease is None or self._forwards is None:
             raise InfrastructureError("the desktop has no lease; start_emulator comes first")
-        return ":".join([urlsplit(self._address).hostname or "", *[str(self._lease["port"])] * 4])
+        ports = list(self._forwards.ports)
+        if len(ports) == len(INNER_PORTS):
+            ports.insert(0, self._lease["port"])
+        return ":".join(["127.0.0.1", *map(str, ports)])
 
     def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
         raise NotImplementedError("the bridge keeps no snapshots; every lease begins in the state of its template")
@@ -81,6 +100,9 @@ class BridgeProvider:
     def stop_emulator(self, path_to_vm: str = "", *arguments: Any) -> None:
         """Give the lease back. Idempotent; a bridge that is gone has ended it."""
         lease, self._lease = self._lease, None
+        forwards, self._forwards = self._forwards, None
+        if forwards is not None:
+            forwards.close()
         atexit.unregister(self.stop_emulator)
         if lease is not None:
             try:
@@ -105,10 +127,10 @@ class BridgeProvider:
 def register(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
     """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
     parts = urlsplit(address)
-    if parts.scheme != "http" or not parts.hostname or parts.username:
-        raise ConfigError(f"{address}: desktop-env speaks http://host:port only; for https put a local proxy in between")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ConfigError(f"{address}: write the bridge's address as http://host:port or https://host:port, without a key in it")
     if key:
-        _let_requests_know(parts.hostname, key)
+        _let_requests_know("127.0.0.1", key)
     replace_provider(name, lambda: (BridgeManager(), BridgeProvider(address, key)))
 
 

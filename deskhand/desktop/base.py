@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -158,6 +159,15 @@ class Desktop(Protocol):
 
     async def close(self) -> None:
         """End the desktop and everything that it started. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Networked(Protocol):
+    """A desktop whose guests have a network of their own, in which they can be called from outside."""
+
+    async def socket_inside(self) -> socket.socket:
+        """A TCP socket of that network, not connected; the caller closes it. Raises `ConfigError` where guests have none."""
         ...
 
 

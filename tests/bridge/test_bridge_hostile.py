@@ -146,6 +146,22 @@ async def test_no_key_stands_in_a_log_or_an_answer(capsys):
         assert secret not in listed
 
 
+async def test_a_client_that_went_away_while_it_waited_gets_no_desktop():
+    async with bridge(idle_s=600) as running, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=60) as http:
+        first = (await http.post("/leases", json={}, headers=bearer(OWNER_KEY))).json()
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(
+            f"POST /leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OWNER_KEY}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+        )
+        await asyncio.sleep(0.3)
+        writer.close()
+        await writer.wait_closed()
+        await http.delete(f"/leases/{first['lease']}", headers=bearer(OWNER_KEY))
+        reply = await http.post("/leases", json={"wait_s": 20}, headers=bearer(OWNER_KEY))
+        assert reply.status_code == 201
+        assert reply.json()["epoch"] > first["epoch"]
+
+
 async def test_a_desktop_that_died_is_an_outage_and_no_crash(client):
     from deskhand.desktop.embedded import processes
 

@@ -90,6 +90,16 @@ print(repr(ask(b"pyautogui.click(1, 1)")))
     assert output == "True\nTrue True True\n''\n", error
 
 
+async def test_a_guest_that_floods_the_host_with_asks_is_no_longer_heard_and_holds_nothing_up(client):
+    flood = 'cd "$DESKHAND_ASKS" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
+    assert (await client.post("/execute", json={"command": flood, "shell": True})).json()["returncode"] == 0
+    await asyncio.sleep(1.0)
+    _, error, returncode = await said(client, "import pyautogui; pyautogui.ANSWER_S = 0.5; pyautogui.position()")
+    assert returncode == 1
+    assert error
+    assert await said(client, "import pyautogui; pyautogui.moveTo(20, 30)") == ("", "", 0)
+
+
 async def test_programs_that_run_at_once_are_all_answered(client):
     code = "import pyautogui\nfor n in range(5): pyautogui.moveTo(n, n)\nprint(pyautogui.position().x)"
     answers = await asyncio.gather(*(said(client, code) for _ in range(4)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -88,17 +87,6 @@ def test_what_cannot_be_served_is_one_line(arguments, part):
     assert part in complaint
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for this machine that nobody else trusts, and its key."""
-    chain, private = tmp_path / "chain.pem", tmp_path / "private.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(private), "-out", str(chain)]
-    subprocess.run(command, check=True, capture_output=True)
-    return chain, private
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 async def test_a_bridge_speaks_https(certificate):
     chain, private = certificate
     trusted = ssl.create_default_context(cafile=str(chain))

@@ -1,16 +1,22 @@
-"""Pixels and the pointer in them, by both ways of reading a screen."""
+"""Pixels and the pointer in them, by every way of reading a screen."""
 
 from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.desktop.base import Template
-from deskhand.desktop.embedded import pointer
+from deskhand.desktop.embedded import pointer, shared_memory
 from deskhand.desktop.embedded.connection import PointerImage
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.screen import ServerImage, open_screen
+from deskhand.desktop.embedded.screen import ServerImage, SharedImage, open_screen
+from deskhand.desktop.embedded.shared_memory import Segment
 from deskhand.errors import FrameError
 
 SMALL = Template("plain", 320, 240)
@@ -76,13 +82,14 @@ def test_a_half_transparent_pointer_is_mixed():
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 
+@pytest.mark.parametrize(("way", "kind"), [("server", ServerImage), ("shared", SharedImage)])
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
-async def test_both_ways_give_the_same_pixels_at_any_size(width, height):
-    desktop = EmbeddedDesktop(capture="server")
+async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, kind):
+    desktop = EmbeddedDesktop(capture=way)
     try:
         frame = await desktop.reset(Template("plain", width, height))
         session = desktop._session
-        assert isinstance(session.screen, ServerImage)
+        assert isinstance(session.screen, kind)
         await desktop.launch(["l3afpad"])
         await desktop.wait_window("l3afpad")
         frame = await desktop.observe()
@@ -107,3 +114,65 @@ async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(d
         assert isinstance(screen, ServerImage)
         with pytest.raises(FrameError, match="cannot be mapped"):
             open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
+
+
+def segments() -> set[str]:
+    """Numbers of this machine's shared segments."""
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+WITHOUT_A_FILE = """#!/bin/bash
+kept=()
+while [ $# -gt 0 ]; do
+    [ "$1" = -fbdir ] && shift 2 && continue
+    kept+=("$1")
+    shift
+done
+exec /usr/bin/Xvfb "${kept[@]}"
+"""
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user of this machine may read: X servers have a user id of their own."""
+    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+async def test_a_server_whose_memory_is_in_no_file_shares_it(monkeypatch, open_folder):
+    (open_folder / "Xvfb").write_text(WITHOUT_A_FILE)
+    (open_folder / "Xvfb").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
+    before = segments()
+    desktop = EmbeddedDesktop()
+    try:
+        await desktop.reset(SMALL)
+        assert isinstance(desktop._session.screen, SharedImage)
+        empty = await desktop.observe()
+        await open_editor(desktop)
+        frame = await desktop.perform([Type("some text")], action_id="typed")
+        assert frame.sha256 != empty.sha256
+        assert frame.settle_reason == "quiet"
+    finally:
+        await desktop.close()
+    assert segments() <= before
+
+
+async def test_a_server_that_shares_nothing_is_asked(desktop):
+    session = desktop._session
+    with pytest.raises(FrameError, match="without MIT-SHM"):
+        open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
+
+
+def test_what_is_written_by_one_side_is_read_by_the_other_and_gone_with_both():
+    segment = Segment(4096, None)
+    again = shared_memory._LIBC.shmat(segment.id, None, 0)
+    segment.remove()
+    segment.bytes[:4] = (1, 2, 3, 4)
+    assert ctypes.string_at(again, 4) == b"\1\2\3\4"
+    assert str(segment.id) in segments()
+    segment.close()
+    segment.close()
+    shared_memory._LIBC.shmdt(again)
+    assert str(segment.id) not in segments()

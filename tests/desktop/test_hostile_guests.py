@@ -103,6 +103,8 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
     if not desktop._session._disk_is_bounded:
         assert "its home holds more than 16 MiB" in await failure_of(desktop)
         return
+    with pytest.raises(InfrastructureError, match="No space left"):
+        await desktop.push("more", bytes(8 * 2**20))
     written = await shell(desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1")
     assert int(written[1] or 0) <= LIMITS.disk_mib
 

@@ -66,7 +66,14 @@ qt-video-autoresize=0
 metadata-network-access=0
 one-instance=0
 playlist-enqueue=0
+extraintf=http
+http-host=127.0.0.1
+http-port=8080
+[lua]
+http-password=password
 """
+"""The web interface, in the guest's own network, is where OSWorld's tasks ask what is playing; the password is the one that they
+know."""
 _VLC_WINDOW = """[General]
 FirstRun=0
 IsFirstRun=0

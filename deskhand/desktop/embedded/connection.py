@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import xcffib
 import xcffib.damage
+import xcffib.shm
 import xcffib.xfixes
 import xcffib.xproto
 import xcffib.xtest
@@ -150,6 +151,23 @@ class Connection:
         reply = self.x.wait_for_reply(cookie.sequence)
         memory: Any = ffi.buffer(reply.cdata, 32 + 4 * width * height)
         return np.frombuffer(memory, "<u4", offset=32).reshape(height, width)
+
+    def attach(self, segment: int) -> int:
+        """Let the server use a System V segment; returns the number by which `fill` names it. Raises `InfrastructureError`."""
+        with x_errors("sharing memory"):
+            try:
+                extension: Any = self.x(xcffib.shm.key)
+                extension.QueryVersion().reply()
+            except xcffib.ExtensionNotFoundException as error:
+                raise InfrastructureError("the X server was started without MIT-SHM") from error
+            self._shared: Any = extension
+            number = self.x.generate_id()
+            extension.AttachChecked(number, segment, False).check()
+        return number
+
+    def fill(self, number: int, width: int, height: int) -> None:
+        """The server writes the screen into an attached segment, all of it at one instant; a round trip."""
+        self._shared.GetImage(self.root, 0, 0, width, height, _ALL_PLANES, _Z_PIXMAP, number, 0).reply()
 
     def next_event(self, timeout_s: float) -> Any | None:
         """The next event, or None after `timeout_s`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -206,6 +207,10 @@ class EmbeddedDesktop:
         session, _ = self._parts()
         self._untouched = None
         await self._on_x(lambda: windows.close(session.connection, window), "closing a window", 2.0)
+
+    async def socket_inside(self) -> socket.socket:
+        session, _ = self._parts()
+        return await self._aside(session.socket_inside)
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         session, _ = self._parts()

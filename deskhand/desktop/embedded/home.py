@@ -127,7 +127,8 @@ class Home:
         return data
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, creating folders. Raises `PermissionError` when a link or a special file is in the way."""
+        """Write a file, creating folders. Raises `PermissionError` when a link or a special file is in the way, and
+        `InfrastructureError` when there is no room."""
         parts = self._parts(path)
         if not parts:
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
@@ -139,10 +140,14 @@ class Home:
             if error.errno in _GUEST_MADE:
                 raise PermissionError(error.errno, "cannot be written in the guest's home", path) from None
             raise InfrastructureError(f"{path} cannot be written in the guest's home: {error.strerror}") from error
-        with os.fdopen(descriptor, "wb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PermissionError(errno.EPERM, "not a regular file", path)
-            file.write(data)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, "not a regular file", path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise InfrastructureError(f"{path} cannot be written in the guest's home: {error.strerror}") from error
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a folder. Raises `FileNotFoundError` when there is no such folder."""

@@ -1,9 +1,7 @@
-"""A listening socket inside a box's network, held by the host.
+"""Sockets of a box's network, held by the host. Invariant: what uses them runs outside, where no guest reaches it.
 
-Invariant: what listens there runs outside, where no guest reaches it.
-
-A process of its own enters the namespaces, as that cannot be undone and only one thread may do it; it sends the socket back and
-ends.
+A process of its own enters the namespaces, as that cannot be undone and only one thread may do it; it sends the sockets back and
+ends. A socket stays in the network in which it was made.
 The numbers are those of linux/sched.h and linux/nsfs.h.
 """
 
@@ -29,6 +27,16 @@ def listener(pid: int, port: int, uid: int | None) -> socket.socket:
 
     Raises `InfrastructureError` when it cannot be made.
     """
+    return _made(pid, port, 1, uid)[0]
+
+
+def sockets(pid: int, count: int, uid: int | None) -> list[socket.socket]:
+    """`count` TCP sockets of that network that are not connected, 64 at most. Raises `InfrastructureError`."""
+    return _made(pid, 0, count, uid)
+
+
+def _made(pid: int, port: int, count: int, uid: int | None) -> list[socket.socket]:
+    """Listeners on `port`, or sockets that do nothing yet with port 0."""
     ours, theirs = socket.socketpair()
     package_root = Path(__file__).resolve().parents[3]
     program = f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.embedded.netns import main; main()"
@@ -40,6 +48,7 @@ def listener(pid: int, port: int, uid: int | None) -> socket.socket:
         program,
         str(pid),
         str(port),
+        str(count),
         str(theirs.fileno()),
         str(os.getuid() if uid is None else uid),
     ]
@@ -48,16 +57,16 @@ def listener(pid: int, port: int, uid: int | None) -> socket.socket:
             command, pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={}
         )
         if done.returncode == 0:
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-            if descriptors:
-                return socket.socket(fileno=descriptors[0])
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, count)
+            if len(descriptors) == count:
+                return [socket.socket(fileno=descriptor) for descriptor in descriptors]
     lines = done.stderr.strip().splitlines() or ["no message"]
-    raise InfrastructureError(f"no listener in the desktop's network: {lines[-1]}")
+    raise InfrastructureError(f"no socket in the desktop's network: {lines[-1]}")
 
 
 def main() -> None:
-    """`argv`: a process of the box, a port, the descriptor of the socket to send the listener to, the user that owns the box."""
-    pid, port, reply, uid = (int(word) for word in sys.argv[1:5])
+    """`argv`: a process of the box, a port or 0, how many sockets, a descriptor to send them to, the user that owns the box."""
+    pid, port, count, reply, uid = (int(word) for word in sys.argv[1:6])
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(descriptor: int, kind: int) -> None:
@@ -71,8 +80,9 @@ def main() -> None:
         os.setresuid(uid, uid, uid)
         enter(fcntl.ioctl(network, _OWNER_OF_NAMESPACE), _NEW_USER)
         enter(network, _NEW_NETWORK)
-    with socket.socket() as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", port))
-        made.listen(64)
-        socket.send_fds(socket.socket(fileno=reply), [b"."], [made.fileno()])
+    made = [socket.socket() for _ in range(count)]
+    for each in made if port else []:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", port))
+        each.listen(64)
+    socket.send_fds(socket.socket(fileno=reply), [b"."], [each.fileno() for each in made])

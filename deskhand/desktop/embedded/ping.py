@@ -49,7 +49,7 @@ def input_is_read(connection: Connection, limit_s: float) -> bool:
 
 def _active_window(connection: Connection) -> int | None:
     reply = connection.core.GetProperty(False, connection.root, connection.atoms["_NET_ACTIVE_WINDOW"], Atom.WINDOW, 0, 1).reply()
-    return struct.unpack("<I", reply.value.buf())[0] or None if reply.value_len == 1 else None
+    return struct.unpack("<I", reply.value.buf())[0] or None if (reply.format, reply.value_len) == (32, 1) else None
 
 
 def _takes_part(connection: Connection, window: int) -> bool:

@@ -1,8 +1,10 @@
 """Where the pixels of a screen are read. Invariant: a whole copy is of one instant, and a way that was asked for is the way used.
 
-`mapped`: the server's own memory (`framebuffer.py`), no request and no copy by the server. `server`: the core protocol's GetImage,
-which the server answers in one piece; for a server whose memory cannot be mapped. The MIT-SHM extension would spare the way through
-the socket, but our servers offer it to nobody: guests in a box of their own could not use it and would only try.
+`mapped`: the server's own memory (`framebuffer.py`), no request and no copy by the server. `shared`: the server copies the screen
+into memory that it shares with us (MIT-SHM); for a server whose memory cannot be mapped. `server`: the core protocol's GetImage,
+answered through the socket, where there is no such memory either. The server answers both in one piece.
+
+MIT-SHM is off in a server that is mapped: guests in a box of their own could not use it and would only try.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from deskhand.desktop.embedded import walls
 from deskhand.desktop.embedded.connection import Connection
 from deskhand.desktop.embedded.framebuffer import PIXEL_MASK, Framebuffer
+from deskhand.desktop.embedded.shared_memory import Segment
 from deskhand.desktop.embedded.xserver import XServer
-from deskhand.errors import FrameError
+from deskhand.errors import FrameError, InfrastructureError
 
-Capture = Literal["mapped", "server"]
+Capture = Literal["mapped", "shared", "server"]
 
 
 class Screen(Protocol):
@@ -31,6 +35,35 @@ class Screen(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class SharedImage:
+    """The screen as the server copies it into a segment of shared memory; each copy is of one instant. Raises `FrameError`."""
+
+    def __init__(self, connection: Connection, width: int, height: int) -> None:
+        self._connection, self._size = connection, (width, height)
+        try:
+            self._segment = Segment(4 * width * height, walls.server_uid())
+        except OSError as error:
+            raise FrameError(f"no memory can be shared with the X server: {error}") from error
+        try:
+            self._number = connection.attach(self._segment.id)
+        except InfrastructureError as error:
+            self._segment.close()
+            raise FrameError(f"the X server shares no memory: {error}") from error
+        finally:
+            self._segment.remove()
+
+    def copy(self) -> np.ndarray:
+        width, height = self._size
+        self._connection.fill(self._number, width, height)
+        return self._segment.bytes.view("<u4").reshape(height, width) & PIXEL_MASK
+
+    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
+        return self.copy()
+
+    def close(self) -> None:
+        self._segment.close()
 
 
 class ServerImage:
@@ -50,12 +83,26 @@ class ServerImage:
 
 
 def open_screen(server: XServer, connection: Connection, width: int, height: int, wanted: Capture | None) -> Screen:
-    """The mapped memory, and the server's answers where that cannot be had and was not asked for. Raises `FrameError`."""
-    if wanted == "server":
-        return ServerImage(connection, width, height)
+    """The first of mapped, shared and asked for that can be had, or the one that is wanted. Raises `FrameError`."""
+    if wanted in (None, "mapped"):
+        try:
+            return Framebuffer(server.framebuffer_path, width, height)
+        except (OSError, ValueError, FrameError) as error:
+            if wanted == "mapped":
+                raise FrameError(f"{server.framebuffer_path} cannot be mapped: {error}") from error
+    if wanted in (None, "shared"):
+        try:
+            return SharedImage(connection, width, height)
+        except FrameError:
+            if wanted == "shared":
+                raise
+    return ServerImage(connection, width, height)
+
+
+def can_be_mapped(server: XServer, width: int, height: int) -> bool:
+    """Whether the memory of a server that has just started can be read."""
     try:
-        return Framebuffer(server.framebuffer_path, width, height)
-    except (OSError, ValueError, FrameError) as error:
-        if wanted == "mapped":
-            raise FrameError(f"{server.framebuffer_path} cannot be mapped: {error}") from error
-        return ServerImage(connection, width, height)
+        Framebuffer(server.framebuffer_path, width, height).close()
+    except (OSError, ValueError, FrameError):
+        return False
+    return True

@@ -5,6 +5,8 @@ failed.
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 import time
 
 import xcffib.xproto
@@ -17,12 +19,13 @@ from deskhand.desktop.embedded.box import Box
 from deskhand.desktop.embedded.connection import Connection, x_errors
 from deskhand.desktop.embedded.home import Home
 from deskhand.desktop.embedded.runtime import runtime
-from deskhand.desktop.embedded.screen import Capture, Screen, open_screen
+from deskhand.desktop.embedded.screen import Capture, Screen, can_be_mapped, open_screen
 from deskhand.desktop.embedded.walls import Isolation, Limits
 from deskhand.desktop.embedded.xserver import XServer
 from deskhand.errors import ConfigError, InfrastructureError
 
 BUS_START_S = 10.0
+SOCKETS_AT_A_TIME = 16
 OWN_DISK_MIB = 48
 """For the screen, the logs and the output of commands, beside what the guests may have."""
 
@@ -44,6 +47,8 @@ class Session:
         self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
         limits = limits or Limits()
         self._disk_is_bounded = walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
+        self._sockets: list[socket.socket] = []
+        self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Box | Connection | Screen | gate.Gate] = []
         try:
             self._start(label, owner.token, isolation, limits, capture)
@@ -53,8 +58,7 @@ class Session:
 
     def _start(self, label: str, token: str, isolation: Isolation, limits: Limits, capture: Capture | None) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
-        self.x_server = XServer(self.folder, self.template.width, self.template.height, {"PATH": "/usr/bin:/bin"} | labels)
-        self._parts.append(self.x_server)
+        self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
         files = table.home_files() | theme.home_files(self.look)
         template = homes.template_folder(runtime().folder / "templates", files, theme.home_folders())
@@ -90,6 +94,17 @@ class Session:
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
 
+    def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
+        """One that shares memory when that is asked for, or when its own cannot be mapped."""
+        width, height = self.template.width, self.template.height
+        environment = {"PATH": "/usr/bin:/bin"} | labels
+        server = XServer(self.folder, width, height, environment, shared_memory=capture == "shared")
+        self._parts.append(server)
+        if capture is None and not can_be_mapped(server, width, height):
+            server.stop()
+            server = self._parts[-1] = XServer(self.folder, width, height, environment, shared_memory=True)
+        return server
+
     def _paint_root(self) -> None:
         core, root = self.connection.core, self.connection.root
         core.ChangeWindowAttributes(root, xcffib.xproto.CW.BackPixel, [int(self.look.background, 16)])
@@ -101,7 +116,10 @@ class Session:
     def _start_bus(self, isolation: Isolation) -> None:
         """Programs look for it when they start, so it has to be there before them."""
         if isolation == "plain" and not walls.has_name(self._user.uid):
-            raise ConfigError("the bus of the accessibility tree serves no user without a name: it needs isolation 'namespaces'")
+            raise ConfigError(
+                "the bus of the accessibility tree serves no user without a name: it needs isolation 'namespaces'; "
+                "or leave the tree out (accessibility=False in the template, deskhand serve --no-accessibility)"
+            )
         place = f"{walls.runtime_folder(self.folder, isolation)}/bus"
         try:
             self.box.launch(["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True)
@@ -140,6 +158,17 @@ class Session:
             }
         )
 
+    def socket_inside(self) -> socket.socket:
+        """A TCP socket of the guests' network, not connected. Raises `ConfigError` at the plain level, where they have none."""
+        if self.box.isolation != "namespaces":
+            raise ConfigError(
+                "guests can be called at their ports only with isolation 'namespaces': otherwise they have no network"
+            )
+        with self._sockets_lock:
+            if not self._sockets:
+                self._sockets = netns.sockets(self.box.first_pid(), SOCKETS_AT_A_TIME, self._user.uid)
+            return self._sockets.pop()
+
     def processes(self) -> list[int]:
         """Host process ids of the X server and everything in the box."""
         return [self.x_server.process.pid, *self.box.pids()]
@@ -154,6 +183,9 @@ class Session:
 
     def close(self) -> None:
         """End everything and remove the folder. Idempotent."""
+        with self._sockets_lock:
+            while self._sockets:
+                self._sockets.pop().close()
         for part in reversed(self._parts):
             part.stop() if isinstance(part, XServer) else part.close()
         self._parts.clear()

@@ -46,7 +46,7 @@ def _describe(connection: Connection, identity: int) -> Window:
     box, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
     frame = extents.reply()
-    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if frame.value_len == 4 else (0, 0, 0, 0)
+    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if (frame.format, frame.value_len) == (32, 4) else (0, 0, 0, 0)
     return Window(
         id=identity,
         title=title or old_title,

@@ -23,19 +23,22 @@ MEMORY_BYTES = 2 * 1024**3
 class XServer:
     """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size.
 
+    `shared_memory`: it offers MIT-SHM, to everybody.
+
     As root it runs under a user id that no guest has: what a guest might make of a flaw in it owns nothing.
     """
 
-    def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False) -> None:
         if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
             raise ConfigError(f"screen size {width}x{height}: use 256x192 to 1920x1200")
-        if shutil.which("Xvfb") is None:
+        program = shutil.which("Xvfb")
+        if program is None:
             raise ConfigError("Xvfb is not installed; apt-get install xvfb")
         self.folder = folder
         self.cookie = os.urandom(16)
         self.log = folder / "xvfb.log"
         screen = folder / "screen"
-        screen.mkdir(mode=0o700)
+        screen.mkdir(mode=0o700, exist_ok=True)
         self.framebuffer_path = screen / "Xvfb_screen0"
         server_authority = screen / "authority"
         server_authority.write_bytes(authority_record(self.cookie))
@@ -43,9 +46,9 @@ class XServer:
         walls.give(screen, uid)
         reader, writer = os.pipe()
         command = walls.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
-        command += ["setpriv", "--pdeathsig", "KILL", "Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
+        command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
         command += ["-fbdir", str(screen), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
-        command += ["-extension", "GLX", "-extension", "MIT-SHM"]
+        command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
                 self.process = processes.start(

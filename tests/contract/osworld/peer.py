@@ -26,7 +26,7 @@ from typing import Any
 METRICS_ONLY = frozenset(
     (
         "PIL", "PyPDF2", "acoustid", "borb", "bs4", "cv2", "docx", "easyocr", "fastdtw", "fitz", "formulas", "imagehash", "librosa",
-        "mutagen", "odf", "openpyxl", "pandas", "pdfplumber", "playwright", "pptx", "pydrive", "pypdf", "pytz", "rapidfuzz",
+        "mutagen", "odf", "openpyxl", "pandas", "pdfplumber", "pptx", "pydrive", "pypdf", "pytz", "rapidfuzz",
         "scipy", "skimage", "tldextract", "torch", "xmltodict", "yaml",
     )
 )  # fmt: skip

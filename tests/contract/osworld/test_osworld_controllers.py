@@ -13,6 +13,7 @@ import os
 import sqlite3
 import subprocess
 import uuid
+import wave
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from bridge_client import OWNER_KEY, bridge
 from PIL import Image
 
 from deskhand.bridge.server import Running
+from deskhand.desktop.applications.table import PROFILES
+from deskhand.desktop.embedded.walls import available_isolation
 
 ROOT = Path(__file__).parents[3]
 UNREACHABLE = (
@@ -294,6 +297,51 @@ async def test_the_browsers_history_is_written_where_the_controller_asks_for_it(
     back = sqlite3.connect(tmp_path / "back.sqlite")
     assert back.execute("SELECT url, title FROM urls").fetchall() == [("http://example.org/", "Example")]
     back.close()
+
+
+@pytest.mark.skipif(not PROFILES["chromium"].installed, reason="not installed; as root: deskhand desktop install chromium")
+@pytest.mark.skipif(available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in")
+async def test_the_browsers_debugger_is_where_the_set_up_controller_calls_it(osworld):
+    await osworld.desktop.push("page.html", b"<title>The page of the task</title>")
+    config = [
+        ("launch", {"command": ["google-chrome", "--remote-debugging-port=1337"]}),
+        ("launch", {"command": ["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"]}),
+        ("execute", {"command": "until socat -u OPEN:/dev/null TCP:127.0.0.1:1337; do sleep 0.1; done", "shell": True}),
+        ("chrome_open_tabs", {"urls_to_open": ["file:///home/user/page.html"]}),
+    ]
+    await osworld.call("setup_controller.setup", [{"type": name, "parameters": parameters} for name, parameters in config])
+    (window,) = await osworld.desktop.windows()
+    assert window.title == "The page of the task - Chromium"
+    profile = await osworld.desktop.listdir(".config/google-chrome/Default")
+    assert "Preferences" in profile
+
+
+@pytest.mark.skipif(not PROFILES["vlc"].installed, reason="not installed; as root: deskhand desktop install vlc")
+@pytest.mark.skipif(available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in")
+async def test_the_player_says_what_it_plays_where_the_getter_asks(osworld):
+    sound = io.BytesIO()
+    with wave.open(sound, "wb") as file:
+        file.setparams((1, 1, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(8000 * 600))
+    await osworld.desktop.push("song.wav", sound.getvalue())
+    await osworld.desktop.launch(["vlc", "--aout=adummy", "song.wav"])
+    await osworld.desktop.wait_window("song.wav", timeout_s=60.0)
+    result = {"type": "vlc_playing_info", "dest": "status.xml"}
+    rules = {"type": "file_name", "file_name": "song.wav"}
+    evaluator = {"func": "is_vlc_playing", "result": result, "expected": {"type": "rule", "rules": rules}}
+    # The task is given to an environment that plays already: a reset would take another desktop.
+    await osworld.call("_set_task_info", {"id": "a-task", "instruction": "Play it.", "config": [], "evaluator": evaluator})
+    assert await osworld.call("evaluate") == 1.0
+    await osworld.call(
+        "_set_task_info",
+        {
+            "id": "b-task",
+            "instruction": "Play it.",
+            "config": [],
+            "evaluator": evaluator | {"expected": {"type": "rule", "rules": rules | {"file_name": "no.wav"}}},
+        },
+    )
+    assert await osworld.call("evaluate") == 0.0
 
 
 async def test_a_desktop_of_another_lease_is_not_reached_without_its_key(osworld):

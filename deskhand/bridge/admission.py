@@ -1,0 +1,71 @@
+"""Who is let in. Invariant: no request without a valid key reaches a desktop, and a lease's key opens that lease alone.
+
+Without an owner's key the bridge is open to this machine: then a request must name a loopback host and come from no web page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from deskhand.bridge.keys import digest, is_loopback, matches, presented
+from deskhand.bridge.leases import BridgeLeases, Held
+from deskhand.bridge.refusal import Refused
+
+
+class Admission:
+    """Asks every request for its key. With `owner_key` None it asks whether it comes from this machine."""
+
+    def __init__(self, book: BridgeLeases, owner_key: str | None) -> None:
+        self._book = book
+        self._kept = digest(owner_key) if owner_key is not None else None
+
+    def _admitted(self, request: Request, lease: bytes | None) -> bool:
+        """Whether the request shows the owner's key, or the one whose digest `lease` is."""
+        if self._kept is None:
+            _demand_local(request)
+            return True
+        key = presented(request.headers)
+        of_owner, of_lease = matches(key, self._kept), matches(key, lease or self._kept)
+        return bool(key) and (of_owner or of_lease)
+
+    def demand_owner(self, request: Request) -> None:
+        """Raises `Refused` (401, 403)."""
+        if not self._admitted(request, None):
+            raise _unauthorised()
+
+    def _found(self, request: Request, held: Held | None, over: bytes | None = None) -> Held:
+        """`held`, for who has its key. That a lease is over is told to who had its key, and to the owner."""
+        if not self._admitted(request, held.kept if held is not None else over):
+            raise _unauthorised()
+        if held is None:
+            raise Refused(410, "this lease is over, or never was; take a new one with POST /leases")
+        return held
+
+    def by_name(self, request: Request, lease: str) -> Held:
+        """The lease of this id. Raises `Refused` (401, 403, 410)."""
+        return self._found(request, self._book.find(lease), self._book.over(lease))
+
+    def by_path(self, request: Request) -> Held:
+        """The lease that the path names."""
+        return self.by_name(request, request.path_params["lease"])
+
+    def by_door(self, request: Request) -> Held:
+        """The lease at whose door the request came in."""
+        return self._found(request, self._book.at_door(port_of(request.scope)))
+
+
+def port_of(scope: Any) -> int:
+    """The port of this machine that the request came in at."""
+    return (scope.get("server") or ("", 0))[1] or 0
+
+
+def _demand_local(request: Request) -> None:
+    """A web page of another site must not reach an open bridge, under whatever name it calls this machine."""
+    if "origin" in request.headers or not is_loopback(request.url.hostname or ""):
+        raise Refused(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
+
+
+def _unauthorised() -> Refused:
+    return Refused(401, "a valid key is needed: Authorization: Bearer <key>", {"www-authenticate": "Bearer"})

@@ -1,0 +1,145 @@
+"""What a guest can do by its connection to the X server, done by a second connection with the guest's own cookie."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import xcffib
+import xcffib.xproto
+from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
+
+from deskhand.actions.ops import Click, Point, Type, screen_px
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.selection import LIMIT_BYTES
+
+SMALL = Template("plain", 320, 240)
+
+
+@pytest.fixture
+async def desktop():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(SMALL)
+    yield desktop
+    await desktop.close()
+
+
+@contextmanager
+def as_guest(desktop):
+    server = desktop._session.x_server
+    connection = Connection(server.name, server.cookie)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def show_window(guest: Connection, x: int = 0, y: int = 0) -> int:
+    window = guest.x.generate_id()
+    guest.core.CreateWindow(0, window, guest.root, x, y, 40, 30, 0, WindowClass.InputOutput, 0, 0, [])
+    guest.core.MapWindow(window)
+    return window
+
+
+async def test_properties_of_a_wrong_form_are_no_outage(desktop):
+    await desktop.launch(["xterm", "-geometry", "30x5+0+0", "-e", "sh", "-c", "cat > typed.txt"])
+    (window,) = await desktop.wait_window("xterm")
+    await desktop.observe()
+    with as_guest(desktop) as guest:
+        for name in ("_NET_ACTIVE_WINDOW", "_NET_CLIENT_LIST"):
+            guest.core.ChangeProperty(PropMode.Replace, guest.root, guest.atoms[name], Atom.STRING, 8, 1, b"x")
+        for name in ("_NET_FRAME_EXTENTS", "WM_PROTOCOLS", "_NET_WM_NAME"):
+            guest.core.ChangeProperty(PropMode.Replace, window.id, guest.atoms[name], Atom.STRING, 8, 4, b"\xff\xfe\0x")
+        guest.sync()
+        await desktop.windows()
+        await desktop.perform([Type("é 三 😀\n")], action_id="typed")
+    assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
+
+
+async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
+    over = threading.Event()
+
+    def storm() -> None:
+        with as_guest(desktop) as guest:
+            while not over.is_set():
+                windows = [show_window(guest, number % 300, number % 200) for number in range(40)]
+                guest.sync()
+                for window in windows:
+                    guest.core.DestroyWindow(window)
+                guest.sync()
+
+    storming = threading.Thread(target=storm)
+    storming.start()
+    try:
+        for number in range(3):
+            began = time.monotonic()
+            frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+            await desktop.windows()
+            assert frame.size == (320, 240)
+            assert time.monotonic() - began < 10
+    finally:
+        over.set()
+        storming.join()
+    await desktop.launch(["l3afpad"])
+    await desktop.wait_window("l3afpad")
+    assert (await desktop.observe()).settle_reason in ("quiet", "moving")
+
+
+def own_clipboard(guest: Connection) -> int:
+    window = guest.x.generate_id()
+    guest.core.CreateWindow(
+        0, window, guest.root, 0, 0, 1, 1, 0, WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange]
+    )
+    name = guest.core.InternAtom(False, 9, "CLIPBOARD").reply().atom
+    guest.core.SetSelectionOwner(window, name, 0)
+    guest.sync()
+    return window
+
+
+def answer(guest: Connection, asked, kind: int, shape: int, data: bytes) -> None:
+    guest.core.ChangeProperty(PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data)
+    note = struct.pack("<BxHIIIII", 31, 0, asked.time, asked.requestor, asked.selection, asked.target, asked.property)
+    guest.core.SendEvent(False, asked.requestor, EventMask.NoEvent, note.ljust(32, b"\0"))
+    guest.sync()
+
+
+@pytest.mark.parametrize("kind", ["endless", "silent", "no text"])
+async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
+    over = threading.Event()
+    with as_guest(desktop) as guest:
+        own_clipboard(guest)
+
+        def give() -> None:
+            while not over.is_set():
+                try:
+                    asked = guest.next_event(0.05)
+                except xcffib.Error:  # the window of who asked is gone
+                    continue
+                if not isinstance(asked, xcffib.xproto.SelectionRequestEvent) or kind == "silent":
+                    continue
+                if kind == "no text":
+                    answer(guest, asked, Atom.INTEGER, 32, b"\xff\xfe\xfd\xfc")
+                    continue
+                guest.core.ChangeWindowAttributes(asked.requestor, CW.EventMask, [EventMask.PropertyChange])
+                answer(guest, asked, guest.atoms["INCR"], 32, struct.pack("<I", 2**31))
+                piece = b"x" * (LIMIT_BYTES // 8)
+                while not over.is_set():
+                    guest.core.ChangeProperty(PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece)
+                    guest.sync()
+
+        giving = threading.Thread(target=give)
+        giving.start()
+        try:
+            began = time.monotonic()
+            text = await desktop.clipboard()
+            assert time.monotonic() - began < 8
+            assert text is None or len(text) <= LIMIT_BYTES
+        finally:
+            over.set()
+            giving.join()
+    assert (await desktop.observe()).size == (320, 240)
