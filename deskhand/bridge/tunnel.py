@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 from collections import Counter
 from typing import Any
@@ -155,7 +156,8 @@ async def _connected(held: Held, port: int) -> tuple[asyncio.StreamReader, async
             return await asyncio.open_connection(sock=made)
     except (OSError, TimeoutError) as error:
         made.close()
-        raise Refused(502, f"port {port} of the guest: {getattr(error, 'strerror', None) or 'no answer'}") from None
+        why = os.strerror(error.errno) if error.errno else "no answer"
+        raise Refused(502, f"port {port} of the guest: {why}") from None
 
 
 async def _answer(writer: asyncio.StreamWriter, status: int, message: str) -> None:

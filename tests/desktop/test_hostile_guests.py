@@ -101,12 +101,32 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     assert used < (LIMITS.disk_mib + OWN_DISK_MIB + 8) * 2**20
     if not desktop._session._disk_is_bounded:
-        assert "its home holds more than 16 MiB" in await failure_of(desktop)
+        assert "its files take more than 16 MiB" in await failure_of(desktop)
         return
     with pytest.raises(InfrastructureError, match="No space left"):
         await desktop.push("more", bytes(8 * 2**20))
     written = await shell(desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1")
     assert int(written[1] or 0) <= LIMITS.disk_mib
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
+async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
+    monkeypatch.setattr(walls, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
+    desktop = EmbeddedDesktop(isolation=isolation, limits=LIMITS)
+    try:
+        await desktop.reset(SMALL)
+        if place == "control":
+            place = desktop._session.box._guest_control
+        script = f"for i in 1 2 3 4; do dd if=/dev/zero of={place}/f$i bs=1M count=6 || exit; done; sleep 20"
+        await desktop.launch(["sh", "-c", script])
+        if place == "$TMPDIR" and isolation == "namespaces":  # that is a file system of its own
+            done = await shell(desktop, "sleep 1; du -sm /tmp | cut -f1")
+            assert int(done[1]) <= LIMITS.disk_mib
+        else:
+            assert "its files take more than 16 MiB" in await failure_of(desktop)
+    finally:
+        await desktop.close()
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

@@ -51,6 +51,7 @@ CHROMIUM = Profile(
     packages=("chromium", "socat"),  # OSWorld's tasks lead the debugger's port to another one by socat
     argv=("chromium", *FLAGS),
     window="chromium",
+    plain_flags=("--no-sandbox", "--test-type"),  # its own walls are namespaces; the second one keeps it from saying so on the page
     files={
         ".config/chromium/First Run": "",
         ".config/chromium/Default/Preferences": json.dumps(_PREFERENCES),

@@ -61,7 +61,8 @@ class Box:
         limits: Limits | None = None,
     ) -> None:
         self.isolation = isolation
-        self.home = home
+        self.folders = [home, folder / "control", folder / "tmp"]
+        """Where its guests can write on the host."""
         self.launched: list[int] = []
         """Host process ids of the programs that were started, in this order; some may have ended."""
         self.crashes_fail = True

@@ -119,7 +119,7 @@ def _keep_off_the_network() -> None:
 
 
 def main() -> None:
-    """`argv[1]` is JSON: `uid`, `limits`, `read`, `write`, `devices`, `command`."""
+    """`argv[1]` is JSON: `uid`, `groups`, `limits`, `read`, `write`, `devices`, `command`."""
     rules = json.loads(sys.argv[1])
     _checked(_LIBC.prctl(_SET_SUBREAPER, 1, 0, 0, 0), "prctl")
     Path("/proc/self/oom_score_adj").write_text("1000")
@@ -128,7 +128,7 @@ def main() -> None:
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (most, most))
     if rules["uid"] is not None:
-        os.setgroups([])
+        os.setgroups(rules["groups"])
         os.setresgid(rules["uid"], rules["uid"], rules["uid"])
         os.setresuid(rules["uid"], rules["uid"], rules["uid"])
     _checked(_LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")

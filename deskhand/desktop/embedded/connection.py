@@ -33,6 +33,7 @@ _ATOMS = (
 )  # fmt: skip
 SYNC_LIMIT_S = 4.0
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
+_MIT_SHM = "MIT-SHM"
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,10 @@ class Connection:
     def attach(self, segment: int) -> int:
         """Let the server use a System V segment; returns the number by which `fill` names it. Raises `InfrastructureError`."""
         with x_errors("sharing memory"):
-            try:
-                extension: Any = self.x(xcffib.shm.key)
-                extension.QueryVersion().reply()
-            except xcffib.ExtensionNotFoundException as error:
-                raise InfrastructureError("the X server was started without MIT-SHM") from error
+            if not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present:  # to use it all the same ends the connection
+                raise InfrastructureError("the X server was started without MIT-SHM")
+            extension: Any = self.x(xcffib.shm.key)
+            extension.QueryVersion().reply()
             self._shared: Any = extension
             number = self.x.generate_id()
             extension.AttachChecked(number, segment, False).check()

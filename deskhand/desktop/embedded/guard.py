@@ -22,7 +22,7 @@ PERIOD_S = 0.25
 DISK_SHARE = 0.02
 """Of a processor, for looking at the files of one desktop: the more there are, the less often."""
 LARGEST_HOME = 200_000
-"""Files and folders; a home with more is beyond its bounds, whatever their size."""
+"""Files and folders; with more of them a desktop is beyond its bounds, whatever their size."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 
@@ -41,7 +41,7 @@ _thread: threading.Thread | None = None
 
 
 def watch(box: Box, limits: Limits, disk: bool) -> None:
-    """Look after a box until it ends; `disk`: also after its home, which nothing else bounds."""
+    """Look after a box until it ends; `disk`: also after its folders, which nothing else bounds."""
     global _thread
     with _lock:
         _watched[box] = _Watched(limits, disk)
@@ -66,15 +66,15 @@ def _look() -> None:
 def _excess_of(box: Box, watched: _Watched) -> str | None:
     began = time.monotonic()
     looks_at_disk = watched.disk and began >= watched.due_at
-    reason = excess(box.pids(), box.home if looks_at_disk else None, watched.limits)
+    reason = excess(box.pids(), box.folders if looks_at_disk else [], watched.limits)
     if looks_at_disk:
         ended = time.monotonic()
         watched.due_at = ended + (ended - began) / DISK_SHARE
     return reason
 
 
-def excess(pids: list[int], home: Path | None, limits: Limits) -> str | None:
-    """What these processes and this home have beyond their limits, in words."""
+def excess(pids: list[int], folders: list[Path], limits: Limits) -> str | None:
+    """What these processes and these folders have beyond their limits, in words."""
     threads, memory = 0, 0
     for pid in pids:
         try:
@@ -88,18 +88,19 @@ def excess(pids: list[int], home: Path | None, limits: Limits) -> str | None:
         return f"its guests use {memory // _MIB} MiB of memory; {limits.memory_mib} are allowed"
     if threads > limits.processes:
         return f"its guests run {threads} processes and threads; {limits.processes} are allowed"
-    if home is not None and (used := disk_bytes(home, limits.disk_mib * _MIB)) > limits.disk_mib * _MIB:
-        return f"its home holds more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "its home holds too many files"
+    used = sum(disk_bytes(folder, limits.disk_mib * _MIB) for folder in folders)
+    if used > limits.disk_mib * _MIB:
+        return f"its files take more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "it has too many files"
     return None
 
 
-def disk_bytes(home: Path, enough: int) -> int:
-    """What the files of a home take, in bytes; stops counting beyond `enough`, and no link is followed."""
-    total, entries, pending = 0, 0, [str(home)]
+def disk_bytes(folder: Path, enough: int) -> int:
+    """What the files of a folder take, in bytes; stops counting beyond `enough`, and no link is followed."""
+    total, entries, pending = 0, 0, [str(folder)]
     while pending and total <= enough:
         try:
-            with os.scandir(pending.pop()) as folder:
-                for entry in folder:
+            with os.scandir(pending.pop()) as found_there:
+                for entry in found_there:
                     entries += 1
                     found = entry.stat(follow_symlinks=False)
                     total += max(found.st_blocks * 512, 1024)

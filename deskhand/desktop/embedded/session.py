@@ -4,10 +4,12 @@ failed.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import socket
 import threading
 import time
+from pathlib import Path
 
 import xcffib.xproto
 
@@ -47,6 +49,7 @@ class Session:
         self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
         limits = limits or Limits()
         self._disk_is_bounded = walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
+        self._link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Box | Connection | Screen | gate.Gate] = []
@@ -69,6 +72,8 @@ class Session:
             self._paint_root()
         binds = [self.x_server.socket_path, self.x_server.authority]
         uid = self._user.uid
+        if isolation == "plain":
+            binds.append(self._write_stand_ins())
         walls.give(self.x_server.authority, uid)
         if self.template.network and isolation != "namespaces":
             raise ConfigError("destinations in the network need isolation 'namespaces'; leave the template's network empty")
@@ -93,6 +98,17 @@ class Session:
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
+
+    def _write_stand_ins(self) -> Path:
+        """The folder with programs in the place of those that need other flags at the plain level."""
+        folder = self.folder / "bin"
+        folder.mkdir(mode=0o755)
+        for profile in table.PROFILES.values():
+            if profile.plain_flags and (program := shutil.which(profile.argv[0], path=GUEST_PATH)):
+                stand_in = folder / profile.argv[0]
+                stand_in.write_text(f'#!/bin/sh\nexec {program} {shlex.join(profile.plain_flags)} "$@"\n')
+                stand_in.chmod(0o755)
+        return folder
 
     def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
         """One that shares memory when that is asked for, or when its own cannot be mapped."""
@@ -131,6 +147,7 @@ class Session:
 
     def _environment(self, isolation: Isolation) -> dict[str, str]:
         telling = self.template.accessibility
+        plain = isolation == "plain"
         bus = f"unix:path={walls.runtime_folder(self.folder, isolation)}/bus"
         told = accessibility.environment(bus) if telling else accessibility.SILENT
         return (
@@ -139,7 +156,7 @@ class Session:
             | {
                 "DISPLAY": self.x_server.name,
                 "XAUTHORITY": str(self.x_server.authority),
-                "PATH": GUEST_PATH,
+                "PATH": f"{self.folder}/bin:{GUEST_PATH}" if plain else GUEST_PATH,
                 "LANG": "C.UTF-8",
                 "USER": "user",
                 "LOGNAME": "user",
@@ -155,6 +172,7 @@ class Session:
                 "GTK_OVERLAY_SCROLLING": "0",
                 "GTK_IM_MODULE": "gtk-im-context-simple",
                 **(gate.environment() if self.template.network else {}),
+                **({"OSL_SOCKET_PATH": str(self._socket_folder())} if plain and walls.shared_folders_are_closed() else {}),
             }
         )
 
@@ -168,6 +186,13 @@ class Session:
             if not self._sockets:
                 self._sockets = netns.sockets(self.box.first_pid(), SOCKETS_AT_A_TIME, self._user.uid)
             return self._sockets.pop()
+
+    def _socket_folder(self) -> Path:
+        """A short name for the guests' temporary folder: the name of a socket may have 107 bytes, and LibreOffice's part has 63."""
+        self._link = runtime().folder / str(self._user.uid)
+        self._link.unlink(missing_ok=True)
+        self._link.symlink_to(self.folder / "tmp")
+        return self._link
 
     def processes(self) -> list[int]:
         """Host process ids of the X server and everything in the box."""
@@ -189,6 +214,8 @@ class Session:
         for part in reversed(self._parts):
             part.stop() if isinstance(part, XServer) else part.close()
         self._parts.clear()
+        if self._link is not None:
+            self._link.unlink(missing_ok=True)
         self._user.close()
         walls.unbound_folders(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -28,13 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.embedded import confine
+from deskhand.desktop.embedded import access_list, confine
 from deskhand.errors import ConfigError, InfrastructureError
 
 Isolation = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
 FIRST_UID = 20_000
+GUESTS = FIRST_UID - 2
+"""A group that no user has: all guests of the plain level that have a user id of their own are in it."""
 MOST_UIDS = 4096
 _USERS = "/dev/shm/deskhand-users"
 """Each byte of it that is locked is a user id that is taken."""
@@ -130,6 +132,23 @@ class GuestUser:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+@functools.cache
+def shared_folders_are_closed() -> bool:
+    """Close the host's folders for temporary files to all guests of the plain level, for good; whether that worked.
+
+    Landlock keeps guests out of them in any case, but says so only when something is written. A program that looks whether it may
+    (LibreOffice does, and then goes elsewhere) needs a plain no.
+    """
+    if not own_uids():
+        return False
+    try:
+        for path in ("/tmp", "/var/tmp"):
+            access_list.give_group(path, GUESTS, access_list.READ_AND_ENTER)
+    except OSError:
+        return False
+    return True
 
 
 def has_name(uid: int | None) -> bool:
@@ -237,6 +256,7 @@ def plain_command(
     readable += [f"/etc/{name}" for name in (*_ETC, "passwd", "group", "hosts")] + [f"/var/{name}" for name in _VAR]
     rules = {
         "uid": uid,
+        "groups": [GUESTS],
         "read": [*readable, *map(str, binds)],
         "write": [str(home), str(control), str(temporary)],
         "devices": [f"/dev/{name}" for name in _DEVICES],
