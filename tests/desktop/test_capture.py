@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded import pointer, shared_memory
-from deskhand.desktop.embedded.connection import PointerImage
+from deskhand.desktop.embedded.connection import Connection, PointerImage
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.screen import ServerImage, SharedImage, open_screen
 from deskhand.desktop.embedded.shared_memory import Segment
@@ -45,10 +48,10 @@ async def test_the_pointer_is_laid_over_as_the_server_would_draw_it(desktop, pla
     await open_editor(desktop)
     frame = await desktop.perform([Type("some text"), Move(at(*place))], action_id="there")
     connection, screen = desktop._session.connection, desktop._session.screen
-    hidden = screen.whole_copy()
+    hidden = screen.copy()
     connection._fixes.ShowCursor(connection.root)
     connection.sync()
-    drawn = screen.whole_copy()
+    drawn = screen.copy()
     connection.hide_pointer()
     different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(-1)
     assert np.abs(different).max() <= 1  # the server rounds half-transparent edges its own way
@@ -95,7 +98,7 @@ async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, k
         frame = await desktop.observe()
         assert frame.size == (width, height)
         mapped = open_screen(session.x_server, session.connection, width, height, "mapped")
-        assert (mapped.whole_copy() == session.screen.whole_copy()).all()
+        assert (mapped.copy() == session.screen.copy()).all()
         assert len(np.unique(mapped.copy())) > 10
         mapped.close()
     finally:
@@ -104,16 +107,51 @@ async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, k
 
 async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(desktop, tmp_path):
     session = desktop._session
-    before = session.screen.whole_copy()
+    before = session.screen.copy()
     session.x_server.framebuffer_path = tmp_path / "nothing"
     screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
-    assert (screen.whole_copy() == before).all()
+    assert (screen.copy() == before).all()
     for damage in (b"", b"\0" * 400):
         session.x_server.framebuffer_path.write_bytes(damage)
         screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
         assert isinstance(screen, ServerImage)
         with pytest.raises(FrameError, match="cannot be mapped"):
             open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
+
+
+async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
+    desktop = EmbeddedDesktop()
+    await desktop.reset(Template("plain", 1920, 1200))
+    session, performer = desktop._parts()
+    over = threading.Event()
+
+    def paint() -> None:
+        """One request after the other fills the screen with another colour; each takes the server about as long as a copy takes."""
+        painter = Connection(session.x_server.name, session.x_server.cookie)
+        core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
+        core.CreateWindow(0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1])
+        core.MapWindow(window)
+        core.CreateGC(context, window, GC.Foreground, [1])
+        colour = 1
+        while not over.is_set():
+            colour = colour % 250 + 1
+            core.ChangeGC(context, GC.Foreground, [colour * 0x010101])
+            core.PolyFillRectangle(window, context, 1, [RECTANGLE.synthetic(0, 0, 1920, 1200)])
+            painter.sync()
+            over.wait(0.001)
+        painter.close()
+
+    painting = threading.Thread(target=paint)
+    painting.start()
+    try:
+        await asyncio.sleep(0.3)
+        pictures = [await asyncio.to_thread(performer.settler.capture) for _ in range(60)]
+    finally:
+        over.set()
+        painting.join()
+        await desktop.close()
+    assert [len(np.unique(picture)) for picture in pictures] == [1] * 60
+    assert len({int(picture[0, 0]) for picture in pictures}) > 3
 
 
 def segments() -> set[str]:

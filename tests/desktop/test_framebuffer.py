@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -68,36 +67,6 @@ def test_a_black_screen_never_becomes_a_frame():
         check_not_black(pixels)
     pixels[-1, -1] = 1
     check_not_black(pixels)
-
-
-def test_a_copy_is_never_torn_while_the_screen_is_being_drawn(tmp_path):
-    live = dump(tmp_path / "screen")
-    framebuffer = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)
-    stop = threading.Event()
-
-    def draw():
-        colour = 0  # as the new file: the first drawing, too, is one step from what was there
-        while not stop.is_set():
-            colour += 1
-            for part in np.array_split(live, 64):
-                part[:] = colour
-            stop.wait(0.002)
-
-    painter = threading.Thread(target=draw)
-    painter.start()
-    try:
-        copies = [framebuffer.whole_copy(attempts=20) for _ in range(80)]
-    finally:
-        stop.set()
-        painter.join()
-    whole = [copy for copy in copies if copy is not None]
-    assert len(whole) > 20
-    assert len({int(copy[0, 0]) for copy in whole}) > 3
-    for copy in whole:  # the painter goes from top to bottom: at any instant a new colour is above the one before it
-        steps = np.diff(copy.reshape(-1).astype(np.int64))
-        assert steps.min() >= -1
-        assert np.count_nonzero(steps) <= 1
-        assert steps.max() <= 0
 
 
 def test_the_box_of_a_change_is_tight_and_half_open():

@@ -61,6 +61,13 @@ async def test_properties_of_a_wrong_form_are_no_outage(desktop):
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
 
 
+async def test_what_is_sent_to_a_window_that_has_just_gone_is_no_outage(desktop):
+    connection = desktop._session.connection
+    connection.core.SendEvent(False, 0x3FFFF0, EventMask.NoEvent, bytes(32))
+    frame = await desktop.perform([Type("a"), Click(Point(5, 5, screen_px(320, 240)))], action_id="after")
+    assert frame.size == (320, 240)
+
+
 async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
     over = threading.Event()
 

@@ -173,7 +173,10 @@ class Connection:
         """The next event, or None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
-            event = self.x.poll_for_event()
+            try:
+                event = self.x.poll_for_event()
+            except xcffib.xproto.WindowError:
+                continue  # something was sent to a window that has just gone
             if event is not None:
                 return event
             self.x.flush()

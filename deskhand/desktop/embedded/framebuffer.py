@@ -1,4 +1,4 @@
-"""The screen's pixels, read from the X server's memory. Invariant: a copy that leaves here is whole, of the right size, not black.
+"""The screen's pixels, read from the X server's memory. Invariant: what is mapped is the whole screen, of the right size and kind.
 
 `Xvfb -fbdir` keeps the screen in a file of the X window dump format: big-endian 32-bit header words, a colour map of
 12-byte entries, then rows of little-endian BGRX.
@@ -20,6 +20,8 @@ PIXEL_MASK = np.uint32(0x00FFFFFF)
 
 class Framebuffer:
     """Maps the dump file at `path`. Raises `FrameError` when it is not a `width` x `height` screen of 32-bit pixels."""
+
+    at_once = False
 
     def __init__(self, path: Path, width: int, height: int) -> None:
         with path.open("rb") as file:
@@ -46,14 +48,6 @@ class Framebuffer:
     def copy(self) -> np.ndarray:
         """`uint32[H, W]` with the undefined fourth byte set to zero."""
         return self.live & PIXEL_MASK
-
-    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
-        """A copy during which nothing was drawn, or None when every attempt saw a change."""
-        for _ in range(attempts):
-            pixels = self.live.copy()
-            if np.array_equal(self.live, pixels):
-                return np.bitwise_and(pixels, PIXEL_MASK, out=pixels)
-        return None
 
 
 def check_not_black(pixels: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Where the pixels of a screen are read. Invariant: a whole copy is of one instant, and a way that was asked for is the way used.
+"""Where the pixels of a screen are read. Invariant: a way that was asked for is the way used; each says if its copies may tear.
 
 `mapped`: the server's own memory (`framebuffer.py`), no request and no copy by the server. `shared`: the server copies the screen
 into memory that it shares with us (MIT-SHM); for a server whose memory cannot be mapped. `server`: the core protocol's GetImage,
@@ -26,19 +26,22 @@ Capture = Literal["mapped", "shared", "server"]
 class Screen(Protocol):
     """Pixels are `uint32[H, W]` with the undefined fourth byte set to zero."""
 
-    def copy(self) -> np.ndarray:
-        """The screen now; torn where it is just being drawn and the way is `mapped`."""
+    @property
+    def at_once(self) -> bool:
+        """Whether a copy is of one instant; otherwise it is torn where the server draws meanwhile (`settle.py`)."""
         ...
 
-    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
-        """A copy during which nothing was drawn, or None when every attempt saw a change."""
+    def copy(self) -> np.ndarray:
+        """The screen now."""
         ...
 
     def close(self) -> None: ...
 
 
 class SharedImage:
-    """The screen as the server copies it into a segment of shared memory; each copy is of one instant. Raises `FrameError`."""
+    """The screen as the server copies it into a segment of shared memory. Raises `FrameError`."""
+
+    at_once = True
 
     def __init__(self, connection: Connection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
@@ -59,24 +62,20 @@ class SharedImage:
         self._connection.fill(self._number, width, height)
         return self._segment.bytes.view("<u4").reshape(height, width) & PIXEL_MASK
 
-    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
-        return self.copy()
-
     def close(self) -> None:
         self._segment.close()
 
 
 class ServerImage:
-    """The screen as the server at the end of `connection` sends it; each copy is of one instant."""
+    """The screen as the server at the end of `connection` sends it."""
+
+    at_once = True
 
     def __init__(self, connection: Connection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
 
     def copy(self) -> np.ndarray:
         return self._connection.root_image(*self._size) & PIXEL_MASK
-
-    def whole_copy(self, attempts: int = 3) -> np.ndarray | None:
-        return self.copy()
 
     def close(self) -> None:
         return

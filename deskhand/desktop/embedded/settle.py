@@ -19,6 +19,7 @@ from deskhand.desktop.embedded.motion import Motion
 from deskhand.desktop.embedded.screen import Screen
 
 _LOOK_INTERVAL_S = 0.004
+_ATTEMPTS = 3
 BUSY_LIMIT_S = 1.0
 
 
@@ -83,14 +84,27 @@ class Settler:
         return Settled(self.capture(), last_change - start, "cap")
 
     def capture(self) -> np.ndarray:
-        """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy."""
-        pixels = self._screen.whole_copy()
-        if pixels is None:
-            self._connection.core.GrabServer()
-            self._connection.sync()
-            try:
-                pixels = self._screen.copy()
-            finally:
-                self._connection.core.UngrabServer()
-                self._connection.sync()
-        return pixels
+        """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy.
+
+        The server carries out one request after the other, so a copy between two of its replies is torn only if it has told of
+        drawing between them.
+        """
+        if self._screen.at_once:
+            return self._screen.copy()
+        connection = self._connection
+        for _ in range(_ATTEMPTS):
+            connection.forget_drawing()
+            connection.sync()
+            while connection.next_event(0.0) is not None:
+                pass  # of drawing before the copy
+            pixels = self._screen.copy()
+            connection.sync()
+            if not connection.wait_for_drawing(0.0):
+                return pixels
+        connection.core.GrabServer()
+        connection.sync()
+        try:
+            return self._screen.copy()
+        finally:
+            connection.core.UngrabServer()
+            connection.sync()
