@@ -279,6 +279,18 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
         other.close()
 
 
+@pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
+async def test_a_guest_knows_itself_by_name_and_nobody_else():
+    desktop = EmbeddedDesktop()
+    try:
+        await desktop.reset(SMALL)
+        look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
+        assert (await desktop.run(["python3", "-c", look])).stdout == b"127.0.0.1 127.0.0.1\n"
+        assert (await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])).returncode == 1
+    finally:
+        await desktop.close()
+
+
 async def test_some_of_the_network_without_namespaces_is_refused():
     desktop = EmbeddedDesktop(isolation="plain")
     with pytest.raises(ConfigError, match="namespaces"):

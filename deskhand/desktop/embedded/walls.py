@@ -220,9 +220,13 @@ def namespaces_command(
     folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: Limits, command: list[str]
 ) -> list[str]:
     """bubblewrap around `command`: `folder` is the desktop's own on the host; `binds` are shown read-only under their own names."""
-    passwd, group = folder / "passwd", folder / "group"
-    passwd.write_text(f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:User:{GUEST_HOME}:/bin/bash\n")
-    group.write_text("root:x:0:\nuser:x:1000:\n")
+    own = {
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:User:{GUEST_HOME}:/bin/bash\n",
+        "group": "root:x:0:\nuser:x:1000:\n",
+        "hosts": "127.0.0.1 localhost desktop\n",
+    }
+    for name, text in own.items():
+        (folder / name).write_text(text)
     words = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent", "--new-session"]
     words += ["--ro-bind", "/usr", "/usr"]
@@ -236,7 +240,8 @@ def namespaces_command(
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name in _VAR:
         words += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
-    words += ["--ro-bind", str(passwd), "/etc/passwd", "--ro-bind", str(group), "/etc/group"]
+    for name in own:
+        words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     for path in ("/dev/shm", "/tmp", "/run"):
         words += ["--perms", "1777", "--size", str(limits.disk_mib * _MIB), "--tmpfs", path]
