@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Literal
@@ -95,6 +96,10 @@ def serve(
         return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book))
 
     async def main() -> None:
+        # Not by an exception wherever the program happens to be: within a request the server would take it for the request's own.
+        running_task = asyncio.current_task()
+        assert running_task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
         async with pool_of() as pool, serving(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
             guarded = "its key is needed" if key else "open to this machine; set DESKHAND_BRIDGE_KEY to guard it"
@@ -104,6 +109,6 @@ def serve(
 
     try:
         asyncio.run(main())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted; the desktops are closed", file=sys.stderr)
-        raise
+        raise KeyboardInterrupt from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -34,6 +37,14 @@ def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+def keep_asking(port: int) -> None:
+    """Until nobody answers: a bridge that is told to end is in the middle of something."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as reply:
+                reply.read()
+
+
 def free_port() -> int:
     """A port with free ones after it, as far as one can know."""
     with socket.socket() as probe:
@@ -54,8 +65,14 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
             assert reply.status == 201
         guests = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert guests
+        asking = [threading.Thread(target=keep_asking, args=(port,)) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        time.sleep(0.3)
         process.send_signal(number)
         assert process.wait(timeout=20) == 130
+        for thread in asking:
+            thread.join()
         deadline = time.monotonic() + 10
         while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in guests):
             assert time.monotonic() < deadline
