@@ -1,7 +1,8 @@
 """What a stored screen costs: `python -m benchmarks.storage [--full]`.
 
 The screens are those of steps in an editor that fills a desktop of 1280x720: words, clicks, selections, the wheel. Each codec is
-given the same screens in the same order; a *read* is of one screen at random by a reader that has read nothing before.
+given the same screens in the same order; a *read* is of one screen at random by a reader that has read nothing before, with all
+the screens that it builds on.
 """
 
 from __future__ import annotations

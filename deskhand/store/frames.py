@@ -1,8 +1,9 @@
 """Screens on disk, each once. Invariant: a file's name is the SHA-256 of the raw RGB pixels inside it; a file is whole or absent,
 and written after the one that it builds on.
 
-A file is a small header and one zstd frame: the RGB rows of the screen, or, where little has changed, their exclusive or with the
-rows of a *key screen*, which is itself stored whole. So reading takes two files at most.
+A file is a small header and one zstd frame: the RGB rows of the screen, or, where little has changed, the tiles that differ from
+another screen (a bit for each tile, then the pixels of those that differ; `tiles.py`). That one may build on another in turn, but
+at most `DEEPEST` follow each other before a screen is stored whole again: so many files and one more are read at most.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ import zstandard
 from PIL import Image
 
 from deskhand.errors import InfrastructureError
+from deskhand.store import tiles
 
-_HEADER = struct.Struct("<4sHH32s")
-_MAGIC = b"DHS1"
+_HEADER = struct.Struct("<4sHHB32s")
+_MAGIC = b"DHS2"
 _WHOLE = bytes(32)
-_LEVEL = 1
-KEYS_IN_MEMORY = 6
+_LEVEL = 6
+DEEPEST = 8
+REMEMBERED_BYTES = 64 << 20
 LIKE_ENOUGH = 0.3
-"""A screen builds on a key screen when at most this share of its pixels differs (of every eighth pixel of every eighth row)."""
+"""A screen builds on another when at most this share of its pixels differs (of every eighth pixel of every eighth row)."""
 
 
 class Frames:
@@ -37,7 +40,8 @@ class Frames:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: set[str] = set()
-        self._keys: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._recent: OrderedDict[str, tuple[np.ndarray, int, np.ndarray]] = OrderedDict()
+        """Screens that were written or needed lately, on how many each builds, and a sample of its pixels."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
@@ -49,7 +53,7 @@ class Frames:
         """Keep a screen, `uint8[H, W, 3]`; nothing is written when it is there already."""
         if sha256 in self._known:
             return
-        with self._writing:  # or a screen could be held for a key screen by one thread and be written as none by another
+        with self._writing:  # or two threads could build one screen on two others
             if not self.path(sha256).exists():
                 self._write(self.path(sha256), sha256, rgb)
         self._known.add(sha256)
@@ -58,20 +62,22 @@ class Frames:
         height, width = rgb.shape[:2]
         base = self._likest(rgb)
         if base is None:
-            head, body = _HEADER.pack(_MAGIC, width, height, _WHOLE), rgb
+            depth, body = 0, rgb.tobytes()
         else:
-            head, body = _HEADER.pack(_MAGIC, width, height, bytes.fromhex(base)), rgb ^ self._key(base)
-        packed = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(np.ascontiguousarray(body).data)
+            before, depth = self._screen(base, DEEPEST)
+            depth, (changed, pixels) = depth + 1, tiles.cut(before, rgb)
+            body = np.packbits(changed).tobytes() + pixels
+        head = _HEADER.pack(_MAGIC, width, height, depth, bytes.fromhex(base) if base else _WHOLE)
+        packed = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(body)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.partial")
         partial.write_bytes(head + packed)
         partial.replace(path)
-        if base is None:
-            self._remember(sha256, rgb)
+        self._remember(sha256, rgb, depth)
 
     def rgb(self, sha256: str) -> np.ndarray:
         """`uint8[H, W, 3]`. Raises `InfrastructureError` when the file is missing, unreadable or holds other pixels."""
-        pixels = self._pixels(sha256)
+        pixels, _ = self._read(sha256)
         if hashlib.sha256(pixels.tobytes()).hexdigest() != sha256:
             raise InfrastructureError(f"screen {self.path(sha256)} does not hold the pixels that its name says; restore the file")
         return pixels
@@ -79,14 +85,14 @@ class Frames:
     def png(self, sha256: str) -> bytes:
         """The screen as a PNG. Raises `InfrastructureError` when the file is missing or unreadable."""
         buffer = io.BytesIO()
-        Image.fromarray(self._pixels(sha256)).save(buffer, "PNG", compress_level=1)
+        Image.fromarray(self._read(sha256)[0]).save(buffer, "PNG", compress_level=1)
         return buffer.getvalue()
 
     def size(self, sha256: str) -> tuple[int, int] | None:
         """(width, height) from the file's header; None when the screen is not kept."""
         try:
             with self.path(sha256).open("rb") as file:
-                magic, width, height, _ = _HEADER.unpack(file.read(_HEADER.size))
+                magic, width, height, _, _ = _HEADER.unpack(file.read(_HEADER.size))
         except (OSError, struct.error):
             return None
         return (width, height) if magic == _MAGIC else None
@@ -97,54 +103,78 @@ class Frames:
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self.folder.glob("??/*.zst")))
 
-    def _pixels(self, sha256: str) -> np.ndarray:
-        pixels, base = self._read(sha256)
-        if base is None:
-            return pixels
-        key = self._key(base)
-        if key.shape != pixels.shape:
-            raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: {self.path(base)} is of another size")
-        return pixels ^ key
+    def builds_on(self, sha256: str) -> str | None:
+        """The screen from which a kept one was told apart; None for one that is stored whole. Raises `InfrastructureError`."""
+        base = self._file(sha256)[3]
+        return None if base == _WHOLE else base.hex()
 
-    def _read(self, sha256: str) -> tuple[np.ndarray, str | None]:
-        """What the file holds, and the name of the key screen that it builds on."""
+    def _file(self, sha256: str) -> tuple[int, int, int, bytes, bytes]:
+        """(width, height, depth, base, body) of a file."""
         path = self.path(sha256)
         try:
             data = path.read_bytes()
-            magic, width, height, base = _HEADER.unpack(data[: _HEADER.size])
-            if magic != _MAGIC:
+            magic, width, height, depth, base = _HEADER.unpack(data[: _HEADER.size])
+            if magic != _MAGIC or depth > DEEPEST or (depth == 0) != (base == _WHOLE):
                 raise ValueError("it is no screen of this version")
-            size = width * height * 3
-            body = zstandard.ZstdDecompressor().decompress(data[_HEADER.size :], max_output_size=size)
-            pixels = np.frombuffer(body, np.uint8).reshape(height, width, 3)
+            rows, columns = tiles.grid(width, height)
+            most = width * height * 3 + rows * columns
+            body = zstandard.ZstdDecompressor().decompress(data[_HEADER.size :], max_output_size=most)
         except FileNotFoundError:
             raise InfrastructureError(f"screen {path} is missing; the run folder is incomplete") from None
         except (OSError, ValueError, struct.error, zstandard.ZstdError) as error:
             raise InfrastructureError(f"screen {path} cannot be read: {error}") from error
-        return pixels, None if base == _WHOLE else base.hex()
+        return width, height, depth, base, body
 
-    def _key(self, sha256: str) -> np.ndarray:
-        with self._lock:
-            if sha256 in self._keys:
-                self._keys.move_to_end(sha256)
-                return self._keys[sha256]
-        pixels, base = self._read(sha256)
-        if base is not None:
-            raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: it is no key screen, but another builds on it")
-        self._remember(sha256, pixels)
-        return pixels
+    def _read(self, sha256: str, deepest: int = DEEPEST) -> tuple[np.ndarray, int]:
+        """The pixels, and on how many others they build, which are `deepest` at most. Raises `InfrastructureError`."""
+        width, height, depth, base, body = self._file(sha256)
+        try:
+            if depth > deepest:  # so it ends, whatever the files say
+                raise ValueError("what builds on it builds on no more than it does")
+            if depth == 0:
+                return np.frombuffer(body, np.uint8).reshape(height, width, 3), 0
+            before, _ = self._screen(base.hex(), depth - 1)
+            if before.shape != (height, width, 3):
+                raise ValueError(f"{self.path(base.hex())}, on which it builds, is of another size")
+            rows, columns = tiles.grid(width, height)
+            bits = -(-rows * columns // 8)
+            changed = np.unpackbits(np.frombuffer(body[:bits], np.uint8), count=rows * columns).reshape(rows, columns)
+            return tiles.pasted(before, changed, body[bits:]), depth
+        except ValueError as error:
+            raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: {error}") from error
 
-    def _remember(self, sha256: str, pixels: np.ndarray) -> None:
+    def _screen(self, sha256: str, deepest: int) -> tuple[np.ndarray, int]:
+        """A screen that others build on, from memory or from its file."""
         with self._lock:
-            self._keys[sha256] = pixels
-            while len(self._keys) > KEYS_IN_MEMORY:
-                self._keys.popitem(last=False)
+            if sha256 in self._recent:
+                self._recent.move_to_end(sha256)
+                return self._recent[sha256][:2]
+        pixels, depth = self._read(sha256, deepest)
+        self._remember(sha256, pixels, depth)
+        return pixels, depth
+
+    def _remember(self, sha256: str, pixels: np.ndarray, depth: int) -> None:
+        with self._lock:
+            self._recent[sha256] = pixels, depth, _sample(pixels)
+            most = max(1, REMEMBERED_BYTES // pixels.nbytes)
+            while len(self._recent) > most:
+                self._recent.popitem(last=False)
 
     def _likest(self, rgb: np.ndarray) -> str | None:
-        """The key screen in memory from which `rgb` differs least, if that is little."""
-        sample = rgb[::8, ::8]
+        """The screen in memory from which `rgb` differs least, if that is little and not too many build on each other there.
+
+        The next best is no choice: many screens would build on it before one is whole again, and all of them differ more from it.
+        """
+        sample = _sample(rgb)
         with self._lock:
-            keys = [(name, key) for name, key in self._keys.items() if key.shape == rgb.shape]
-        shares = [(float((key[::8, ::8] != sample).any(axis=2).mean()), name) for name, key in keys]
-        share, name = min(shares, default=(1.0, ""))
-        return name if share <= LIKE_ENOUGH else None
+            recent = [(name, depth, its) for name, (pixels, depth, its) in self._recent.items() if pixels.shape == rgb.shape]
+        if not recent:
+            return None
+        share, _, name, depth = min((float((its != sample).mean()), -at, *one) for at, (*one, its) in enumerate(recent))
+        return name if share <= LIKE_ENOUGH and depth < DEEPEST else None
+
+
+def _sample(rgb: np.ndarray) -> np.ndarray:
+    """One number for every eighth pixel of every eighth row."""
+    red, green, blue = np.moveaxis(rgb[::8, ::8].astype(np.uint32), 2, 0)
+    return red << 16 | green << 8 | blue

@@ -6,10 +6,14 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from deskhand.errors import InfrastructureError
 from deskhand.store import frames as module
+from deskhand.store import tiles
 from deskhand.store.frames import Frames
 from deskhand.store.pictures import Pictures
 
@@ -65,47 +69,92 @@ def test_a_screen_that_is_missing_damaged_or_another_is_an_outage(tmp_path):
             frames.png(name)
 
 
-def test_a_small_change_takes_little_room_and_needs_the_key_screen_only(tmp_path):
+def test_a_small_change_takes_little_room_and_is_read_back_by_another_reader(tmp_path):
     frames = Frames(tmp_path)
-    key, pixels = screen(3, 200, 300)
-    frames.put(key, pixels)
-    kept = {key: pixels}
+    first, pixels = screen(3, 200, 300)
+    frames.put(first, pixels)
+    kept = {first: pixels}
     for step in range(20):
         name, later = changed(pixels, 8 * step, step)
         frames.put(name, later)
         kept[name] = later
-        assert frames.path(name).stat().st_size < frames.path(key).stat().st_size / 20
-    fresh = Frames(tmp_path)
+        if frames.builds_on(name):
+            assert frames.path(name).stat().st_size < frames.path(first).stat().st_size / 20
+    assert sum(frames.builds_on(name) is None for name in kept) <= 3
     for name, expected in kept.items():
-        assert (fresh.rgb(name) == expected).all()
-    frames.path(key).unlink()
-    with pytest.raises(InfrastructureError, match="missing"):
-        Frames(tmp_path).rgb(name)
+        assert (Frames(tmp_path).rgb(name) == expected).all()
 
 
-def test_what_a_screen_builds_on_is_itself_whole(tmp_path):
-    """However the screens follow each other: a chain would make reading slow and one lost file fatal to many."""
+def chain(frames: Frames, name: str) -> list[str]:
+    """The screen and all that it builds on."""
+    found: list[str] = []
+    following: str | None = name
+    while following is not None:
+        found.append(following)
+        following = frames.builds_on(following)
+    return found
+
+
+def test_however_screens_follow_each_other_few_files_are_read_for_one(tmp_path):
     frames = Frames(tmp_path)
     _, pixels = screen(4, 200, 300)
     names = []
-    for step in range(25):
+    for step in range(60):
         name, pixels = changed(pixels, 8 * step % 200, step)  # each differs from the one before, ever more from the first
         frames.put(name, pixels)
         names.append(name)
-    bases = {frames._read(name)[1] for name in names} - {None}
-    assert bases
-    assert {frames._read(base)[1] for base in bases} == {None}
-    with pytest.raises(InfrastructureError, match="no key screen"):
-        Frames(tmp_path)._key(next(name for name in names if frames._read(name)[1]))
+    lengths = [len(chain(frames, name)) for name in names]
+    assert max(lengths) == module.DEEPEST + 1
+    assert lengths.count(1) <= 60 / module.DEEPEST
 
 
-def test_another_size_or_another_screen_is_a_key_screen_of_its_own_and_few_are_held_in_memory(tmp_path):
+def test_a_screen_whose_base_is_lost_or_another_is_an_outage(tmp_path):
+    frames = Frames(tmp_path)
+    first, pixels = screen(3, 200, 300)
+    frames.put(first, pixels)
+    name, later = changed(pixels, 8, 1)
+    frames.put(name, later)
+    other, others = screen(8, 64, 80)
+    frames.put(other, others)
+    assert chain(frames, name) == [name, first]
+    whole = frames.path(first).read_bytes()
+    frames.path(first).write_bytes(frames.path(other).read_bytes())
+    with pytest.raises(InfrastructureError, match="is of another size"):
+        Frames(tmp_path).rgb(name)
+    frames.path(first).write_bytes(frames.path(name).read_bytes())  # a ring
+    with pytest.raises(InfrastructureError, match="builds on no more"):
+        Frames(tmp_path).rgb(name)
+    frames.path(first).unlink()
+    with pytest.raises(InfrastructureError, match="missing"):
+        Frames(tmp_path).rgb(name)
+    frames.path(first).write_bytes(whole)
+    assert (Frames(tmp_path).rgb(name) == later).all()
+
+
+def test_another_size_or_another_screen_is_stored_whole_and_few_are_held_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED_BYTES", 5 * 64 * 80 * 3)
     frames = Frames(tmp_path)
     for seed in range(12):
         frames.put(*screen(seed, 64 + seed % 2, 80))
-    assert {frames._read(name)[1] for name in frames} == {None}
-    assert len(frames._keys) == module.KEYS_IN_MEMORY
+    assert {frames.builds_on(name) for name in frames} == {None}
+    assert len(frames._recent) <= 5
     assert all(frames.rgb(name) is not None for name in frames)
+
+
+@given(
+    hnp.arrays(np.uint8, hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=40).map(lambda shape: (*shape[:2], 3))),
+    st.data(),
+)
+def test_tiles_that_are_cut_and_pasted_give_the_screen(before, data):
+    after = before.copy()
+    for _ in range(data.draw(st.integers(0, 4))):
+        row, column = data.draw(st.integers(0, before.shape[0] - 1)), data.draw(st.integers(0, before.shape[1] - 1))
+        after[row : row + 3, column : column + 5] = data.draw(st.integers(0, 255))
+    cut, pixels = tiles.cut(before, after)
+    assert cut.shape == tiles.grid(before.shape[1], before.shape[0])
+    assert (tiles.pasted(before, cut, pixels) == after).all()
+    with pytest.raises(ValueError, match="bytes of tiles"):
+        tiles.pasted(before, cut, pixels + b"x")
 
 
 def test_several_threads_may_keep_the_same_screens(tmp_path):
