@@ -144,7 +144,10 @@ async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
     painting = threading.Thread(target=paint)
     painting.start()
     try:
-        await asyncio.sleep(0.3)
+        for _ in range(100):  # until the painter's window covers the screen
+            if len(np.unique(await asyncio.to_thread(performer.settler.capture))) == 1:
+                break
+            await asyncio.sleep(0.05)
         pictures = [await asyncio.to_thread(performer.settler.capture) for _ in range(60)]
     finally:
         over.set()

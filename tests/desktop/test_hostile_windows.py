@@ -63,7 +63,8 @@ async def test_properties_of_a_wrong_form_are_no_outage(desktop):
 
 async def test_what_is_sent_to_a_window_that_has_just_gone_is_no_outage(desktop):
     connection = desktop._session.connection
-    connection.core.SendEvent(False, 0x3FFFF0, EventMask.NoEvent, bytes(32))
+    message = struct.pack("<BBHII20x", 33, 32, 0, 0x3FFFF0, connection.atoms["WM_PROTOCOLS"])
+    connection.core.SendEvent(False, 0x3FFFF0, EventMask.NoEvent, message)
     frame = await desktop.perform([Type("a"), Click(Point(5, 5, screen_px(320, 240)))], action_id="after")
     assert frame.size == (320, 240)
 

@@ -45,13 +45,18 @@ _LOCAL_STATE = {
     "user_experience_metrics": {"reporting_enabled": False},
 }
 
+_WITHOUT_NAMESPACES = """#!/bin/sh
+exec /usr/bin/chromium --no-sandbox --test-type "$@"
+"""
+"""Its own walls are namespaces; the second flag keeps it from saying on every page that they are missing."""
+
 CHROMIUM = Profile(
     name="chromium",
     summary="web browser",
     packages=("chromium", "socat"),  # OSWorld's tasks lead the debugger's port to another one by socat
     argv=("chromium", *FLAGS),
     window="chromium",
-    plain_flags=("--no-sandbox", "--test-type"),  # its own walls are namespaces; the second one keeps it from saying so on the page
+    plain={"chromium": _WITHOUT_NAMESPACES},
     files={
         ".config/chromium/First Run": "",
         ".config/chromium/Default/Preferences": json.dumps(_PREFERENCES),

@@ -53,6 +53,17 @@ def registry() -> str:
     )
 
 
+_WITHOUT_TMP = """#!/bin/sh
+export SAL_ENABLE_FILE_LOCKING=1
+while :; do
+    /usr/lib/libreoffice/program/soffice.bin "$@"
+    code=$?
+    [ $code = 79 ] || [ $code = 81 ] || exit $code
+done
+"""
+"""What starts it insists on a socket in /tmp or /var/tmp, the program itself does not. Two codes ask for being started again."""
+_PLAIN = {"soffice": _WITHOUT_TMP, "libreoffice": _WITHOUT_TMP}
+
 _FILES = {".config/libreoffice/4/user/registrymodifications.xcu": registry()}
 _SHARED = ("libreoffice-gtk3", "fonts-liberation")
 _OPEN_XML = "application/vnd.openxmlformats-officedocument"
@@ -67,6 +78,7 @@ def _office(name: str, summary: str, option: str, window: str, kind: str, *mime_
         argv=("soffice", "--norestore", "--nologo", option),
         window=window,
         files=_FILES,
+        plain=_PLAIN,
         environment={"SAL_USE_VCLPLUGIN": "gtk3"},
         mime_types=(f"{_OPEN_XML}.{kind}", *mime_types),
         desktop_entry=f"libreoffice-{name}.desktop",

@@ -28,8 +28,8 @@ class Profile:
     window: str
     files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    plain_flags: tuple[str, ...] = ()
-    """Flags that it needs besides where the walls of the plain level are in the way of its own."""
+    plain: Mapping[str, str] = field(default_factory=dict)
+    """Shell scripts by name that stand in for its programs at the plain level, where the walls are in the way of its own start."""
     mime_types: tuple[str, ...] = ()
     """What a double click in the file manager opens with it."""
     desktop_entry: str = ""

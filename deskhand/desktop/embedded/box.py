@@ -80,7 +80,7 @@ class Box:
         places = {"HOME": self.guest_home, "XDG_RUNTIME_DIR": runtime, "TMPDIR": "/tmp" if boxed else runtime}
         if not boxed:
             places["XDG_CONFIG_HOME"] = f"{home}/.config"  # a user without a name has no home but this
-        self._environment = environment | places | labels
+        self._environment = places | environment | labels
         for own in (self._control, folder / "tmp"):
             own.mkdir(mode=0o700)
         for own in (self._control, folder / "tmp", home):

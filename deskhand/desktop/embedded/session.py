@@ -4,7 +4,6 @@ failed.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import socket
 import threading
@@ -100,14 +99,13 @@ class Session:
             windows.wait_window_manager(self.connection)
 
     def _write_stand_ins(self) -> Path:
-        """The folder with programs in the place of those that need other flags at the plain level."""
+        """The folder with programs that stand in for those that do not start as they are at the plain level."""
         folder = self.folder / "bin"
         folder.mkdir(mode=0o755)
         for profile in table.PROFILES.values():
-            if profile.plain_flags and (program := shutil.which(profile.argv[0], path=GUEST_PATH)):
-                stand_in = folder / profile.argv[0]
-                stand_in.write_text(f'#!/bin/sh\nexec {program} {shlex.join(profile.plain_flags)} "$@"\n')
-                stand_in.chmod(0o755)
+            for name, script in profile.plain.items() if profile.installed else ():
+                (folder / name).write_text(script)
+                (folder / name).chmod(0o755)
         return folder
 
     def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
@@ -172,7 +170,7 @@ class Session:
                 "GTK_OVERLAY_SCROLLING": "0",
                 "GTK_IM_MODULE": "gtk-im-context-simple",
                 **(gate.environment() if self.template.network else {}),
-                **({"OSL_SOCKET_PATH": str(self._socket_folder())} if plain and walls.shared_folders_are_closed() else {}),
+                **(self._plain_places() if plain else {}),
             }
         )
 
@@ -187,12 +185,15 @@ class Session:
                 self._sockets = netns.sockets(self.box.first_pid(), SOCKETS_AT_A_TIME, self._user.uid)
             return self._sockets.pop()
 
-    def _socket_folder(self) -> Path:
-        """A short name for the guests' temporary folder: the name of a socket may have 107 bytes, and LibreOffice's part has 63."""
-        self._link = runtime().folder / str(self._user.uid)
+    def _plain_places(self) -> dict[str, str]:
+        """Where guests of the plain level have their temporary files, by a short name: that of a socket may have 107 bytes, and
+        LibreOffice's own part of it has 63.
+        """
+        walls.shared_folders_are_closed()
+        self._link = runtime().folder / (str(self._user.uid) if self._user.uid is not None else self.folder.name[:6])
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(self.folder / "tmp")
-        return self._link
+        return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._link))
 
     def processes(self) -> list[int]:
         """Host process ids of the X server and everything in the box."""

@@ -40,7 +40,7 @@ class Segment:
             self.remove()
             raise
         self._address = address
-        self.bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        self.bytes: np.ndarray = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         """`uint8[size]`; what is read of it after `close` ends the process."""
 
     def remove(self) -> None:
