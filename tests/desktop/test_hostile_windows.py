@@ -98,6 +98,32 @@ async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
     assert (await desktop.observe()).settle_reason in ("quiet", "moving")
 
 
+async def test_a_flood_of_notices_holds_no_step_up(desktop):
+    over = threading.Event()
+
+    def flood() -> None:
+        with as_guest(desktop) as guest:
+            name = guest.core.InternAtom(False, 5, "FLOOD").reply().atom
+            while not over.is_set():
+                for _ in range(500):
+                    guest.core.ChangeProperty(PropMode.Replace, guest.root, name, Atom.STRING, 8, 1, b"x")
+                guest.sync()
+
+    flooding = [threading.Thread(target=flood) for _ in range(2)]
+    for thread in flooding:
+        thread.start()
+    try:
+        for number in range(3):
+            began = time.monotonic()
+            await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+            assert time.monotonic() - began < 8
+    finally:
+        over.set()
+        for thread in flooding:
+            thread.join()
+    assert (await desktop.observe()).settle_reason == "quiet"
+
+
 def own_clipboard(guest: Connection) -> int:
     window = guest.x.generate_id()
     guest.core.CreateWindow(

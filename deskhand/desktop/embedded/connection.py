@@ -188,21 +188,33 @@ class Connection:
                 raise xcffib.ConnectionException("connection lost")
 
     def wait_for_drawing(self, timeout_s: float) -> bool:
-        """Whether something was drawn within `timeout_s`."""
+        """Whether something was drawn within `timeout_s`. Other events, however many, do not make it longer."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self.next_event(max(0.0, deadline - time.monotonic()))
-            if event is None:
-                return False
             if isinstance(event, xcffib.damage.NotifyEvent):
                 return True
+            if event is None or time.monotonic() > deadline:
+                return False
+
+    def was_drawn(self, limit_s: float) -> bool:
+        """Whether the server has told of drawing by now; it waits for nothing. All that it has told is forgotten.
+
+        Also True when a guest makes it tell of other things faster than can be read within `limit_s`.
+        """
+        deadline, found = time.monotonic() + limit_s, False
+        while (event := self.next_event(0.0)) is not None:
+            found = found or isinstance(event, xcffib.damage.NotifyEvent)
+            if time.monotonic() > deadline:
+                return True
+        return found
 
     def wait_for_root_property(self, name: str, timeout_s: float) -> bool:
         """Whether the root window's property `name` changed within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self.next_event(max(0.0, deadline - time.monotonic()))
-            if event is None:
+            if event is None or time.monotonic() > deadline:
                 return False
             if isinstance(event, xcffib.xproto.PropertyNotifyEvent) and (event.window, event.atom) == (self.root, self.atoms[name]):
                 return True

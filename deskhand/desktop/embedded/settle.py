@@ -20,6 +20,7 @@ from deskhand.desktop.embedded.screen import Screen
 
 _LOOK_INTERVAL_S = 0.004
 _ATTEMPTS = 3
+_READ_S = 0.05
 BUSY_LIMIT_S = 1.0
 
 
@@ -95,11 +96,10 @@ class Settler:
         for _ in range(_ATTEMPTS):
             connection.forget_drawing()
             connection.sync()
-            while connection.next_event(0.0) is not None:
-                pass  # of drawing before the copy
+            connection.was_drawn(_READ_S)  # before the copy: it does not matter
             pixels = self._screen.copy()
             connection.sync()
-            if not connection.wait_for_drawing(0.0):
+            if not connection.was_drawn(_READ_S):
                 return pixels
         connection.core.GrabServer()
         connection.sync()
