@@ -1,5 +1,5 @@
 """Images of the conversation. Invariant: an image is named by the SHA-256 of its RGB pixels, and the same pixels always give
-the same prepared tensor, made by the checkpoint's own image processor.
+the same prepared tensor, which is that of the checkpoint's own image processor (`patches`).
 
 The name is that of `desktop.base.Frame.sha256`: SHA-256 of the raw `uint8[H, W, 3]` bytes. Whatever the encoding (PNG of any mode,
 JPEG, WebP), what counts is the pixels; transparency is laid over white, 16-bit channels keep their high byte. Decoding,
@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import io
+import math
 import threading
 import zlib
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from PIL import Image
 
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.recorder.patches import Patches
 from deskhand.recorder.refusal import RequestRefused
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -122,6 +124,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         self.merge_size = int(getattr(image_processor, "merge_size", 0))
         if self.merge_size < 1:
             raise ConfigError("preprocessor_config.json has no merge_size; give the image processor of a Qwen-VL checkpoint")
+        self._patches = Patches(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
         self._prepared = _Budget(prepared_bytes, lambda image: image.pixel_values.nbytes)
@@ -265,18 +268,16 @@ class ImageCache(Mapping[str, PreparedImage]):
 
     def _preprocess(self, name: str, rgb: Image.Image) -> PreparedImage:
         try:
-            out = self.processor(images=[rgb], return_tensors="np")
+            pixel_values, grid = self._patches(rgb)
         except ValueError as error:
             raise RequestRefused(
                 f"the checkpoint cannot take a {rgb.width}x{rgb.height} image: {error}", code="invalid_image"
             ) from None
-        pixel_values = np.ascontiguousarray(out["pixel_values"], dtype=np.float32)
-        time, height, width = (int(n) for n in out["image_grid_thw"][0])
-        patches = time * height * width
+        patches = math.prod(grid)
         if len(pixel_values) != patches or patches % self.merge_size**2:
-            raise RecordError("grid", f"image {name[:12]}: {len(pixel_values)} patches do not make a {time}x{height}x{width} grid")
+            raise RecordError("grid", f"image {name[:12]}: {len(pixel_values)} patches do not make a grid of {grid}")
         tokens, checksum = patches // self.merge_size**2, zlib.crc32(pixel_values.data)
-        return PreparedImage(name, pixel_values, (time, height, width), tokens, rgb.width, rgb.height, checksum)
+        return PreparedImage(name, pixel_values, grid, tokens, rgb.width, rgb.height, checksum)
 
 
 def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
