@@ -19,7 +19,7 @@ from deskhand.desktop.embedded.motion import Motion
 from deskhand.desktop.embedded.screen import Screen
 
 _LOOK_INTERVAL_S = 0.004
-_ATTEMPTS = 3
+_ATTEMPTS = 4
 _READ_S = 0.05
 BUSY_LIMIT_S = 1.0
 
@@ -88,15 +88,18 @@ class Settler:
         """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy.
 
         The server carries out one request after the other, so a copy between two of its replies is torn only if it has told of
-        drawing between them.
+        drawing between them. It tells once, until it is asked to tell again: what it told of between the asking and the first
+        reply would hide what is drawn during the copy.
         """
         if self._screen.at_once:
             return self._screen.copy()
         connection = self._connection
+        connection.was_drawn(_READ_S)
         for _ in range(_ATTEMPTS):
             connection.forget_drawing()
             connection.sync()
-            connection.was_drawn(_READ_S)  # before the copy: it does not matter
+            if connection.was_drawn(_READ_S):
+                continue
             pixels = self._screen.copy()
             connection.sync()
             if not connection.was_drawn(_READ_S):
