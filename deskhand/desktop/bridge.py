@@ -224,7 +224,7 @@ class BridgePool:
         told = _json(reply)
         if reply.status_code != 201:
             self.link.gate.desktops.released()
-            kind = ConfigError if reply.status_code == 400 else InfrastructureError
+            kind = ConfigError if reply.status_code in (400, 401, 403) else InfrastructureError
             raise kind(f"POST {self.link.address}/leases: {reply.status_code} {told.get('error', '')}")
         desktop = BridgeDesktop(self.link, told)
         self._held[told["lease"]] = (desktop, asyncio.create_task(_renewing(desktop, float(told["idle_s"]))))

@@ -174,7 +174,8 @@ class HttpGateway:
                 said = str(reply.json().get("error", ""))
             except (ValueError, AttributeError):
                 said = ""
-            return InfrastructureError(f"{method} {self.link.address}{path}: {reply.status_code} {said[:300]}".rstrip())
+            kind = ConfigError if acquires and reply.status_code in (400, 401, 403) else InfrastructureError
+            return kind(f"{method} {self.link.address}{path}: {reply.status_code} {said[:300]}".rstrip())
 
         headers = {REQUEST_ID: request_id} if request_id else {}
         return await self.link.send(

@@ -1,0 +1,51 @@
+"""A run on desktops of another process, by its settings alone: `deskhand eval` over `deskhand serve`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from test_cli import ROOT, called
+
+KEY = "the-key-of-the-elsewhere-tests"
+SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set", "evaluation.episodes=2"]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The address of a bridge with two desktops."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility", "--screen", "320x240"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"DESKHAND_BRIDGE_KEY": KEY, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split(" on ")[1].split(",")[0]
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tmp_path, address):
+    monkeypatch.setenv("DESKHAND_BRIDGE_KEY", KEY)
+    where = ["--set", "desktop.kind=bridge", "--set", f"desktop.addresses=[{address}]"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
+    assert code == 0, err
+    assert "2/2" in out
+    for file in (tmp_path / "run").rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes(), f"the key stands in {file.name}"
+
+
+def test_a_bridge_without_its_key_is_one_line(monkeypatch, capsys, tmp_path, address):
+    monkeypatch.setenv("DESKHAND_BRIDGE_KEY", "a-wrong-key-of-the-tests")
+    where = ["--set", "desktop.kind=bridge", "--set", f"desktop.addresses=[{address}]"]
+    code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
+    assert code != 0
+    assert err.strip().splitlines()[-1].startswith("error:")
+    assert "401" in err
+    assert "a-wrong-key" not in err
