@@ -152,6 +152,16 @@ async def test_a_full_gateway_parks_and_goes_on():
         assert server._sandboxes == {}
 
 
+async def test_a_refused_request_for_a_sandbox_holds_nothing():
+    async with gateway(1) as (address, _, _):
+        for token, size in (("a-wrong-token-of-tests", 64), (TOKEN, 3)):
+            client = HttpGateway(address, token, timeouts=QUICK)
+            with pytest.raises(ConfigError, match=r"40[01]"):
+                await client.create(image=None, width=size, height=48, ttl_s=60, request_id="a")
+            assert client.link.gate.desktops.held == 0
+            await client.close()
+
+
 async def test_a_token_has_its_quota_and_its_own_sandboxes():
     async with gateway(3) as (address, _, _), httpx2.AsyncClient(base_url=address) as http:
         mine, other = bearer(TOKEN), bearer("another-token-of-tests")

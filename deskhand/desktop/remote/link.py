@@ -117,6 +117,8 @@ class Link:
             kind = DeliveryUnknown if acts else InfrastructureError
             raise kind(f"{about}: took longer than a step may ({self.timeouts.step_s + may_take_s:g} s)") from None
         if refused is not None and (error := refused(reply)) is not None:
+            if acquires:
+                self.gate.desktops.released()  # nothing was taken
             raise error
         return reply
 
