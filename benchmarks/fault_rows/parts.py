@@ -20,6 +20,7 @@ import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.agents.desktop_agent import Transcript
+from deskhand.bridge.admission import Admission
 from deskhand.bridge.app import create_app
 from deskhand.bridge.leases import BridgeLeases
 from deskhand.desktop.base import Template
@@ -136,7 +137,7 @@ async def bridged(
     own: DesktopPool = painted_pool(size, made, SCREEN)
     async with own:
         book = BridgeLeases(own, idle_s=idle_s)
-        network = FaultyNetwork(create_app(book, KEY), faults, seed)
+        network = FaultyNetwork(create_app(book, Admission(book, KEY)), faults, seed)
         pool = BridgePool("http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05)
         try:
             yield pool, made, network, book
