@@ -90,7 +90,7 @@ def machine_pool(
     lot = lot or ParkingLot()
 
     def make(address: str) -> OsworldDesktop:
-        link = Link(address, key, timeouts=timeouts, lot=lot)
+        link = Link(address, key, timeouts=timeouts, lot=lot, parks=False)
         if kind == "osworld":
             return OsworldDesktop(link, keep_state=keep_state)
         monitor = QemuMonitor(urlsplit(address).hostname or "", monitor_port) if monitor_port else None

@@ -63,19 +63,20 @@ def capacity_of(reply: httpx2.Response, *, acquires: bool, now_s: float) -> Capa
         return Capacity("503", wait_s)
     if status == 402 and acquires:
         return Capacity("402", wait_s)
-    if (status >= 400 or acquires) and len(reply.content) <= _LONGEST_BODY and (said := _said(reply)):
+    if (status >= 400 or acquires) and len(reply.content) <= _LONGEST_BODY and (said := _said(reply, acquires)):
         return Capacity(said, wait_s)
     return None
 
 
-def _said(reply: httpx2.Response) -> str | None:
+def _said(reply: httpx2.Response, acquires: bool) -> str | None:
+    """By a code in the body; by words only where a desktop was asked for: others may be those of a program that was run."""
     try:
         body = reply.json()
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         body = None
     if isinstance(body, dict) and 429 in (body.get("code"), body.get("status"), body.get("status_code")):
         return "429"
-    return f"{reply.status_code} full" if reply.status_code >= 400 and _FULL.search(reply.text) else None
+    return f"{reply.status_code} full" if acquires and reply.status_code >= 400 and _FULL.search(reply.text) else None
 
 
 def capacity_of_close(code: int | None, reason: str, now_s: float = 0.0) -> Capacity | None:

@@ -22,6 +22,8 @@ from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 REMEMBERED_URLS = 256
+MOST_BYTES = 96 << 20
+"""Of a reply: a guest must not fill the memory of whoever asks it."""
 PASSING = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
 
@@ -60,9 +62,24 @@ def check_address(address: str, what: str) -> str:
     return address.rstrip("/")
 
 
+async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
+    """A reply that is read to its end. Raises `InfrastructureError` for one that is larger than anything that is asked for."""
+    parts, size = [], 0
+    try:
+        async for part in reply.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise InfrastructureError(f"{about}: the reply has more than {MOST_BYTES} bytes")
+    finally:
+        await reply.aclose()
+    headers = {name: value for name, value in reply.headers.items() if name not in ("content-encoding", "transfer-encoding")}
+    return httpx2.Response(reply.status_code, headers=headers, content=b"".join(parts), request=reply.request)
+
+
 class Link:
-    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`);
-    `transport` is for tests."""
+    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`),
+    unless `parks` is False: a machine itself has no quota, so what says so is no provider. `transport` is for tests."""
 
     def __init__(
         self,
@@ -72,11 +89,13 @@ class Link:
         timeouts: Timeouts | None = None,
         lot: ParkingLot | None = None,
         gate: Gate | None = None,
+        parks: bool = True,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = check_address(address, "the address")
         self.timeouts = timeouts or Timeouts()
         self.lot = lot or ParkingLot()
+        self.parks = parks
         self.gate = gate or self.lot.gate(self.address, token)
         self._transport = transport
         self._urls: dict[str, httpx2.URL] = {}
@@ -112,7 +131,7 @@ class Link:
         try:
             async with deadlines.limit(self.timeouts.step_s + may_take_s):
                 gate = self.gate.desktops if acquires else self.gate
-                reply = await (gate.through(attempt) if parks else attempt())
+                reply = await (gate.through(attempt) if parks and self.parks else attempt())
         except TimeoutError:
             kind = DeliveryUnknown if acts else InfrastructureError
             raise kind(f"{about}: took longer than a step may ({self.timeouts.step_s + may_take_s:g} s)") from None
@@ -138,7 +157,8 @@ class Link:
         for attempt in range(1, times.attempts + 1):
             self.sent_again += attempt > 1
             try:
-                reply = await self.http.send(self.http.build_request(method, self._url(path), timeout=timeout, **given))
+                request = self.http.build_request(method, self._url(path), timeout=timeout, **given)
+                reply = await _whole(await self.http.send(request, stream=True), about)
             except httpx2.TransportError as error:
                 lost = not isinstance(error, NOT_DELIVERED)
                 said = f"{type(error).__name__} {error}".strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,10 +13,15 @@ import pytest
 from bridge_client import bridge, leased
 from fake_osworld import FakeOsworld
 from serving import on_a_port
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Desktop, Template
+from deskhand.desktop.making import machine_pool
 from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.remote import link
 from deskhand.desktop.remote.link import Link, Timeouts
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
@@ -183,6 +189,30 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
         answers = [b"", whole]
         fake.guest.picture = lambda: answers.pop(0)  # type: ignore[method-assign]
         assert (await desktop.observe()).size == (320, 240), "one that comes whole at the second look is a frame"
+
+
+async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "MOST_BYTES", 1 << 20)
+    state = {"status": 429, "parts": 1}
+
+    async def answer(request):
+        async def parts():
+            for _ in range(state["parts"]):
+                yield bytes(65536)
+
+        return StreamingResponse(parts(), status_code=state["status"])
+
+    async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
+        pool = machine_pool([address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK)
+        desktop = pool._make(address)
+        with pytest.raises(InfrastructureError, match="want of room"):
+            await desktop.observe()
+        state.update(status=200, parts=10_000)
+        async with asyncio.timeout(10):
+            with pytest.raises(InfrastructureError, match="more than"):
+                await desktop.observe()
+        await desktop.close()
+        await pool.close()
 
 
 async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_happens(tmp_path):

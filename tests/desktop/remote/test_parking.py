@@ -43,6 +43,7 @@ def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.
         (reply(503, {"retry-after": "3"}), False, Capacity("503", 3)),
         (reply(400, json={"detail": "No available VMs"}), True, Capacity("400 full")),
         (reply(400, json={"detail": "unknown key"}), True, None),
+        (reply(500, json={"message": "the program said: quota exceeded"}), False, None),
         (reply(402, json={"status": "pending"}), True, Capacity("402")),
         (reply(402), False, None),
         (reply(500, text="boom"), True, None),
