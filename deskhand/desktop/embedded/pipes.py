@@ -16,6 +16,7 @@ from deskhand.errors import InfrastructureError
 
 LONGEST_MESSAGE_BYTES = 32 * 1024 * 1024
 _CHUNK = 1 << 16
+_LOOK_AGAIN_S = 0.005
 
 
 class Pipes:
@@ -33,6 +34,7 @@ class Pipes:
                 self.close()
                 raise InfrastructureError(f"{place.name} is no pipe")
         self._pending = bytearray()
+        self._heard = False
 
     async def send(self, message: bytes, timeout_s: float = 10.0) -> None:
         """Raises `InfrastructureError` when the program does not take it in time."""
@@ -45,12 +47,13 @@ class Pipes:
             except BlockingIOError:
                 if loop.time() > deadline:
                     raise InfrastructureError(f"the program took nothing for {timeout_s:g} s") from None
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(_LOOK_AGAIN_S)
             except OSError as error:
                 raise InfrastructureError(f"the program's pipe broke: {error.strerror}") from None
 
     async def receive(self, timeout_s: float = 10.0) -> bytes:
-        """The next message. Raises `InfrastructureError` when the program has ended, says too much, or nothing in time."""
+        """The next message. Raises `InfrastructureError` when the program has ended, says too much, or says nothing in time (also
+        because it ended without a word)."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -82,8 +85,11 @@ class Pipes:
             except OSError as error:
                 raise InfrastructureError(f"the program's pipe broke: {error.strerror}") from None
             if data:
+                self._heard = True
                 return data
-            raise InfrastructureError("the program has closed its pipe; it has ended or was never started")
+            if self._heard:
+                raise InfrastructureError("the program has closed its pipe; it has ended")
+            await asyncio.sleep(_LOOK_AGAIN_S)  # it has not opened it yet
 
     def _end(self, index: int) -> int:
         if not self._ends:
