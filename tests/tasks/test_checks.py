@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from deskhand.desktop.base import Completed
 from deskhand.desktop.embedded.home import Home
-from deskhand.tasks.checks import database, part
+from deskhand.tasks import readers
+from deskhand.tasks.checks import database
 from deskhand.tasks.sources.native import CheckNode
 from deskhand.tasks.sources.native_task import measure
 from deskhand.tasks.task import Check
@@ -141,22 +142,18 @@ async def test_a_file_that_is_to_be_gone_is_not_gone_when_something_else_is_ther
 
 
 @pytest.mark.parametrize("kind", ["sheet", "document"])
-async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answers(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answers(kind: str, tmp_path: Path) -> None:
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
-        (tmp_path / "a").write_bytes(whole[:length])
-        assert (await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)).value == 0.0
-    (tmp_path / "a").write_bytes(packed.zipped({"any": "thing"}))
-    assert (await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)).value == 0.0
-    monkeypatch.setattr(part, "LARGEST_UNPACKED_BYTES", 10**6)
-    buffer = BytesIO(whole)
-    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb", b"0" * 10**6)
-    (tmp_path / "a").write_bytes(buffer.getvalue())
-    check = await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)
-    assert (check.value, "unpacks to" in check.detail) == (0.0, True)
+        with pytest.raises(readers.NotOfItsFormat):
+            readers.sheet(whole[:length], None) if kind == "sheet" else readers.document(whole[:length])
+    bomb = BytesIO(whole)
+    with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(readers.LARGEST_UNPACKED_BYTES))
+    for data, said in ((whole[:1000], ""), (packed.zipped({"any": "thing"}), ""), (bomb.getvalue(), "unpacks to")):
+        (tmp_path / "a").write_bytes(data)
+        check = await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)
+        assert (check.value, said in check.detail) == (0.0, True)
 
 
 async def test_rows_of_a_database_are_read_with_its_log_and_in_any_order_where_that_is_asked(tmp_path: Path) -> None:

@@ -2,18 +2,17 @@
 values of cells as they were computed, texts of paragraphs and tables.
 
 Read by python-calamine and python-docx, in the optional dependencies `office`; without them the check is an evaluator's failure.
+They run in a process of their own (`tasks.isolated`), as the files are the guest's.
 """
 
 from __future__ import annotations
 
-import datetime
 import re
-from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from deskhand.errors import EvaluatorError
-from deskhand.tasks.checks.part import GuestPath, NotOfItsFormat, Part, measure_file, packed, quoted
+from deskhand.tasks import isolated, readers
+from deskhand.tasks.checks.part import GuestPath, Part, measure_file, quoted
 from deskhand.tasks.checks.plain import TextCheck, alike
 from deskhand.tasks.task import Check, StagedDesktopLike
 
@@ -62,7 +61,7 @@ class SheetCheck(Part):
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
-        names, rows = sheet(data, self.sheet)
+        names, rows = isolated.call(f"{readers.__name__}:sheet", data, self.sheet)
         if self.sheets is not None and names != self.sheets:
             return f"its sheets are {quoted(names)}"
         if rows is None:
@@ -72,7 +71,7 @@ class SheetCheck(Part):
             value = rows[row][column] if row < len(rows) and column < len(rows[row]) else None
             if not alike(value, wanted, self.within):
                 return f"{name} is {quoted(value)}"
-        if self.rows is not None and not alike(rows, _trimmed(self.rows), self.within):
+        if self.rows is not None and not alike(rows, readers.without_empty_ends(self.rows), self.within):
             return f"its rows are {quoted(rows)}"
         return None
 
@@ -97,7 +96,7 @@ class DocumentCheck(Part):
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
-        paragraphs, tables = document(data)
+        paragraphs, tables = isolated.call(f"{readers.__name__}:document", data)
         if self.paragraphs is not None and paragraphs != [text.strip() for text in self.paragraphs]:
             return f"its paragraphs are {quoted(paragraphs)}"
         if self.tables is not None and tables != self.tables:
@@ -106,52 +105,3 @@ class DocumentCheck(Part):
             return None
         pieces = TextCheck(path=self.path, contains=self.contains, lacks=self.lacks)
         return pieces.look("\n".join([*paragraphs, *(cell for table in tables for row in table for cell in row)]))
-
-
-def sheet(data: bytes, name: str | None) -> tuple[list[str], list[list[Any]] | None]:
-    """The names of all sheets, and the rows of one from A1 on (None when there is no such sheet). Raises `NotOfItsFormat`, and
-    `EvaluatorError` without the library."""
-    try:
-        import python_calamine as calamine
-    except ModuleNotFoundError as error:
-        raise EvaluatorError("spreadsheets are read by python-calamine; pip install 'deskhand[office]'") from error
-    try:
-        book = calamine.load_workbook(packed(data))
-        names = list(book.sheet_names)
-        if (name or names[0]) not in names:
-            return names, None
-        rows = book.get_sheet_by_name(name or names[0]).to_python(skip_empty_area=False)
-    except (calamine.CalamineError, ValueError, IndexError, OSError) as error:
-        raise NotOfItsFormat(f"no spreadsheet: {' '.join(str(error).split())}") from error
-    return names, _trimmed([[_seen(value) for value in row] for row in rows])
-
-
-def document(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
-    """Texts of paragraphs that are not empty, and of tables. Raises `NotOfItsFormat`, and `EvaluatorError` without the library."""
-    try:
-        import docx
-        from lxml.etree import LxmlError
-    except ModuleNotFoundError as error:
-        raise EvaluatorError("text documents are read by python-docx; pip install 'deskhand[office]'") from error
-    try:
-        read = docx.Document(packed(data))
-        paragraphs = [text for paragraph in read.paragraphs if (text := paragraph.text.strip())]
-        tables = [[[cell.text.strip() for cell in row.cells] for row in table.rows] for table in read.tables]
-    except (LxmlError, KeyError, ValueError, AttributeError, IndexError, OSError) as error:
-        raise NotOfItsFormat(f"no text document: {type(error).__name__} {' '.join(str(error).split())}") from error
-    return paragraphs, tables
-
-
-def _seen(value: Any) -> Cell:
-    """A cell as this module compares it."""
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return str(value)
-    return None if value == "" else value
-
-
-def _trimmed(rows: list[list[Any]]) -> list[list[Any]]:
-    """Without empty cells at the end of rows and empty rows at the end."""
-    cut = [row[: next((index + 1 for index in range(len(row) - 1, -1, -1) if row[index] is not None), 0)] for row in rows]
-    return cut[: next((index + 1 for index in range(len(cut) - 1, -1, -1) if cut[index]), 0)]

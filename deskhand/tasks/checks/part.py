@@ -5,19 +5,17 @@ wrong answer; what the desktop or the check itself did wrong is raised.
 from __future__ import annotations
 
 import asyncio
-import zipfile
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import PurePosixPath
 from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from deskhand.tasks.readers import NotOfItsFormat
 from deskhand.tasks.task import Check, StagedDesktopLike
 
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 """What a desktop raises for a path that is no plain file: the agent's doing."""
-LARGEST_UNPACKED_BYTES = 64 * 2**20
 LONGEST_QUOTE = 200
 
 
@@ -33,10 +31,6 @@ class Leaf(Protocol):
     async def measure(self, desktop: StagedDesktopLike) -> Check:
         """The fact as a value in [0, 1]. Raises `InfrastructureError` when the desktop cannot be read."""
         ...
-
-
-class NotOfItsFormat(Exception):
-    """A file that should be of some format is not: the agent's doing."""
 
 
 def guest_path(path: str) -> str:
@@ -68,15 +62,3 @@ def quoted(value: object) -> str:
     """A value as it is told in a check's detail, cut when it is long."""
     text = repr(value)
     return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}... ({len(text)} characters)"
-
-
-def packed(data: bytes) -> BytesIO:
-    """A packed file (XLSX, ODS, DOCX) that does not unpack to more than `LARGEST_UNPACKED_BYTES`. Raises `NotOfItsFormat`."""
-    try:
-        with zipfile.ZipFile(BytesIO(data)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise NotOfItsFormat(f"no packed document: {error}") from error
-    if size > LARGEST_UNPACKED_BYTES:
-        raise NotOfItsFormat(f"unpacks to {size} bytes, more than {LARGEST_UNPACKED_BYTES}")
-    return BytesIO(data)

@@ -1,22 +1,22 @@
-"""Spreadsheets and text documents that set-up writes and checks read. Invariant: what is no such file, or unpacks to too much, is a
-wrong answer (None), never an error of the judge.
+"""Spreadsheets and text documents that set-up writes and checks read. Invariant: what is no such file, or unpacks to too much, is
+a wrong answer (None), and guests' files are only ever read in a process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
-import zipfile
 from dataclasses import dataclass
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.checks.part import NotOfItsFormat, packed
+from deskhand.tasks import isolated, readers
+from deskhand.tasks.readers import NotOfItsFormat
 
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
 _MISSING = "office files are written and read by openpyxl and python-docx; pip install 'deskhand[office]'"
-_BROKEN = (NotOfItsFormat, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError, SyntaxError)
 
 
 def workbook(sheets: Sheets) -> bytes:
@@ -42,41 +42,16 @@ class Book:
     values: Sheets
     formulas: dict[str, dict[str, str]]
     bold: dict[str, list[str]]
+    application: str
+    """What the file says it was saved by."""
 
 
 async def read_workbook(data: bytes | None) -> Book | None:
-    """None for what is no XLSX file. Raises `ConfigError` without the library."""
-    return await asyncio.to_thread(_read_workbook, data) if data else None
-
-
-def _read_workbook(data: bytes) -> Book | None:
-    openpyxl = _library("openpyxl")
+    """None for what is no XLSX file. Raises `EvaluatorError`."""
     try:
-        computed = openpyxl.load_workbook(packed(data), data_only=True)
-        typed = openpyxl.load_workbook(packed(data))
-        values = {page.title: trimmed([list(row) for row in page.iter_rows(values_only=True)]) for page in computed.worksheets}
-        formulas: dict[str, dict[str, str]] = {}
-        bold: dict[str, list[str]] = {}
-        for page in typed.worksheets:
-            filled = [cell for row in page.iter_rows() for cell in row if cell.value is not None]
-            formulas[page.title] = {cell.coordinate: cell.value for cell in filled if str(cell.value).startswith("=")}
-            bold[page.title] = sorted(cell.coordinate for cell in filled if cell.font is not None and cell.font.b)
-    except _BROKEN:
+        return Book(**await asyncio.to_thread(isolated.call, f"{readers.__name__}:workbook_facts", data)) if data else None
+    except NotOfItsFormat:
         return None
-    return Book(values, formulas, bold)
-
-
-def trimmed(rows: list[list[Cell]]) -> list[list[Cell]]:
-    """Without empty cells at the ends of rows and empty rows at the end; whole numbers as such."""
-    cut: list[list[Cell]] = []
-    for row in rows:
-        plain = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in row]
-        while plain and plain[-1] in (None, ""):
-            plain.pop()
-        cut.append(plain)
-    while cut and not cut[-1]:
-        cut.pop()
-    return cut
 
 
 def text_document(paragraphs: list[str]) -> bytes:
@@ -97,6 +72,8 @@ class Text:
     paragraphs: list[tuple[str, str, str]]
     bold: list[str]
     tables: list[tuple[int, int]]
+    application: str
+    """What the file says it was saved by."""
 
     @property
     def lines(self) -> list[str]:
@@ -104,30 +81,18 @@ class Text:
 
 
 async def read_document(data: bytes | None) -> Text | None:
-    """None for what is no DOCX file. Raises `ConfigError` without the library."""
-    return await asyncio.to_thread(_read_document, data) if data else None
-
-
-def _read_document(data: bytes) -> Text | None:
-    docx = _library("docx")
+    """None for what is no DOCX file. Raises `EvaluatorError`."""
     try:
-        document = docx.Document(packed(data))
-        paragraphs = [
-            (paragraph.text, paragraph.style.name, str(paragraph.alignment or "").split(" ")[0].split(".")[-1])
-            for paragraph in document.paragraphs
-        ]
-        bold = [run.text.strip() for paragraph in document.paragraphs for run in paragraph.runs if run.bold and run.text.strip()]
-        tables = [(len(table.rows), len(table.columns)) for table in document.tables]
-    except _BROKEN:
+        facts = await asyncio.to_thread(isolated.call, f"{readers.__name__}:document_facts", data) if data else None
+    except NotOfItsFormat:
         return None
-    while paragraphs and not paragraphs[-1][0]:
-        paragraphs.pop()
-    return Text(paragraphs, bold, tables)
+    if facts is None:
+        return None
+    paragraphs = [(text, style, alignment) for text, style, alignment in facts["paragraphs"]]
+    return Text(paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"])
 
 
 def _library(name: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -4,13 +4,14 @@ came about is the agent's business, since a terminal is given.
 
 from __future__ import annotations
 
-import io
+import asyncio
 import random
-import tarfile
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks import isolated, readers
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.readers import NotOfItsFormat
 from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES, folder_contents
@@ -21,7 +22,6 @@ FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon", "north")
 PLACES = ("north", "south", "east", "west")
-LARGEST_MEMBER_BYTES = 1_000_000
 
 
 class Scene:
@@ -100,24 +100,20 @@ def pack(seed: int) -> Task:
         packed = found.pop("packed.tar.gz", None)
         return [
             clause("the other files of the folder", found, scene.files),
-            clause("what is in packed.tar.gz", _members(packed), wanted),
+            clause("what is in packed.tar.gz", await _members(packed), wanted),
         ]
 
     text = f"In the terminal pack all .{kind} files of the folder, and only these, into packed.tar.gz (a gzipped tar archive)"
     return scene.build(text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", "hard")
 
 
-def _members(data: bytes | None) -> dict[str, bytes] | None:
+async def _members(data: bytes | None) -> dict[str, bytes] | None:
     """Plain files of an archive by name; None for what is none."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(data or b""), mode="r:gz") as archive:
-            members = [member for _, member in zip(range(100), archive, strict=False) if member.isfile()]
-            if any(member.size > LARGEST_MEMBER_BYTES for member in members):
-                return None
-            read = {member.name.removeprefix("./"): archive.extractfile(member) for member in members}
-            return {name: file.read() for name, file in read.items() if file is not None}
-    except (tarfile.TarError, OSError, EOFError, ValueError):
+        found = await asyncio.to_thread(isolated.call, f"{readers.__name__}:archived", data or b"")
+    except NotOfItsFormat:
         return None
+    return {name: text.encode("latin-1") for name, text in found.items()}
 
 
 def collect(seed: int) -> Task:

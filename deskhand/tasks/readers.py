@@ -1,0 +1,175 @@
+"""Readers of guests' files: spreadsheets, text documents, archives. Invariant: each takes bytes and gives JSON values, raises
+`NotOfItsFormat` for what the agent made of a file, and runs in a process of its own (`isolated`).
+
+This module imports little, as such a process does so anew each time. The libraries are python-calamine, openpyxl and python-docx,
+in the optional dependencies `office`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import io
+import itertools
+import re
+import tarfile
+import zipfile
+from io import BytesIO
+from typing import Any
+
+from deskhand.errors import EvaluatorError
+
+LARGEST_UNPACKED_BYTES = 64 * 2**20
+LARGEST_MEMBER_BYTES = 1_000_000
+MOST_MEMBERS = 100
+
+
+class NotOfItsFormat(Exception):
+    """A file that should be of some format is not: the agent's doing."""
+
+
+BROKEN = (NotOfItsFormat, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError, SyntaxError)
+"""What the libraries raise for files that are not what they should be."""
+
+
+def library(name: str) -> Any:
+    """A library of the optional dependencies. Raises `EvaluatorError` when it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise EvaluatorError(f"office files are read by {name.split('.')[0]}; pip install 'deskhand[office]'") from error
+
+
+def packed(data: bytes) -> BytesIO:
+    """A packed file (XLSX, ODS, DOCX) that does not unpack to more than `LARGEST_UNPACKED_BYTES`. Raises `NotOfItsFormat`."""
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise NotOfItsFormat(f"no packed document: {error}") from error
+    if size > LARGEST_UNPACKED_BYTES:
+        raise NotOfItsFormat(f"unpacks to {size} bytes, more than {LARGEST_UNPACKED_BYTES}")
+    return BytesIO(data)
+
+
+def sheet(data: bytes, name: str | None) -> tuple[list[str], list[list[Any]] | None]:
+    """The names of all sheets, and the rows of one from A1 on (None when there is no such sheet). Raises `NotOfItsFormat`, and
+    `EvaluatorError` without the library."""
+    calamine = library("python_calamine")
+    try:
+        book = calamine.load_workbook(packed(data))
+        names = list(book.sheet_names)
+        if (name or names[0]) not in names:
+            return names, None
+        rows = book.get_sheet_by_name(name or names[0]).to_python(skip_empty_area=False)
+    except (calamine.CalamineError, ValueError, IndexError, OSError) as error:
+        raise NotOfItsFormat(f"no spreadsheet: {' '.join(str(error).split())}") from error
+    return names, without_empty_ends([[_seen(value) for value in row] for row in rows])
+
+
+def document(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
+    """Texts of paragraphs that are not empty, and of tables. Raises `NotOfItsFormat`, and `EvaluatorError` without the library."""
+    docx, lxml = library("docx"), library("lxml.etree")
+    try:
+        read = docx.Document(packed(data))
+        paragraphs = [text for paragraph in read.paragraphs if (text := paragraph.text.strip())]
+        tables = [[[cell.text.strip() for cell in row.cells] for row in table.rows] for table in read.tables]
+    except (lxml.LxmlError, KeyError, ValueError, AttributeError, IndexError, OSError) as error:
+        raise NotOfItsFormat(f"no text document: {type(error).__name__} {' '.join(str(error).split())}") from error
+    return paragraphs, tables
+
+
+def _seen(value: Any) -> Any:
+    """A cell as this module compares it."""
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return str(value)
+    return None if value == "" else value
+
+
+def without_empty_ends(rows: list[list[Any]]) -> list[list[Any]]:
+    """Without empty cells at the end of rows and empty rows at the end."""
+    cut = [row[: next((index + 1 for index in range(len(row) - 1, -1, -1) if row[index] is not None), 0)] for row in rows]
+    return cut[: next((index + 1 for index in range(len(cut) - 1, -1, -1) if cut[index]), 0)]
+
+
+def workbook_facts(data: bytes) -> dict[str, Any]:
+    """The fields of a `Book`, in a process of its own. Raises `NotOfItsFormat`."""
+    openpyxl = library("openpyxl")
+    try:
+        computed = openpyxl.load_workbook(packed(data), data_only=True)
+        typed = openpyxl.load_workbook(packed(data))
+        values = {page.title: trimmed([list(row) for row in page.iter_rows(values_only=True)]) for page in computed.worksheets}
+        formulas: dict[str, dict[str, str]] = {}
+        bold: dict[str, list[str]] = {}
+        for page in typed.worksheets:
+            filled = [cell for row in page.iter_rows() for cell in row if cell.value is not None]
+            formulas[page.title] = {cell.coordinate: cell.value for cell in filled if str(cell.value).startswith("=")}
+            bold[page.title] = sorted(cell.coordinate for cell in filled if cell.font is not None and cell.font.b)
+    except BROKEN as error:
+        raise NotOfItsFormat(f"no spreadsheet: {type(error).__name__}") from error
+    return {"values": values, "formulas": formulas, "bold": bold, "application": saved_by(data)}
+
+
+def trimmed(rows: list[list[Any]]) -> list[list[Any]]:
+    """Without empty cells at the ends of rows and empty rows at the end; whole numbers as such."""
+    cut: list[list[Any]] = []
+    for row in rows:
+        plain = [_plain(cell) for cell in row]
+        while plain and plain[-1] in (None, ""):
+            plain.pop()
+        cut.append(plain)
+    while cut and not cut[-1]:
+        cut.pop()
+    return cut
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)
+    return cell if cell is None or isinstance(cell, str | int | float) else str(cell)
+
+
+def document_facts(data: bytes) -> dict[str, Any]:
+    """The fields of a `Text`, in a process of its own. Raises `NotOfItsFormat`."""
+    docx = library("docx")
+    try:
+        document = docx.Document(packed(data))
+        paragraphs = [
+            (paragraph.text, paragraph.style.name, str(paragraph.alignment or "").split(" ")[0].split(".")[-1])
+            for paragraph in document.paragraphs
+        ]
+        parts = [itertools.groupby(paragraph.runs, lambda run: bool(run.bold)) for paragraph in document.paragraphs]
+        joined = ["".join(run.text for run in runs).strip() for groups in parts for is_bold, runs in groups if is_bold]
+        bold = [text for text in joined if text]
+        tables = [(len(table.rows), len(table.columns)) for table in document.tables]
+    except BROKEN as error:
+        raise NotOfItsFormat(f"no text document: {type(error).__name__}") from error
+    while paragraphs and not paragraphs[-1][0]:
+        paragraphs.pop()
+    return {"paragraphs": paragraphs, "bold": bold, "tables": tables, "application": saved_by(data)}
+
+
+def saved_by(data: bytes) -> str:
+    """The first word of what an office file names as its application, as in "LibreOffice"; empty when it names none."""
+    with zipfile.ZipFile(packed(data)) as archive:
+        try:
+            properties = archive.read("docProps/app.xml").decode("utf-8", errors="replace")
+        except KeyError:
+            return ""
+    found = re.search(r"<Application>\s*([A-Za-z]*)", properties)
+    return found.group(1) if found else ""
+
+
+def archived(data: bytes) -> dict[str, str]:
+    """The first plain files of a gzipped archive, in a process of its own; bytes as Latin-1. Raises `NotOfItsFormat`."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            members = [member for _, member in zip(range(MOST_MEMBERS), archive, strict=False) if member.isfile()]
+            if any(member.size > LARGEST_MEMBER_BYTES for member in members):
+                raise NotOfItsFormat("a file that is too large")
+            read = {member.name.removeprefix("./"): archive.extractfile(member) for member in members}
+            return {name: file.read().decode("latin-1") for name, file in read.items() if file is not None}
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise NotOfItsFormat(f"no archive: {type(error).__name__}") from error
