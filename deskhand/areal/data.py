@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.suites import basics
+from deskhand.tasks.suites import basics, catalogue
 from deskhand.tasks.task import Split, Task, seed_for
 
 OPENADAPT_KEYS = ("task_id", "instruction", "max_steps", "server_url", "evaluate_url", "task_config_path")
@@ -20,14 +20,14 @@ def rows(families: Sequence[str], count: int, split: Split = "train", first: int
     if not families:
         raise ConfigError(f"no task family is named; there are {', '.join(sorted(basics.FAMILIES))}")
     for name in families:
-        basics.make_task(name, 0)
+        catalogue.make_task(name, 0)
     return [{"family": families[n % len(families)], "seed": seed_for(split, first + n // len(families))} for n in range(count)]
 
 
 def task_of(row: Mapping[str, Any]) -> Task:
     """The task of a row with `family` and `seed`. Raises `ConfigError` for another row."""
     try:
-        return basics.make_task(str(row["family"]), int(row["seed"]))
+        return catalogue.make_task(str(row["family"]), int(row["seed"]))
     except KeyError as error:
         raise ConfigError(f"a row of data without {error}; it has {', '.join(map(str, row))}") from None
 

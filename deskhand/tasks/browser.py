@@ -32,6 +32,8 @@ FLAGS = (
 )
 ANSWER_S = 10.0
 MOST_ADDRESSES = 1000
+_NO_SESSION = -32001
+"""The protocol's code for a session whose target is no more."""
 _BROWSERS_OWN = ("chrome://omnibox",)
 
 _browsers: weakref.WeakKeyDictionary[Any, Browser] = weakref.WeakKeyDictionary()
@@ -39,6 +41,10 @@ _browsers: weakref.WeakKeyDictionary[Any, Browser] = weakref.WeakKeyDictionary()
 
 class PageError(Exception):
     """The page threw: what its own script says."""
+
+
+class PageGone(Exception):
+    """The page that set-up opened is closed: the agent's doing, while the browser still answers."""
 
 
 class Browser:
@@ -55,8 +61,8 @@ class Browser:
         """How often the page's document was made anew since `mark`."""
 
     async def call(self, method: str, *, browser_wide: bool = False, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol. Raises `InfrastructureError` when the browser does not answer, `EvaluatorError` when it
-        refuses."""
+        """One command of the protocol. Raises `InfrastructureError` when the browser does not answer, `PageGone` when the page is
+        closed, `EvaluatorError` when the browser refuses for another reason."""
         async with self._lock:
             self._next += 1
             message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
@@ -70,6 +76,8 @@ class Browser:
                         break
                     self._note(answer)
         if "error" in answer:
+            if answer["error"].get("code") == _NO_SESSION:
+                raise PageGone("the page was closed")
             raise EvaluatorError(f"the browser refused {method}: {str(answer['error'].get('message'))[:200]}")
         return answer.get("result", {})
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from deskhand.actions.ops import Click, Key, Point, screen_px
+from deskhand.cli import app
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError
+from deskhand.rollout.journal import load_result
+from deskhand.store.run import Run
 from deskhand.tasks import browser
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored
+from deskhand.tasks.outcome import Finding, Scored
 from deskhand.tasks.suites import miniwob
 from deskhand.tasks.suites.miniwob import solutions
 
@@ -132,19 +137,49 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         assert [finding.clause for finding in outcome.failed] == ["nothing but the page was opened"]
 
 
+@pytest.mark.parametrize("keys", [("alt", "f4"), ("ctrl", "w")], ids=["the browser", "the tab"])
+async def test_who_closes_the_page_has_failed_and_is_not_unscored(keys: tuple[str, ...]) -> None:
+    async with desktop_for_pages() as desktop:
+        task = miniwob.make_task("click-test", 8)
+        await task.setup(desktop)
+        await desktop.perform([Key(keys)], action_id="close")
+        for _ in range(50):
+            if not await desktop.windows():
+                break
+            await asyncio.sleep(0.05)
+        outcome = await judge(task, desktop, grace_s=0)
+        assert isinstance(outcome, Scored), outcome
+        assert outcome.value == 0.0
+        assert "closed" in outcome.findings[0].read
+
+
 async def test_keys_open_no_developer_tools() -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 6)
         await task.setup(desktop)
         for keys in (("f12",), ("ctrl", "shift", "i"), ("ctrl", "shift", "j")):
             await desktop.perform([Key(keys)], action_id="+".join(keys))
-        await browser.of(desktop).evaluate("new Promise(done => setTimeout(done, 500))")
+            await asyncio.sleep(0.5)
+            await desktop.perform([Key(("esc",))], action_id=f"{keys} refused")  # the browser says that they are not allowed here
         assert await browser.of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")
         outcome = await judge(task, desktop)
         assert isinstance(outcome, Scored)
         assert outcome.value == 1.0
+
+
+def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> None:
+    settings = ["families=[miniwob/click-button]", "evaluation.episodes=1", "loop.desktops=1", "desktop.spares=0"]
+    words = ["eval", str(tmp_path / "run"), "--policy", "oracle", *(word for text in settings for word in ("--set", text))]
+    app(words, result_action="return_value")
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        (row,) = run.episodes("oracle", "scored")
+        result = load_result(run, row.id)
+    assert result.reward == 1.0
+    assert result.instruction.startswith('Click on the "')
+    assert isinstance(result.outcome, Scored)
+    assert result.outcome.findings[0] == Finding("the page's own reward", 1.0, "reward 1", "a reward above 0")
 
 
 def test_an_unknown_task_is_named_with_the_way_to_the_list() -> None:

@@ -117,16 +117,18 @@ async def page_reward(desktop: StagedDesktopLike) -> float | None:
 
 
 async def check(desktop: StagedDesktopLike) -> Check:
-    """The page's reward, where one below 0 counts 0. A page that was loaded anew, or a browser in which something else was opened,
-    is worth 0: the reward might be of the agent's own making."""
+    """The page's reward, where one below 0 counts 0. A page that was closed or loaded anew, or a browser in which something else
+    was opened, is worth 0: the reward would be of the agent's own making."""
     page = browser.of(desktop)
     try:
+        if not any("chromium" in window.wm_class.lower() for window in await desktop.windows()):
+            raise browser.PageGone("the browser was closed")
         reward = await page_reward(desktop)
-    except browser.PageError as error:
-        reward, page_says = None, f"no page of the suite: {error}"
-    else:
-        page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
-    strange = await page.opened_since_mark()
+        strange = await page.opened_since_mark()
+    except (browser.PageError, browser.PageGone) as error:
+        told = f"no page of the suite: {error}"
+        return Check(0.0, told, guest_trusted=True, findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),))
+    page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
     findings = (
         Finding("the page's own reward", reward if reward is not None else 0.0, page_says, "a reward above 0"),
         Finding("nothing but the page was opened", float(not strange), strange or "nothing", "nothing"),
