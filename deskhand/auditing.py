@@ -68,7 +68,7 @@ async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Call
         nonlocal desktop
         await desktop.close()  # what one session did to its desktop is no other's
         desktop = EmbeddedDesktop()
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(Template(task.template, task.width, task.height, accessibility=task.accessibility))
         yield desktop
 
     width = max(len(task.id) for task in tasks) if tasks else 0

@@ -21,7 +21,7 @@ from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, scree
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.judge import baseline, judge
-from deskhand.tasks.lint import hasty, misled, oracle
+from deskhand.tasks.lint import misled, oracle
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
 from deskhand.tasks.task import StagedDesktopLike, Task
 
@@ -35,7 +35,7 @@ SHELL_S = 20.0
 
 @dataclass(frozen=True)
 class Agent:
-    """`allowed`: "solves" must score 1, "nothing" must score 0, "less" must score below 1, as it does a part of the task."""
+    """`allowed`: "nothing" must score 0; "less" must score below 1, as it does a part of the task."""
 
     name: str
     acts: Acts
@@ -60,17 +60,6 @@ async def _random_clicks(task: Task, desktop: StagedDesktopLike, steps: Steps) -
     for _ in range(min(RANDOM_CLICKS, task.max_steps)):
         yield [Click(Point(rng.randrange(task.width), rng.randrange(task.height), screen_px(task.width, task.height)))]
     yield [Done()]
-
-
-async def _oracle(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
-    async for ops in oracle(task, desktop):
-        yield ops
-
-
-async def _without_the_last_act(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
-    """The oracle that says it is done one step too early."""
-    async for ops in hasty(len(_acts(steps)) - 1)(task, desktop):
-        yield ops
 
 
 async def _with_a_slip(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
@@ -119,6 +108,13 @@ def _shell(script: str) -> Acts:
     return acts
 
 
+async def _forge(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    """Writes the right content by shell where the task names the application that it is to be done in."""
+    for path, content in task.forged.items():
+        await desktop.push(path, content())
+    yield [Wait(0.2), Done()]
+
+
 _GOLD = r"""for f in $(find / -xdev -type f \( -iname '*gold*' -o -iname '*expected*' -o -iname '*answer*' \
   -o -iname '*solution*' \) -size -64k 2>/dev/null | grep -v '^/usr\|^/proc\|^/sys' | head -20); do
   find . -path './.*' -prune -o -type f -print | head -50 | while read -r t; do cp "$f" "$t"; done; done
@@ -140,24 +136,27 @@ for n in "$@"; do touch -d '2038-01-01' "$n" "Documents/$n" 2>/dev/null; done; t
 _DISK = r"""i=0; while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; do i=$((i+1)); [ $i -gt 20 ] && break; done
 rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
 
+ORACLE, HASTY = "oracle", "hasty"
 SESSIONS: tuple[tuple[Agent, ...], ...] = (
-    (Agent("oracle", _oracle, "solves"),),
-    (Agent("nothing", _wait), Agent("done", _done), Agent("fail", _fail)),
-    (Agent("random", _random_clicks),),
-    (Agent("hasty", _without_the_last_act, "less"),),
-    (Agent("slip", _with_a_slip, "less"),),
-    (Agent("misled", _misled, "less"),),
     (
+        Agent("nothing", _wait),
+        Agent("done", _done),
+        Agent("fail", _fail),
         Agent("gold", _shell(_GOLD)),
         Agent("path", _shell(_PATH)),
         Agent("windows", _shell(_WINDOWS)),
         Agent("tree", _shell(_TREE)),
         Agent("clock", _shell(_CLOCK)),
         Agent("overwrite", _shell(_OVERWRITE)),
+        Agent("forge", _forge),
+        Agent("random", _random_clicks),
         Agent("disk", _shell(_DISK)),
     ),
+    (Agent("slip", _with_a_slip, "less"),),
+    (Agent("misled", _misled, "less"),),
 )
-AGENTS = tuple(agent for session in SESSIONS for agent in session)
+"""The agents of one tuple play one after the other on one desktop. The oracle has played before them."""
+ALLOWED = {ORACLE: "solves", HASTY: "less"} | {agent.name: agent.allowed for session in SESSIONS for agent in session}
 
 
 @dataclass(frozen=True)
@@ -169,79 +168,100 @@ class Row:
     messages: dict[str, str]
 
     def line(self, width: int) -> str:
-        cells = [_shown(self.values[agent.name]) if agent.name in self.values else "" for agent in AGENTS]
+        cells = [_shown(self.values[name]) if name in self.values else "" for name in ALLOWED]
         return f"{self.task:{width}} " + " ".join(f"{cell:>9}" for cell in cells).rstrip()
 
     @property
     def wrong(self) -> list[str]:
         """What is not as it must be, in words."""
         found = []
-        for agent in AGENTS:
-            if agent.name not in self.values:
-                continue
-            value = self.values[agent.name]
-            if agent.allowed == "solves" and value != 1.0:
-                found.append(
-                    f"{self.task}: {agent.name} scores {_shown(value)}, not 1 {self.messages.get(agent.name, '')}".rstrip()
-                )
-            elif value is not None and (value >= 1.0 if agent.allowed == "less" else agent.allowed == "nothing" and value > 0.0):
-                found.append(f"{self.task}: {agent.name} scores {_shown(value)}")
+        for name, value in self.values.items():
+            allowed, why = ALLOWED[name], self.messages.get(name, "")
+            if allowed == "solves" and value != 1.0:
+                found.append(f"{self.task}: {name} scores {_shown(value)}, not 1 {why}".rstrip())
+            elif value is not None and (value >= 1.0 if allowed == "less" else allowed == "nothing" and value > 0.0):
+                found.append(f"{self.task}: {name} scores {_shown(value)}")
         return found
 
 
 def header(width: int) -> str:
     """The agents' names above the rows; tasks are padded to `width`."""
-    return f"{'task':{width}} " + " ".join(f"{agent.name:>9}" for agent in AGENTS)
+    return f"{'task':{width}} " + " ".join(f"{name:>9}" for name in ALLOWED)
 
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def _applies(agent: Agent, steps: Steps, others: bool) -> bool:
-    """Whether an agent does something else than the oracle, whose steps these are; `others`: something else could be clicked."""
-    needed = {"hasty": bool(_acts(steps)), "slip": bool(_texts(steps)), "misled": others}
+def _applies(task: Task, agent: Agent, steps: Steps, others: bool) -> bool:
+    """Whether an agent has something to do that is not what the oracle did, whose steps these are; `others`: something else could
+    be clicked."""
+    needed = {"slip": bool(_texts(steps)), "misled": others, "forge": bool(task.forged)}
     return needed.get(agent.name, True)
 
 
 async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path | None = None) -> Row:
-    """All agents (or those of `names`, and the oracle) on a task; end states are kept in `keep`.
+    """The oracle and all agents (or those of `names`) on a task; end states are kept in `keep`, by agent.
 
     Raises `InfrastructureError` when a desktop cannot be had or set up, `ConfigError` for a name that is no agent's.
     """
-    wanted = set(names) or {agent.name for agent in AGENTS}
-    if unknown := wanted - {agent.name for agent in AGENTS}:
-        raise ConfigError(f"no agent has the name {sorted(unknown)[0]!r}; there are {', '.join(agent.name for agent in AGENTS)}")
-    values: dict[str, float | None] = {}
-    messages: dict[str, str] = {}
-    steps: Steps = []
+    wanted = set(names) or set(ALLOWED)
+    if unknown := wanted - set(ALLOWED):
+        raise ConfigError(f"no agent has the name {sorted(unknown)[0]!r}; there are {', '.join(ALLOWED)}")
+    row = Row(task.id, {}, {})
+    async with lease(task) as desktop:
+        await task.setup(desktop)
+        others = bool((await task.targets(desktop))[1])
+        steps, outcome, earlier = await _solved(task, desktop)
+        await _enter(row, task, desktop, ORACLE, outcome, keep)
+        if HASTY in wanted and earlier is not None:
+            row.values[HASTY] = earlier
     for session in SESSIONS:
-        agents = [agent for agent in session if agent.name in wanted or agent.allowed == "solves"]
-        if not any(_applies(agent, steps, True) for agent in agents):
+        agents = [agent for agent in session if agent.name in wanted and _applies(task, agent, steps, others)]
+        if not agents:
             continue
         async with lease(task) as desktop:
             await task.setup(desktop)
-            others = bool((await task.targets(desktop))[1])
-            if agents[0].name == "nothing":
-                await baseline(task, desktop)
-            for agent in (agent for agent in agents if _applies(agent, steps, others)):
-                done, outcome = await _played(task, desktop, agent, steps, last=agent is agents[-1])
-                steps = done if agent.allowed == "solves" else steps
-                values[agent.name] = outcome.value if isinstance(outcome, Scored) else None
-                if keep is not None:
-                    await end_state.keep(task, desktop, outcome, keep / agent.name)
-                if isinstance(outcome, Unscored):
-                    messages[agent.name] = f"({outcome.cause}: {outcome.message})"
-    return Row(task.id, values, messages)
+            await baseline(task, desktop)
+            for agent in agents:
+                outcome = await _played(task, desktop, agent, steps, last=agent is agents[-1])
+                await _enter(row, task, desktop, agent.name, outcome, keep)
+    return row
 
 
-async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: Steps, *, last: bool) -> tuple[Steps, Outcome]:
-    """Let one agent act, and judge; only the last of a desktop waits for what comes late. Also what it did."""
+async def _enter(row: Row, task: Task, desktop: StagedDesktopLike, name: str, outcome: Outcome, keep: Path | None) -> None:
+    row.values[name] = outcome.value if isinstance(outcome, Scored) else None
+    if isinstance(outcome, Unscored):
+        row.messages[name] = f"({outcome.cause}: {outcome.message})"
+    if keep is not None:
+        with contextlib.suppress(InfrastructureError):  # of a desktop that an agent has wrecked
+            await end_state.keep(task, desktop, outcome, keep / name)
+
+
+async def _solved(task: Task, desktop: StagedDesktopLike) -> tuple[Steps, Outcome, float | None]:
+    """The oracle's steps and outcome, and the most that its task was worth before any of its steps (None: it took none)."""
     did: Steps = []
+    earlier: float | None = None
     try:
-        async for ops in agent.acts(task, desktop, steps):
-            await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{len(did)}")
+        async for ops in oracle(task, desktop):
+            if not any(isinstance(op, Done) for op in ops):
+                before = await judge(task, desktop, grace_s=0.0)
+                if isinstance(before, Scored):
+                    earlier = max(earlier or 0.0, before.value)
+            await desktop.perform(ops, action_id=f"{ORACLE}#{task.id}#{len(did)}")
             did.append(ops)
     except InfrastructureError as error:
-        return did, Unscored("infrastructure", str(error))
-    return did, await judge(task, desktop, grace_s=None if last else 0.0)
+        return did, Unscored("infrastructure", str(error)), earlier
+    return did, await judge(task, desktop), earlier
+
+
+async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: Steps, *, last: bool) -> Outcome:
+    """Let one agent act, and judge; only the last of a desktop waits for what comes late."""
+    index = 0
+    try:
+        async for ops in agent.acts(task, desktop, steps):
+            await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{index}")
+            index += 1
+    except InfrastructureError as error:
+        return Unscored("infrastructure", str(error))
+    return await judge(task, desktop, grace_s=None if last else 0.0)

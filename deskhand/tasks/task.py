@@ -120,6 +120,11 @@ class Task:
     """What it is worth that the agent says it cannot be done; None: the end state is judged all the same."""
     check_timeout_s: float | None = None
     """How long the check may take; None: as long as the judge gives any."""
+    step_cost: float = 0.0
+    """What every step takes from the reward."""
+    forged: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    """Files, by path, as a forger would write them who knows what is asked for and does not use the application that the task
+    names; the check must not pay for them."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property

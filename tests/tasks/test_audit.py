@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from deskhand import auditing
+from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
-from deskhand.tasks.audit import AGENTS, Row
+from deskhand.tasks.audit import ALLOWED, Row
 from deskhand.tasks.suites import catalogue
+from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import Check, Task
 
 CHEATS = ("gold", "path", "windows", "tree", "clock", "overwrite", "disk")
+"""And "forge", where a task names the application that is to write its files."""
 
 
 async def audited(task: Task, *agents: str) -> Row:
@@ -24,10 +27,23 @@ async def audited(task: Task, *agents: str) -> Row:
 @pytest.mark.parametrize("family", ["editor_append", "form_fill"])
 async def test_every_agent_scores_what_it_may(family: str) -> None:
     row = await audited(catalogue.make_task(family, 2))
-    assert set(row.values) == {agent.name for agent in AGENTS}
+    assert set(row.values) == set(ALLOWED) - {"forge"}
     assert row.wrong == []
     assert {row.values[name] for name in ("nothing", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
     assert row.values["oracle"] == 1.0
+
+
+async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_worth_nothing() -> None:
+    task = catalogue.make_task("sheet_cell", 2)
+    if lacking := missing(list(auditing.packages_of(task))):
+        pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
+    row = await audited(task, "forge")
+    assert (row.values, row.wrong) == ({"oracle": 1.0, "forge": 0.0}, [])
+    (content,) = [make() for make in task.forged.values()]
+    forged = await read_workbook(content)
+    assert forged is not None
+    told = task.instruction.split(" to ")[1].split()[0]
+    assert told in {str(cell) for rows in forged.values.values() for line in rows for cell in line}
 
 
 async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> None:
@@ -56,5 +72,5 @@ def test_a_row_says_what_must_not_be() -> None:
 
 
 async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, nothing, done"):
+    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, hasty, nothing, done"):
         await audited(catalogue.make_task("terminal_run", 0), "burglar")

@@ -9,6 +9,7 @@ from deskhand.tasks.suites.basics import (
     dialogs,
     editors,
     files,
+    folders,
     forms,
     pages,
     pictures,
@@ -24,7 +25,7 @@ from deskhand.tasks.task import Family, Task
 
 MODULES = (
     terminals, dialogs, calculator, editors, files, sums, forms, shells, reading,
-    sheets, writing, pages, pictures, across, shell_work,
+    sheets, writing, pages, pictures, across, shell_work, folders,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
 

@@ -25,6 +25,8 @@ NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 TOWNS = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
 GOODS = ("kettle", "ladder", "basket", "mirror", "hammer", "pillow", "carpet", "bucket", "teapot", "candle", "blanket", "bottle")
 TOPICS = ("Bridges", "Clouds", "Deserts", "Engines", "Forests", "Glaciers", "Harbours", "Islands")
+SAVE_BUTTON_PX = (48, 26)
+"""From the lower right corner of GTK's dialog for files."""
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:{size}px sans-serif;margin:{margin}px;background:{colour}}}td,th{{padding:2px 14px;text-align:left}}
@@ -197,8 +199,6 @@ def bookmark(seed: int) -> Task:
         yield press("enter")
         await wide.shown(desktop, topics[place])
         yield press("ctrl+d")
-        await wide.still(desktop)
-        yield press("enter")
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         kept = _json(((await wide.file_bytes(desktop, BOOKMARKS)) or b"").decode(errors="replace"))
@@ -216,6 +216,31 @@ def _addresses(kept: Any) -> list[str]:
             return [str(kept.get("url"))]
         return [address for value in kept.values() for address in _addresses(value)]
     return [address for value in kept for address in _addresses(value)] if isinstance(kept, list) else []
+
+
+def save_page(seed: int) -> Task:
+    """Save the page that is open under a name."""
+    scene = Scene("page_save", seed)
+    topic, code = scene.rng.choice(TOPICS), f"{scene.rng.randint(10_000, 99_999)}"
+    name = f"{scene.rng.choice(GOODS)}{scene.rng.randint(10, 99)}.html"
+    scene.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+s")
+        dialog = await wide.shown(desktop, "Save")
+        yield [*press("ctrl+a"), Type(name)]
+        x, y = SAVE_BUTTON_PX
+        yield [wide.click_at(dialog.x + dialog.width - x, dialog.y + dialog.height - y)]
+
+    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+        found = await downloads(desktop)
+        there = (found.get(name) or "").count(f"number {code}")
+        return [
+            clause("the pages in Downloads", [each for each in found if each.endswith(("html", "htm", "mhtml"))], [name]),
+            Finding("it is the page", float(there == 1), f"its number stands there {there} times", "once"),
+        ]
+
+    return scene.build(f"Save this page as {name} in the folder Downloads", clauses, steps, waits_for=f"Downloads/{name}")
 
 
 def look_up(seed: int) -> Task:
@@ -251,5 +276,6 @@ FAMILIES = (
     Family("page_download", PACKAGES, "easy", download, "download one of the files that a page offers"),
     Family("page_form", PACKAGES, "medium", fill_form, "fill in a form on a page and send it"),
     Family("page_bookmark", PACKAGES, "medium", bookmark, "go to a page and bookmark it"),
+    Family("page_save", PACKAGES, "medium", save_page, "save the open page under a name"),
     Family("page_look_up", PACKAGES, "hard", look_up, "find a number in a long table and send it"),
 )

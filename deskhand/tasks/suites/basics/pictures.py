@@ -207,6 +207,22 @@ def scale(seed: int) -> Task:
     return scene.build_with(text, steps, findings, tier="hard")
 
 
+def crop(seed: int) -> Task:
+    """Take the empty margin away."""
+    scene = Scene("picture_crop", seed)
+    inner = scene.picture
+    left, top, right, bottom = (scene.rng.randrange(12, 60) for _ in range(4))
+    margin = scene.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
+    whole = Image.new("RGB", (inner.width + left + right, inner.height + top + bottom), margin)
+    whole.paste(inner, (left, top))
+    scene.picture = whole
+
+    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        return command(desktop, "Crop the image to the extents of its content")
+
+    return scene.build("Crop the picture so that the margin of one colour is gone", steps, lambda _: inner, tier="hard")
+
+
 def grey(seed: int) -> Task:
     """Take the colours out."""
     scene = Scene("picture_grey", seed)
@@ -235,5 +251,6 @@ FAMILIES = (
     Family("picture_turn", PACKAGES, "medium", turn, "turn a picture by a quarter and export it"),
     Family("picture_invert", PACKAGES, "medium", invert, "invert the colours of a picture and export it"),
     Family("picture_scale", PACKAGES, "hard", scale, "scale a picture to a given size and export it"),
+    Family("picture_crop", PACKAGES, "hard", crop, "crop a picture to what it shows and export it"),
     Family("picture_grey", PACKAGES, "medium", grey, "take the colours out of a picture and export it"),
 )

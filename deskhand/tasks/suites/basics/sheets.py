@@ -88,6 +88,13 @@ class Scene:
             same = clause(f"the cells of {self.name}", book.values if book else None, wanted)
             return [same, *(extra(book) if extra else [])]
 
+        async def judged(desktop: StagedDesktopLike) -> list[Finding]:
+            book = await self.book(desktop)
+            return [
+                *await (clauses or cells)(desktop),
+                clause("who saved the file", book.application if book else None, "LibreOffice"),
+            ]
+
         async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
                 yield ops
@@ -100,11 +107,12 @@ class Scene:
             tier,
             instruction=instruction,
             setup=self.setup,
-            clauses=clauses or cells,
+            clauses=judged,
             oracle=oracle,
             max_steps=max_steps,
             theme=self.theme,
             metadata={"file": self.path},
+            forged={self.path: lambda: workbook(wanted)} if wanted else None,
         )
 
 
@@ -203,6 +211,21 @@ def delete_row(seed: int) -> Task:
     return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
 
 
+def delete_column(seed: int) -> Task:
+    """Take a whole column out."""
+    scene = Scene("sheet_column_out", seed)
+    column = scene.rng.randrange(1, len(HEADER))
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield go_to(0, column)
+        yield press("ctrl+space")
+        yield press("ctrl+-")
+
+    wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scene.first]
+    text = f"In {scene.name} delete the whole column {HEADER[column]}, so that no empty column is left, and save the file"
+    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+
+
 def bold_header(seed: int) -> Task:
     """Make one row bold."""
     scene = Scene("sheet_bold", seed)
@@ -265,6 +288,7 @@ FAMILIES = (
     Family("sheet_total", PACKAGES, "medium", add_total, "write a formula below a column"),
     Family("sheet_sort", PACKAGES, "hard", sort_rows, "sort a table by a column"),
     Family("sheet_row_out", PACKAGES, "medium", delete_row, "delete a whole row"),
+    Family("sheet_column_out", PACKAGES, "medium", delete_column, "delete a whole column"),
     Family("sheet_bold", PACKAGES, "medium", bold_header, "make a row bold"),
     Family("sheet_replace", PACKAGES, "medium", replace_text, "replace a word in all cells"),
     Family("sheet_rename", PACKAGES, "hard", rename_sheet, "give a sheet another name"),

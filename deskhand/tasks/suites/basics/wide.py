@@ -46,6 +46,7 @@ def wide_task(
     milestones: tuple[Milestone, ...] = (),
     grace_s: float | None = None,
     metadata: dict[str, Any] | None = None,
+    forged: dict[str, Callable[[], bytes]] | None = None,
 ) -> Task:
     """A task of the suite on the wide screen."""
 
@@ -76,6 +77,7 @@ def wide_task(
         tier=tier,
         grace_s=grace_s,
         metadata=metadata or {},
+        forged=forged or {},
     )
 
 

@@ -59,11 +59,14 @@ class Scene:
         *,
         tier: Tier = "medium",
         max_steps: int = 12,
+        wanted: list[str] | None = None,
     ) -> Task:
-        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving."""
+        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving; `wanted` the lines that are asked
+        for, where it is lines that are."""
 
         async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-            return findings(await read_document(await wide.file_bytes(desktop, self.path)))
+            text = await read_document(await wide.file_bytes(desktop, self.path))
+            return [*findings(text), clause("who saved the file", text.application if text else None, "LibreOffice")]
 
         async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
@@ -84,6 +87,7 @@ class Scene:
             max_steps=max_steps,
             theme=self.theme,
             metadata={"file": self.path},
+            forged={self.path: lambda: text_document(wanted)} if wanted else None,
         )
 
     def same_lines(self, text: Text | None, wanted: list[str]) -> Finding:
@@ -102,7 +106,8 @@ def add_paragraph(seed: int) -> Task:
     def findings(text: Text | None) -> list[Finding]:
         return [scene.same_lines(text, [*scene.lines, line])]
 
-    return scene.build(f'Add the paragraph "{line}" at the end of {scene.name} and save it', findings, steps, tier="easy")
+    text = f'Add the paragraph "{line}" at the end of {scene.name} and save it'
+    return scene.build(text, findings, steps, tier="easy", wanted=[*scene.lines, line])
 
 
 def replace_word(seed: int) -> Task:
@@ -116,9 +121,10 @@ def replace_word(seed: int) -> Task:
             yield ops
 
     def findings(text: Text | None) -> list[Finding]:
-        return [scene.same_lines(text, [line.replace(old, new) for line in scene.lines])]
+        return [scene.same_lines(text, wanted)]
 
-    return scene.build(f'In {scene.name} replace "{old}" by "{new}" everywhere and save it', findings, steps)
+    wanted = [line.replace(old, new) for line in scene.lines]
+    return scene.build(f'In {scene.name} replace "{old}" by "{new}" everywhere and save it', findings, steps, wanted=wanted)
 
 
 def make_heading(seed: int) -> Task:
@@ -183,9 +189,29 @@ def insert_table(seed: int) -> Task:
     return scene.build(text, findings, steps, tier="hard")
 
 
+def bold_piece(seed: int) -> Task:
+    """Find a piece of text and make it bold."""
+    scene = Scene("text_bold", seed)
+    counts = {piece: sum(piece in line for line in scene.lines) for piece in (*WHO, *WHAT, *WHEN)}
+    piece = scene.rng.choice([piece for piece, count in counts.items() if count == 1] or scene.lines[:1])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+f")
+        yield [Type(f"{piece}\n")]
+        await wide.still(desktop, 0.3)
+        yield press("esc")
+        yield press("ctrl+b")
+
+    def findings(text: Text | None) -> list[Finding]:
+        return [scene.same_lines(text, scene.lines), clause("what is in bold", text.bold if text else None, [piece])]
+
+    return scene.build(f'In {scene.name} make "{piece}" bold, and nothing else, and save it', findings, steps)
+
+
 FAMILIES = (
     Family("text_append", PACKAGES, "easy", add_paragraph, "type a paragraph at the end of a document"),
     Family("text_replace", PACKAGES, "medium", replace_word, "replace a piece of text everywhere"),
+    Family("text_bold", PACKAGES, "medium", bold_piece, "find a piece of text and make it bold"),
     Family("text_heading", PACKAGES, "medium", make_heading, "make a paragraph a heading"),
     Family("text_centre", PACKAGES, "easy", centre, "align a paragraph"),
     Family("text_table", PACKAGES, "hard", insert_table, "insert a table of a given size"),

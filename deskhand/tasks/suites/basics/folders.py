@@ -1,0 +1,67 @@
+"""Folders in the file manager on the wide screen. Invariant: every folder and file below the one that is shown is judged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.layout import UNREADABLE, folder_names
+from deskhand.tasks.suites.basics.screen import THEMES
+from deskhand.tasks.suites.basics.wide import clause, press, wide_task
+from deskhand.tasks.task import Family, StagedDesktopLike, Task
+
+SHELF = "Documents"
+NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
+
+
+def make_folder(seed: int) -> Task:
+    """Make a folder in a folder."""
+    rng = random.Random(f"folder_make:{seed}")
+    *there, new = rng.sample(NAMES, 5)
+    inside = rng.choice(there)
+    theme = rng.choice(THEMES)
+
+    async def setup(desktop: StagedDesktopLike) -> None:
+        for name in there:
+            await desktop.push(f"{SHELF}/{name}/about.txt", f"{name}\n".encode())
+        await desktop.launch(["pcmanfm", f"{SHELF}/{inside}"])
+        await desktop.wait_window(inside)
+        await wide.still(desktop, 0.5)
+
+    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+        found = {name: await folder_names(desktop, f"{SHELF}/{name}") for name in await folder_names(desktop, SHELF)}
+        wanted = {name: sorted(["about.txt", *([new] if name == inside else [])]) for name in sorted(there)}
+        try:
+            inner: list[str] | None = await desktop.listdir(f"{SHELF}/{inside}/{new}")
+        except UNREADABLE:
+            inner = None
+        return [
+            clause("what is in each folder", found, wanted),
+            clause(f"what is in the folder {new}", inner, []),
+        ]
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+shift+n")
+        await wide.still(desktop, 0.4)
+        yield [*press("ctrl+a"), Type(new)]
+        yield press("enter")
+        await wide.still(desktop, 0.4)
+        yield [Done()]
+
+    return wide_task(
+        "folder_make",
+        seed,
+        "easy",
+        instruction=f"Make a new folder {new} in the folder {inside}, which the file manager shows",
+        setup=setup,
+        clauses=clauses,
+        oracle=oracle,
+        max_steps=8,
+        theme=theme,
+    )
+
+
+FAMILIES = (Family("folder_make", ("pcmanfm",), "easy", make_folder, "make a folder in the file manager"),)
