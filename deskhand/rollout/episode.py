@@ -180,6 +180,9 @@ def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph)
         if task.format_penalty:
             terms["format"] = -task.format_penalty * course.transcript.format_errors
             reward += terms["format"]
+        if task.step_cost:
+            terms["steps"] = -task.step_cost * len(course.transcript.steps)
+            reward += terms["steps"]
     versions = [version for call in graph.calls for version in call.completion.versions]
     return EpisodeResult(
         episode_id=ticket.episode_id,

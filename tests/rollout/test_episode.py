@@ -81,7 +81,7 @@ async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
     assert result.transcript.stopped == "done"
     assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]
     assert len(result.graph.sequences()) == 1, "the second call extends the first"
-    assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model"}
+    assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model", "parked"}
     assert (result.group_id, result.member, result.version_min, result.version_max) == ("g", 2, 0, 0)
     assert {step.frame_sha256 for step in result.transcript.steps} | {result.transcript.last_frame_sha256} == set(runner.frames)
     assert not runner.pool.leased
@@ -132,6 +132,17 @@ async def test_a_task_may_take_something_from_the_reward_for_every_reply_that_is
     result = await stage(saying("a", "b", "c")).run(ticket(format_penalty=0.05))
     assert result.reward == pytest.approx(-0.15)
     assert (await stage(script).run(ticket())).reward == 1.0
+
+
+async def test_a_task_may_take_something_from_the_reward_for_every_step(stage):
+    async def script(task, desktop):
+        async for ops in task.oracle(desktop):
+            yield deskhand_json.emit(ops)
+
+    result = await stage(script).run(ticket(step_cost=0.01))
+    assert result.reward_terms["steps"] == pytest.approx(-0.01 * len(result.transcript.steps))
+    assert result.reward == pytest.approx(1.0 + result.reward_terms["steps"])
+    assert "steps" not in (await stage(script).run(ticket())).reward_terms
 
 
 async def raises(error):

@@ -9,6 +9,7 @@ import pytest
 from task_files import task, written
 
 from deskhand import cli
+from deskhand.tasks.suites import basics, miniwob
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
 REMOTE = {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}
@@ -105,3 +106,27 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path)
     assert code == 2
     assert "not loaded: " in out
+
+
+def test_the_list_has_every_family_with_its_tier_and_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = called(monkeypatch, capsys, "list")
+    lines = out.splitlines()
+    assert (code, lines[-1]) == (0, f"{len(basics.FAMILIES)} families")
+    assert {line.split()[0] for line in lines[1:-1]} == set(basics.FAMILIES)
+    tiers = [line.split()[1] for line in lines[1:-1]]
+    assert tiers == sorted(tiers, key=["easy", "medium", "hard"].index)
+    assert any(line.split()[:3] == ["sheet_sort", "hard", "1280x720"] for line in lines)
+
+
+@pytest.mark.skipif(miniwob.missing() is not None, reason="no package miniwob (pip install --no-deps miniwob)")
+def test_miniwob_is_listed_and_shown_by_its_own_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(monkeypatch, capsys, "list", "--suite", "miniwob")
+    assert (code, out.splitlines()[-1]) == (0, "130 families")
+    code, out, _ = called(monkeypatch, capsys, "show", "miniwob/click-button", "3")
+    assert code == 0
+    assert "miniwob/click-button/3" in out
+    code, _, err = called(monkeypatch, capsys, "show", "miniwob/solitaire")
+    assert (code, "--suite miniwob" in err) == (2, True)

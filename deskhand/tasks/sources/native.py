@@ -216,6 +216,7 @@ class NativeTask(Part):
     milestones: list[MilestoneNode] = Field(default_factory=list)
     limits: Limits
     format_penalty: float = Field(default=0.0, ge=0, le=1)
+    step_cost: float = Field(default=0.0, ge=0, le=1)
     oracle: list[list[OracleOp]] | None = Field(default=None, min_length=1)
     """A solution as lists of ops, one list a step; being done is said at the end by itself."""
 

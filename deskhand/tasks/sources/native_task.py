@@ -73,6 +73,7 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         milestones=tuple(Milestone(each.name, each.weight, check_of(each.check), tuple(each.after)) for each in file.milestones),
         tier=file.tier,
         format_penalty=file.format_penalty,
+        step_cost=file.step_cost,
         metadata={"programs": file.programs},
     )
 
