@@ -102,7 +102,7 @@ class Gate:
                     place = place or self._queue()
                     self._refused(refusal.capacity)
                     continue
-                self._granted()
+                self._granted(opens=place is not None)
                 return result
         finally:
             if place is not None:
@@ -187,8 +187,17 @@ class Gate:
             if place is None:
                 await self._moved.wait()
             else:
-                await clock.sleep(min(max(due - clock.now(), 0.001), WARN_S))
+                await self._until(min(max(due - clock.now(), 0.001), WARN_S))
         self._warned = 0
+
+    async def _until(self, seconds: float) -> None:
+        """So long, or until something has changed."""
+        waiting = [asyncio.ensure_future(self._lot.clock.sleep(seconds)), asyncio.ensure_future(self._moved.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     def _warn(self, waited_s: float) -> None:
         if waited_s >= WARN_S * (self._warned + 1):
@@ -215,8 +224,11 @@ class Gate:
         log.info("parking.shut", endpoint=self.name, reason=self.reason, pause_s=round(self._pause_s, 2), parked=self.parked)
         self._lot.changed(save=True)
 
-    def _granted(self) -> None:
-        opened, self.shut_until, self._in_a_row = self.shut_until is not None, None, 0
+    def _granted(self, opens: bool) -> None:
+        """One was granted; only one that was let try opens the gate, not one that was under way when it was shut."""
+        opened = opens and self.shut_until is not None
+        if opens:
+            self.shut_until, self._in_a_row = None, 0
         if self._requests is not None:
             self.held += 1
             self._beyond_at = self._lot.clock.now() + self._pause_s

@@ -170,6 +170,44 @@ async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
     assert all(task.done() for task in tasks)
 
 
+async def test_what_was_under_way_when_the_gate_was_shut_does_not_open_it():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    gate, slow = lot.gate("http://a").desktops, asyncio.Event()
+
+    async def late() -> str:
+        await slow.wait()
+        return "late"
+
+    under_way = asyncio.create_task(gate.through(late))
+    await time.pass_(1)
+    provider = Provider(time, 0, 100.0)
+    (refused,) = taking(gate, provider, 1)
+    await time.pass_(1)
+    slow.set()
+    await time.pass_(1)
+    assert under_way.result() == "late"
+    assert gate.held == 1
+    await time.pass_(90)
+    assert len(provider.log) == 1, "Retry-After is kept to"
+    refused.cancel()
+
+
+async def test_a_short_pause_after_a_long_one_is_kept_to_as_well():
+    time = FakeClock()
+    lot = ParkingLot(clock=time.clock, seed=1)
+    gate, provider = lot.gate("http://a"), Provider(time, 0, 800.0)
+    first = asyncio.create_task(gate.through(provider.take))
+    await time.pass_(1)
+    gate.shut_until, provider.retry_after = None, 2.0  # it opened meanwhile
+    second = asyncio.create_task(gate.through(provider.take))
+    await time.pass_(1)
+    provider.room = 2
+    await time.pass_(10)
+    assert first.done()
+    assert second.done()
+
+
 async def test_two_tokens_have_two_queues_and_no_token_is_shown():
     time = FakeClock()
     lot = ParkingLot(clock=time.clock, seed=1)
