@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks.fault_rows.parts import Booked, Faults, bridged
 from deskhand import deadlines
+from deskhand.bridge.leases import BridgeLeases
 from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.tasks.outcome import Scored, Unscored
@@ -38,6 +39,31 @@ async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
         assert result.seconds["solve"] < 0.5
         assert made[0].actions == ["step-0", "step-1", "step-2"]
         assert lot.total_s >= 0.6
+
+
+async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle_one_may():
+    state = {"until": 0.0}
+
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        if not request.url.path.endswith("/perform"):
+            return None
+        state["until"] = state["until"] or time.monotonic() + 1.5
+        return httpx2.Response(429, headers={"retry-after": "1.6"}, request=request) if time.monotonic() < state["until"] else None
+
+    async with bridged(1, Faults(refuse=refuse), idle_s=0.4) as (pool, made, _, book):
+        sweeping = asyncio.create_task(sweep(book))
+        booked = Booked(pool, 1, 2)
+        await booked.run(1)
+        sweeping.cancel()
+        (result,) = booked.results
+        assert isinstance(result.outcome, Scored), result.outcome
+        assert made[0].actions == ["step-0", "step-1"]
+
+
+async def sweep(book: BridgeLeases) -> None:
+    while True:
+        await asyncio.sleep(0.05)
+        await book.reclaim()
 
 
 async def test_an_episode_that_hangs_is_unscored_and_no_zero():
