@@ -170,7 +170,9 @@ class Frames:
             recent = [(name, depth, its) for name, (pixels, depth, its) in self._recent.items() if pixels.shape == rgb.shape]
         if not recent:
             return None
-        share, _, name, depth = min((float((its != sample).mean()), -at, *one) for at, (*one, its) in enumerate(recent))
+        share, _, name, depth = min(
+            (float((its != sample).mean()), -at, name, depth) for at, (name, depth, its) in enumerate(recent)
+        )
         return name if share <= LIKE_ENOUGH and depth < DEEPEST else None
 
 
