@@ -2,7 +2,8 @@
 
 Cost: episodes of the policy in the box on embedded desktops are trained on again and again, as a step of the demo would, and
 before each step the canary is asked, in turn, of the very same rows; medians of both, side by side. The loop asks it every
-`loop.health.canary_every` steps.
+`loop.health.canary_every` steps. A canary takes the same rows whatever the step has, so its cost is judged with --full, at the 48
+episodes of a step of the demo.
 
 Blindness: `deskhand train` with weights whose picture features are all zero (the vision tower's last layers are), and with those
 in the box. The first has to end by itself with its episodes kept, the second must not.
@@ -100,7 +101,11 @@ def main() -> None:
         every = HealthConfig().canary_every
         print(f"{episodes} episodes: a step takes {step_s:.3f} s, a canary {canary_s:.3f} s ({canary_s / step_s:.1%} of a step)")
         share = canary_s / (every * step_s)
-        bars.check("cost", share <= 0.02, f"{share:.2%} of the steps' time at one canary every {every} steps", "<= 2 %")
+        figure = f"{share:.2%} of the steps' time at one canary every {every} steps"
+        if options.full:
+            bars.check("cost", share <= 0.02, figure, "<= 2 %")
+        else:
+            print(f"cost: {figure}")
         least = HealthConfig().sight
         bars.check("the policy in the box sees", seen > least, f"swapped pictures change {seen:.2f} nats", f"> {least:g}")
         source = blinded(Path(made) / "blind")
