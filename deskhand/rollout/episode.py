@@ -109,7 +109,7 @@ async def run_episode(
 async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path) -> None:
     try:
         await end_state.keep(task, desktop, outcome, folder)
-    except (InfrastructureError, OSError) as error:
+    except Exception as error:  # also of a desktop that cannot tell its files
         log.warning("end state not kept", task=task.id, error=_line(error))
 
 

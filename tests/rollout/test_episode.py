@@ -145,6 +145,13 @@ async def test_a_task_may_take_something_from_the_reward_for_every_step(stage):
     assert "steps" not in (await stage(script).run(ticket())).reward_terms
 
 
+async def test_an_end_state_that_cannot_be_kept_changes_no_outcome(stage, tmp_path):
+    runner = stage()
+    runner.end_states = tmp_path  # painted desktops have no files
+    assert (await runner.run(ticket())).success
+    assert list(tmp_path.glob("*.json")) == []
+
+
 async def raises(error):
     raise error
 
