@@ -30,7 +30,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
 A room that is not named here may use all but `cli` and `view`."""
 FRONT = ("cli", "cli_models", "cli_parts", "view")
 HEAVY = ("torch", "transformers", "peft", "accelerate")
-MAY_BE_HEAVY = ("engines.hf", "models", "training", "areal.tensors", "areal.attention")
+MAY_BE_HEAVY = ("engines.hf", "models", "training", "areal.tensors", "areal.attention", "areal.positions")
 JOINS_TRAINING = ("rollout.loop", "workshop", "demo", "evaluation", "warmup", "planning")
 """Modules that join the trainer with the rest; they may pull torch in when they are imported, and nothing else may."""
 PEERS = {"areal": "areal"}

@@ -162,6 +162,12 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter writes prompts with pictures anew; write sglang"
+    commands = [str(one.get("cmd") or "") for one in experiment["actor"].get("scheduling_spec") or ()]
+    if not all(WORKER in command for command in commands):
+        yield (
+            "actor.scheduling_spec[].cmd: AReaL's own worker places pictures of Qwen2.5-VL elsewhere than servers do "
+            f"(transformers 5.3); write python3 -m {WORKER}"
+        )
     own = experiment.get("deskhand", {})
     served = own.get("servers") or own.get("processor_server")
     if not served and not experiment.get("sglang", {}).get("enable_multimodal", False):

@@ -14,8 +14,10 @@ SERVER = "areal.infra.rpc.rpc_server"
 def main() -> None:
     """The program."""
     from deskhand.areal.attention import install
+    from deskhand.areal.positions import mend
 
     install()
+    mend()
     runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
 
 

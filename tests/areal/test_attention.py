@@ -41,3 +41,9 @@ def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
     assert kept < 1e-5
     assert untouched == 0
     assert leaking > 1e-3
+
+
+def test_pictures_are_placed_right_by_this_transformers_and_nothing_is_mended():
+    from deskhand.areal.positions import mend
+
+    assert mend() is False

@@ -44,7 +44,7 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "rows above the budget": ([("actor.mb_spec.max_tokens_per_mb", 100)], "actor.mb_spec.max_tokens_per_mb"),
     "a group that AReaL gives up": ([("rollout.request_timeout", 10)], "rollout.request_timeout"),
     "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
-    "sdpa without our worker": ([("actor.attn_impl", "sdpa"), ("actor.scheduling_spec", [{"cmd": "x"}])], "actor.attn_impl"),
+    "AReaL's own worker": ([("actor.attn_impl", "flash_attention_2"), ("actor.scheduling_spec", [{"cmd": "x"}])], "spec[].cmd"),
     "a proxy that drops pictures": ([("deskhand.kind", "deskhand.areal.agent.OSWorldAgent")], "deskhand.kind"),
     "vllm": ([("rollout.backend", "vllm:d1")], "rollout.backend"),
     "more ranks than groups": ([("actor.backend", "fsdp:d64")], "train_dataset.batch_size"),

@@ -29,7 +29,7 @@ def trained(request, probe, tmp_path_factory) -> dict[str, Any]:
         found = probe("training_probe.py", folder, str(checkpoint), address)
     with (folder / "samples.pickle").open("rb") as file:
         samples, images = pickle.load(file)
-    return {**found, "checkpoint": checkpoint, "samples": samples, "images": images}
+    return {**found, "family": request.param, "checkpoint": checkpoint, "samples": samples, "images": images}
 
 
 def test_episodes_are_long_forked_ragged_and_one_member_of_a_group_is_dropped(trained):
@@ -47,6 +47,12 @@ def test_what_areal_recomputes_is_what_was_recorded(trained):
 
 def test_without_our_attention_packed_rows_see_each_other(trained):
     assert trained["leaking_gap"] > 1e-3
+
+
+def test_its_transformers_misplaces_pictures_of_one_family_unless_mended(trained):
+    wrong = trained["family"] == "qwen2_5_vl"
+    assert trained["mended"] == [wrong, False]
+    assert (trained["misplaced_gap"] > 1e-2) == wrong
 
 
 def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):

@@ -143,6 +143,10 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     from deskhand.areal.attention import install
 
     install()
+    found["misplaced_gap"] = gap(actor, trajectories)
+    from deskhand.areal.positions import mend
+
+    found["mended"] = [mend(), mend()]
     found["gap"] = gap(actor, trajectories)
     found["damage"] = damage(actor, trajectories[:2], image_id)
     actor.set_version(1)
