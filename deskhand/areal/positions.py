@@ -1,8 +1,8 @@
 """Rotary positions of still pictures. Invariant: AReaL's trainer places a picture where every inference server places it.
 
-transformers 5.3, which AReaL 1.0.4 asks for, multiplies the position at which a still picture of Qwen2.5-VL starts by the number of
-tokens that a second of film takes (its issue 45325, mended later). Servers do not, so what AReaL recomputes are log-probs of another
-input, without an error. `mend` replaces the one method, where it is wrong.
+transformers 5.3, which AReaL 1.0.4 asks for, multiplies the position at which a still picture of Qwen2.5-VL starts by the number
+of tokens that a second of film takes (its issue 45325, mended later). Servers do not, so what AReaL recomputes are log-probs of
+another input, without an error. `mend` replaces the one method, where it is wrong.
 """
 
 from __future__ import annotations

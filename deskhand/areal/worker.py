@@ -1,5 +1,5 @@
-"""AReaL's worker with attention that keeps packed rows apart on a processor. Invariant: nothing else differs; what it is told
-goes to AReaL's own program.
+"""AReaL's worker with two mends for its trainer: attention that keeps packed rows apart on a processor, and pictures of Qwen2.5-VL
+placed as servers place them. Invariant: nothing else differs; what it is told goes to AReaL's own program.
 
 In an experiment: `scheduling_spec: [{cmd: python3 -m deskhand.areal.worker}]` in place of AReaL's `areal.infra.rpc.rpc_server`.
 """
