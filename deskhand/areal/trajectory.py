@@ -4,13 +4,13 @@ rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by
 | cause            | what AReaL does with it |
 |---|---|
 | `keys`           | cannot be joined with the trajectories of the batch: the step fails |
-| `shape`, `dtype` | positions are written with another dtype, or fail to broadcast |
-| `padding`        | rows are cut at the wrong place when they are packed |
+| `shape`, `dtype` | not the form in which the others of a batch come |
+| `padding`        | rows are cut to their length from the left: placeholders are lost and the step fails |
 | `last_token`     | the reward stands where nothing is trained: advantages of 0, no error |
 | `first_token`    | marks are rolled by one: the row's last position is trained in its place |
-| `nothing_sampled`| the row costs a forward pass and teaches nothing |
-| `pictures`       | a list that is shorter than the rows pairs rows with the pixels of others, or fails |
-| `placeholders`   | only totals are compared: rows whose pictures are exchanged are trained on the wrong pixels, no error |
+| `nothing_sampled`| a batch of such rows weighs nothing: the step fails |
+| `pictures`       | an empty list, or one that is shorter than the rows, fails the step |
+| `placeholders`   | only totals are compared: pictures of other sizes are placed wrongly, no error |
 | `types`          | placeholders get the positions of text: other log-probs, no error |
 | `banned_id`      | a sampled picture id is taken for a picture: the step fails |
 | `logprobs`       | a missing one counts as probability 1: its weight is wrong, no error |
@@ -19,7 +19,7 @@ rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by
 | `no_picture`     | a rank whose batch holds no picture at all fails |
 | `too_long`       | a row above `max_tokens_per_mb` fails the step |
 
-`tests/contract/areal` shows each of these on AReaL's own code.
+`tests/contract/areal` shows all but `shape` and `dtype` on AReaL's own code.
 """
 
 from __future__ import annotations
