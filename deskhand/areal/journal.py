@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def own_run(folder: str) -> Run:
 def keep_group(folder: str, group: Group, results: Sequence[EpisodeResult], began: float) -> None:
     """Write a group's episodes; blocking. `began`: when it began, in seconds since the epoch."""
     run = own_run(folder)
-    run.open_group(GroupRow(group.id, group.number, group.task.family, group.task.seed, group.state))
+    with _mutex:
+        run.open_group(GroupRow(group.id, len(run.groups()), group.task.family, group.task.seed, group.state))
     for result in results:
         state = "unscored" if isinstance(result.outcome, Unscored) else "waiting" if group.teaches else "zero_variance"
         row = replace(row_of(result, TRAIN, state), started_at=began)
@@ -86,12 +88,12 @@ def join(folder: Path, about: Mapping[str, Any]) -> Path | None:
         (folder / name).unlink(missing_ok=True)
     for name in ("frames", "events"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    ledger, rows = Ledger(), list[EpisodeRow]()
+    ledger, rows, numbers = Ledger(), list[EpisodeRow](), count()
     with Run.create(folder, about) as whole:
         for path in workers:
             with Run.open(path.parent, read_only=True) as part:
                 for group in part.groups():
-                    whole.open_group(group)
+                    whole.open_group(replace(group, number=next(numbers)))
                 for row in part.episodes(TRAIN):
                     if row.finished_at is not None:
                         _put(whole, row, *part.episode(row.id)[1:])
