@@ -24,14 +24,16 @@ from deskhand.areal import peer
 from deskhand.areal.data import read_rows, rows
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
-from deskhand.areal.plan import picture_of, problems
-from deskhand.areal.settings import WorkflowSettings, imported
+from deskhand.areal.place import key_of
+from deskhand.areal.plan import desktops_needed, picture_of, problems
+from deskhand.areal.settings import Desktops, WorkflowSettings, imported
 from deskhand.errors import ConfigError
 from deskhand.models.load import load_reading
 
 FORK_READY_S = 600.0
 _KNOWN_FORK_READY_S = 60
 _KNOWN_KEY = "areal-admin-key"
+BRIDGE_S = 10.0
 LOOKED_AT = 32
 """Rows of data whose tasks say how large screens are."""
 
@@ -104,6 +106,27 @@ def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, A
     found = problems(asdict(config), settings, picture, max(task.max_steps for task in tasks))
     if found:
         raise ConfigError("the experiment does not add up: " + "; ".join(found))
+    if settings.desktops.bridge is not None:
+        check_bridge(settings.desktops, desktops_needed(asdict(config), settings))
+
+
+def check_bridge(desktops: Desktops, needed: int) -> None:
+    """Raise `ConfigError` unless the bridge answers and lends so many desktops."""
+    import httpx2
+
+    address, key = str(desktops.bridge), key_of(desktops)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=BRIDGE_S)
+        reply.raise_for_status()
+        size = int(reply.json()["size"])
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError) as error:
+        raise ConfigError(f"deskhand.workflow.desktops.bridge {address} cannot be asked ({error}); start deskhand serve") from None
+    if size < needed:
+        raise ConfigError(
+            f"the bridge {address} lends {size} desktops, rollout.max_concurrent_rollouts x deskhand.workflow.group_size is "
+            f"{needed}: start it with more, or play fewer at a time"
+        )
 
 
 def local_addresses_directly() -> None:

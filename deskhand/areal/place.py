@@ -126,7 +126,7 @@ async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> 
 
 async def _pool(desktops: Desktops) -> Any:
     if desktops.bridge is not None:
-        return BridgePool(desktops.bridge, _key(desktops.key_variable))
+        return BridgePool(desktops.bridge, key_of(desktops))
     if desktops.make is not None:
         return imported(desktops.make)()
     section = desktops.settings
@@ -141,9 +141,9 @@ async def _pool(desktops: Desktops) -> Any:
     return pool
 
 
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if not os.environ.get(variable):
-        raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this worker")
-    return os.environ[variable]
+def key_of(desktops: Desktops) -> str | None:
+    """The bridge's key, from the environment. Raises `ConfigError` when the variable that is named is not set."""
+    variable = desktops.key_variable
+    if variable is not None and not os.environ.get(variable):
+        raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this process")
+    return os.environ[variable] if variable is not None else None

@@ -18,7 +18,9 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     from deskhand.errors import ConfigError
 
     found: dict[str, str] = {}
-    extra: dict[str, object] = {}
+    asked: list[int] = []
+    extra: dict[str, object] = {"desktops": asked}
+    launch.check_bridge = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
     for path in sorted((root / "configs" / "areal").glob("*.yaml")):
         for stage in STAGES.get(path.stem, (None, "smoke", "smoke-text")):
             words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}"]

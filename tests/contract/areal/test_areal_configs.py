@@ -45,6 +45,10 @@ def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed)
     assert parsed["max_tokens"] == 512
 
 
+def test_a_bridge_is_asked_for_as_many_desktops_as_episodes_run_at_a_time(parsed):
+    assert parsed["desktops"] == [64, 4, 4, 64, 4, 4]
+
+
 def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
     assert parsed["slow"] == [True, False, [500.0]]
 
