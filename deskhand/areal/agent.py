@@ -16,10 +16,11 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.areal.data import task_for
 from deskhand.areal.place import Place, visiting
-from deskhand.areal.settings import WorkflowSettings, imported
-from deskhand.desktop.base import Desktop, Template
-from deskhand.rollout.episode import DesktopWorkflow
+from deskhand.areal.settings import WorkflowSettings
+from deskhand.desktop.base import Desktop
+from deskhand.rollout.episode import DesktopWorkflow, template_of
 from deskhand.tasks.task import Task
 
 
@@ -40,7 +41,7 @@ class OSWorldAgent:
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
         """The reward of one episode. Raises `InfrastructureError` or `EvaluatorError` when it has no score, and `ConfigError`."""
-        task: Task = imported(self.settings.tasks)(data)
+        task = task_for(self.settings, data)
         inside = extra.get("http_client") is not None
         async with visiting(self.settings, keep=inside) as place:
             workflow = DesktopWorkflow(lambda: _leased(place, task), lambda family, seed: task, self.make_agent(place))
@@ -60,7 +61,7 @@ class WAADesktopWorkflow(OSWorldAgent):
 
 @asynccontextmanager
 async def _leased(place: Place, task: Task) -> AsyncIterator[Desktop]:
-    lease = await place.pool.lease(Template(task.template, task.width, task.height))
+    lease = await place.pool.lease(template_of(task))
     try:
         yield lease.desktop
     finally:

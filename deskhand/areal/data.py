@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deskhand.areal.settings import WorkflowSettings, imported
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites import basics, catalogue
 from deskhand.tasks.task import Split, Task, seed_for
@@ -25,11 +27,26 @@ def rows(families: Sequence[str], count: int, split: Split = "train", first: int
 
 
 def task_of(row: Mapping[str, Any]) -> Task:
-    """The task of a row with `family` and `seed`. Raises `ConfigError` for another row."""
+    """The task of a row with `family` and `seed`, or with `osworld`, the path of a task file of OSWorld.
+
+    Further keys of a row with `osworld`: `width`, `height` and `max_steps`. Raises `ConfigError` for another row, and for a task
+    that cannot be judged here.
+    """
+    if row.get("osworld"):
+        from deskhand.compat.osworld.task import MAX_STEPS, SCREEN, load_task
+
+        size = int(row.get("width") or SCREEN[0]), int(row.get("height") or SCREEN[1])
+        return load_task(Path(row["osworld"]), size=size, max_steps=int(row.get("max_steps") or MAX_STEPS))
     try:
         return catalogue.make_task(str(row["family"]), int(row["seed"]))
     except KeyError as error:
         raise ConfigError(f"a row of data without {error}; it has {', '.join(map(str, row))}") from None
+
+
+def task_for(settings: WorkflowSettings, row: Mapping[str, Any]) -> Task:
+    """The task of a row under these settings; a model that is shown words is told of the accessibility tree."""
+    task = imported(settings.tasks)(row)
+    return task if settings.sees else replace(task, accessibility=True)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

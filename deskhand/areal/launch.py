@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.areal import peer
-from deskhand.areal.data import read_rows, rows
+from deskhand.areal.data import read_rows, rows, task_for
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
 from deskhand.areal.place import key_of
 from deskhand.areal.plan import desktops_needed, picture_of, problems
-from deskhand.areal.settings import Desktops, WorkflowSettings, imported
+from deskhand.areal.settings import Desktops, WorkflowSettings
 from deskhand.errors import ConfigError
 from deskhand.models.load import load_reading
 
@@ -98,7 +98,7 @@ def _stage_of(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, Any]]) -> None:
     """Raise `ConfigError` with every line that `areal.plan` has, for the tasks of the first rows of data."""
-    tasks = [imported(settings.tasks)(row) for row in data[:LOOKED_AT]]
+    tasks = [task_for(settings, row) for row in data[:LOOKED_AT]]
     if not tasks:
         raise ConfigError("deskhand.train has no rows of data; name families or a path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])

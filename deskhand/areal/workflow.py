@@ -21,11 +21,12 @@ import structlog
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.areal import peer
+from deskhand.areal.data import task_for
 from deskhand.areal.engine import ArealEngine
 from deskhand.areal.group import play_group
 from deskhand.areal.journal import keep_group, own_run
 from deskhand.areal.place import Place, place_of
-from deskhand.areal.settings import WorkflowSettings, imported
+from deskhand.areal.settings import WorkflowSettings
 from deskhand.areal.trajectory import check_trajectory
 from deskhand.errors import InfrastructureError, RecordError
 from deskhand.recorder.session import Recorder
@@ -68,7 +69,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         Raises `ConfigError` when the settings or the row of data are wrong, and cancellation.
         """
         place = await place_of(self.settings)
-        task = imported(self.settings.tasks)(data)
+        task = task_for(self.settings, data)
         evaluating = peer.is_running() and peer.need("infra.workflow_context", "an episode").get().is_eval
         size = 1 if evaluating else self.settings.group_size
         temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature

@@ -25,7 +25,7 @@ SETTINGS = {
 def main(checkpoint: str, address: str, out: Path) -> None:
     from areal.api.cli_args import MicroBatchSpec
 
-    trajectories = training_probe.play(checkpoint, address, 2, SETTINGS)
+    trajectories = training_probe.play(checkpoint, address, [{"seed": 0}, {"seed": 1}], SETTINGS)
     actor = training_probe.actor_of(checkpoint, mb_spec=MicroBatchSpec(max_tokens_per_mb=16384))
     from deskhand.areal.attention import install
 

@@ -25,8 +25,13 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 torch.set_num_threads(1)
 
 
-def play(checkpoint: str, address: str, tasks: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    import areal_workflows
+def play(
+    checkpoint: str,
+    address: str,
+    rows: list[dict[str, Any]],
+    settings: dict[str, Any],
+    workflow: str = "areal_workflows.PaintedWorkflow",
+) -> list[dict[str, Any]]:
     from areal.api.cli_args import InferenceEngineConfig
     from areal.engine.sglang_remote import RemoteSGLangEngine
 
@@ -35,7 +40,7 @@ def play(checkpoint: str, address: str, tasks: int, settings: dict[str, Any]) ->
         trial_name="one",
         backend="sglang:d1p1t1",
         max_concurrent_rollouts=2,
-        consumer_batch_size=tasks,
+        consumer_batch_size=len(rows),
         max_head_offpolicyness=100,
         tokenizer_path=checkpoint,
         setup_timeout=60,
@@ -44,10 +49,9 @@ def play(checkpoint: str, address: str, tasks: int, settings: dict[str, Any]) ->
     engine = RemoteSGLangEngine(config)
     engine.initialize(addr=address)
     try:
-        for seed in range(tasks):
-            workflow = areal_workflows.PaintedWorkflow({**settings, "model": checkpoint})
-            engine.submit({"seed": seed}, workflow=workflow)
-        return [one for one in engine.wait(tasks, timeout=300) if one is not None]
+        for row in rows:
+            engine.submit(row, workflow=workflow, workflow_kwargs={"settings": {**settings, "model": checkpoint}})
+        return [one for one in engine.wait(len(rows), timeout=300) if one is not None]
     finally:
         engine.destroy()
 
@@ -126,7 +130,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     began = time.monotonic()
     import areal_workflows
 
-    trajectories = play(checkpoint, address, 4, areal_workflows.SETTINGS)
+    trajectories = play(checkpoint, address, [{"seed": seed} for seed in range(4)], areal_workflows.SETTINGS)
     played = time.monotonic()
     found: dict[str, Any] = {
         "rows": [list(one["input_ids"].shape) for one in trajectories],
