@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from benchmarks.bars import ROOT, Bars, print_head
 from benchmarks.osworld.hands import Hands
@@ -137,6 +140,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path, default=Path(default))
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="tasks whose id begins so")
     options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print_head()
     asyncio.run(run(options.tasks, None if options.full or options.only else 3, options.only)).finish()
 

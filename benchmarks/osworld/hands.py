@@ -85,6 +85,15 @@ class Hands:
                 raise AssertionError(f"{role} {name!r} is not on the screen; there is {', '.join(shown)[:3000]}")
             await asyncio.sleep(0.3)
 
+    async def reveal(self, role: str, name: str, at: tuple[int, int], rows: tuple[int, int]) -> Node:
+        """The thing once it lies between the `rows` of a pane that scrolls with the wheel at `at`."""
+        for _ in range(60):
+            found = [node for node in await self.nodes() if _fits(role, node.role) and _fits(name, node.name)]
+            if found and rows[0] <= found[0].center[1] <= rows[1]:
+                return found[0]
+            await self.scroll(*at, -3 if found and found[0].center[1] < rows[0] else 3)
+        raise AssertionError(f"{role} {name!r} does not come into view")
+
     def _on_screen(self, node: Node) -> bool:
         x, y = node.center
         return 0 <= x < self._size[0] and 0 <= y < self._size[1] and node.width > 0 and node.height > 0

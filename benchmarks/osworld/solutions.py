@@ -93,6 +93,10 @@ async def save_vlc_preferences(hands: Hands) -> None:
     await asyncio.sleep(1)
 
 
+VLC_PANE, VLC_ROWS = (908, 500), (270, 800)
+"""Where the wheel scrolls a page of all settings, and the rows of it that show."""
+
+
 async def all_vlc_preferences(hands: Hands, search: str, page: str) -> None:
     """A page of all settings; the search keeps the tree to the pages that have a setting of that name."""
     await hands.key("ctrl+p")
@@ -107,14 +111,16 @@ async def all_vlc_preferences(hands: Hands, search: str, page: str) -> None:
 @solves("215dfd39-f493-4bc3-a027-8a97d72c61bf")
 async def show_no_cone(hands: Hands) -> None:
     await all_vlc_preferences(hands, "cone", "Qt")
-    await hands.press("check-box", "Display background cone or art")
+    box = await hands.reveal("check-box", "Display background cone or art", VLC_PANE, VLC_ROWS)
+    await hands.click(box.x + 8, box.center[1])  # the box itself: its field is wider than its text
     await save_vlc_preferences(hands)
 
 
 @solves("9195653c-f4aa-453d-aa95-787f6ccfaae9")
 async def double_the_largest_volume(hands: Hands) -> None:
     await all_vlc_preferences(hands, "maximum volume", "Qt")
-    await hands.press("spin-button", "Maximum Volume displayed", count=3)
+    field = await hands.reveal("spin-button", "Maximum Volume displayed", VLC_PANE, VLC_ROWS)
+    await hands.click(*field.center)
     await hands.key("ctrl+a")
     await hands.type("200\t")
     await save_vlc_preferences(hands)

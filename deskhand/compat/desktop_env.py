@@ -15,17 +15,16 @@ has no effect).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deskhand.compat.loop import Loop
+from deskhand.compat.loop import Loop, MakeDesktop
 from deskhand.compat.osworld.controllers import Controller, SetupController
 from deskhand.compat.osworld.evaluation import Verdict, default_evaluators, evaluate, needs_accessibility
 from deskhand.compat.osworld.evaluators import Evaluators
 from deskhand.compat.osworld.stage import Stage
 from deskhand.compat.osworld.wire import Wire
-from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
@@ -39,8 +38,8 @@ Observation = dict[str, Any]
 
 
 class DesktopEnv:
-    """One environment with one desktop, which `desktop` makes (by default an embedded one). `evaluators` None: OSWorld's own where
-    their environment is installed, else our versions. To be used by one thread; `close` ends the desktop.
+    """One environment with one desktop, which `desktop` makes or leases (by default an embedded one). `evaluators` None: OSWorld's
+    own where their environment is installed, else our versions. To be used by one thread; `close` ends the desktop.
 
     Raises `ConfigError` for an action space, an `os_type` or a proxy that there is not.
     """
@@ -61,7 +60,7 @@ class DesktopEnv:
         enable_proxy: bool = False,
         client_password: str = "",
         *,
-        desktop: Callable[[], StagedDesktop] | None = None,
+        desktop: MakeDesktop | None = None,
         files: FileCache | None = None,
         evaluators: Evaluators | None = None,
     ) -> None:
@@ -80,9 +79,9 @@ class DesktopEnv:
         self._files, self._evaluators = files, evaluators
         self._step_no = 0
         self._closed = False
-        self._desktop = (desktop or EmbeddedDesktop)()
         self._stage: Stage | None = None
         self._loop = Loop()
+        self._desktop = self._loop.desktop(desktop or EmbeddedDesktop)
         self.controller = Controller(self._loop, self._staged)
         self.setup_controller = SetupController(self._loop, self._staged)
 

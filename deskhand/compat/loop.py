@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from deskhand.desktop.base import StagedDesktop
 from deskhand.errors import InfrastructureError
 
 Result = TypeVar("Result")
+MakeDesktop = Callable[[], StagedDesktop | Awaitable[StagedDesktop]]
+"""Makes a desktop, or leases one; it is called in the loop in which the desktop is used."""
 
 
 class Loop:
@@ -33,6 +36,15 @@ class Loop:
         except BaseException:
             future.cancel()
             raise
+
+    def desktop(self, make: MakeDesktop) -> StagedDesktop:
+        """What `make` makes. Raises what it raises."""
+
+        async def made() -> StagedDesktop:
+            found = make()
+            return await found if isinstance(found, Awaitable) else found
+
+        return self.run(made())
 
     def close(self) -> None:
         """End the loop. Idempotent."""

@@ -22,8 +22,8 @@ from typing import Any
 from deskhand.actions.dialects import openadapt_json
 from deskhand.actions.dialects.base import Dialect, View
 from deskhand.actions.ops import TERMINAL_OPS, Done, Fail, Op
-from deskhand.compat.loop import Loop
-from deskhand.desktop.base import Frame, StagedDesktop
+from deskhand.compat.loop import Loop, MakeDesktop
+from deskhand.desktop.base import Frame
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.rollout.episode import template_of
@@ -68,14 +68,14 @@ class RLEnvironment:
         make_task: Callable[[str], Task],
         default_task_id: str | None = None,
         *,
-        desktop: Callable[[], StagedDesktop] | None = None,
+        desktop: MakeDesktop | None = None,
         dialect: Dialect = openadapt_json.DIALECT,
         evaluate_every_step: bool = False,
     ) -> None:
         self._make_task, self._default, self._dialect = make_task, default_task_id, dialect
         self._every_step = evaluate_every_step
-        self._desktop = (desktop or EmbeddedDesktop)()
         self._loop = Loop()
+        self._desktop = self._loop.desktop(desktop or EmbeddedDesktop)
         self._closed = False
         self._frame: Frame | None = None
         self._task: Task | None = None

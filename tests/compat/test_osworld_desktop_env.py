@@ -5,14 +5,18 @@ The tasks are written for these tests; the metrics are our own versions, so that
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bridge_client import OWNER_KEY, SCREEN, bridge
 
 from deskhand.compat import desktop_env
 from deskhand.compat.desktop_env import DesktopEnv
+from deskhand.desktop.base import StagedDesktop
+from deskhand.desktop.bridge import BridgePool
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import Finding, Scored, Unscored
 from deskhand.tasks.sources.downloads import FileCache
@@ -264,3 +268,23 @@ def test_the_tree_and_the_terminal_come_when_they_are_asked_for() -> None:
         assert seen["terminal"] is None
     finally:
         env.close()
+
+
+async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
+    async with bridge() as running:
+
+        async def leased() -> StagedDesktop:
+            pool = BridgePool(f"http://127.0.0.1:{running.port}", OWNER_KEY, template=SCREEN)
+            return (await pool.lease()).desktop
+
+        def play() -> float:
+            env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=leased)
+            try:
+                env.reset(task_config=task(TYPED["evaluator"], TERMINAL))
+                env.step("pyautogui.click(100, 60)", pause=0)
+                env.step("pyautogui.write('echo two > Documents/notes.txt\\n')", pause=0.2)
+                return env.evaluate()
+            finally:
+                env.close()
+
+        assert await asyncio.to_thread(play) == 1.0

@@ -27,7 +27,7 @@ def xlsx(**sheets: Rows) -> bytes:
     numbered = list(enumerate(sheets, 1))
     listed = "".join(f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>' for n, name in numbered)
     files = {
-        "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>',
+        "[Content_Types].xml": _content_types(len(numbered)),
         "_rels/.rels": _relations({"r1": ("officeDocument", "xl/workbook.xml")}),
         "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_RELATION}"><sheets>{listed}</sheets></workbook>',
         "xl/_rels/workbook.xml.rels": _relations({f"r{n}": ("worksheet", f"worksheets/sheet{n}.xml") for n, _ in numbered}),
@@ -39,6 +39,15 @@ def xlsx(**sheets: Rows) -> bytes:
             body += f'<row r="{r}">{cells}</row>'
         files[f"xl/worksheets/sheet{number}.xml"] = f'<worksheet xmlns="{_MAIN}"><sheetData>{body}</sheetData></worksheet>'
     return zipped(files)
+
+
+def _content_types(sheets: int) -> str:
+    """Of a workbook with so many sheets."""
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    parts = [("workbook", "sheet.main"), *((f"worksheets/sheet{number}", "worksheet") for number in range(1, sheets + 1))]
+    listed = "".join(f'<Override PartName="/xl/{name}.xml" ContentType="{kind}.{what}+xml"/>' for name, what in parts)
+    default = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    return f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{default}{listed}</Types>'
 
 
 def _relations(targets: dict[str, tuple[str, str]]) -> str:

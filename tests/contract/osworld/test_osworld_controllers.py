@@ -26,27 +26,7 @@ from deskhand.bridge.server import Running
 from deskhand.desktop.applications.table import PROFILES
 from deskhand.desktop.embedded.walls import available_isolation
 
-ROOT = Path(__file__).parents[3]
-UNREACHABLE = (
-    "Could not fetch",
-    "No matching distribution",
-    "Temporary failure in name resolution",
-    "Network is unreachable",
-    "timed out",
-)
 ANSWER_S = 90.0
-
-
-@pytest.fixture(scope="session")
-def python() -> Path:
-    """The Python of OSWorld's environment, which is made the first time."""
-    made = subprocess.run(
-        ["bash", "scripts/environment", "osworld-controllers"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0 and any(sign in made.stderr for sign in UNREACHABLE):
-        pytest.skip(f"the package index cannot be reached: {made.stderr.strip().splitlines()[-1]}")
-    assert made.returncode == 0, made.stderr
-    return Path(made.stdout.strip()) / "bin" / "python"
 
 
 class Refused(Exception):

@@ -1,0 +1,48 @@
+"""OSWorld's environments, made the first time they are needed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deskhand.compat.osworld.evaluators import Evaluators
+
+ROOT = Path(__file__).parents[3]
+UNREACHABLE = (
+    "No matching distribution found",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "timed out",
+)
+
+
+def environment(name: str) -> Path:
+    """The Python of an environment; skips where the package index cannot be reached."""
+    made = subprocess.run(["bash", "scripts/environment", name], cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode != 0 and any(sign in made.stderr for sign in UNREACHABLE):
+        pytest.skip(f"the package index cannot be reached: {made.stderr.strip().splitlines()[-1]}")
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.strip()) / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """The Python with OSWorld's client."""
+    return environment("osworld-controllers")
+
+
+@pytest.fixture(scope="session")
+def judging_python() -> Path:
+    """The Python with OSWorld's evaluators."""
+    return environment("osworld-evaluators")
+
+
+@pytest.fixture(scope="session")
+def official(judging_python: Path) -> Iterator[Evaluators]:
+    """OSWorld's own evaluators."""
+    evaluators = Evaluators(judging_python)
+    yield evaluators
+    evaluators.close()

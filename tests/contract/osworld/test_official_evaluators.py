@@ -1,0 +1,121 @@
+"""OSWorld's own metrics from PyPI, behind the wall: they give what ours give, and the same for siblings at once as for one by
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from metric_cases import CASES
+from packed_documents import xlsx
+from task_files import SHARED
+
+from benchmarks.osworld.siblings import outcomes
+from deskhand.compat.osworld.evaluation import own
+from deskhand.compat.osworld.evaluators import ByGetter, Evaluators, Files, Question, Read, Value
+from deskhand.errors import EvaluatorError
+from deskhand.tasks.outcome import Scored
+from deskhand.tasks.sources import osworld
+from deskhand.tasks.sources.metrics import INFEASIBLE
+
+
+def read(value: Any) -> Read:
+    return Files((("file.bin", value),)) if isinstance(value, bytes) else Value(value)
+
+
+def judged(evaluators: Evaluators, *questions: Question, conj: str = "and") -> float:
+    return asyncio.run(evaluators.judge(list(questions), conj)).value
+
+
+def test_ours_give_what_osworlds_own_metrics_give(official: Evaluators) -> None:
+    differing = []
+    for metric, result, expected, options, value in CASES:
+        if isinstance(result, bytes) and b"<!ENTITY" in result:
+            continue  # ours take no file that defines entities, theirs do
+        question = Question(metric, read(result), read(expected) if expected is not None else None, options)
+        try:
+            theirs: float | str = judged(official, question)
+        except EvaluatorError as error:
+            theirs = str(error)
+        if theirs != value:
+            differing.append((metric, result, value, theirs))
+    wrong = [case for case in differing if isinstance(case[3], float)]
+    assert not wrong, "\n".join(map(str, wrong))
+    assert len(differing) <= 8, "\n".join(map(str, differing))
+
+
+def sibling(index: int) -> Question:
+    """A table that is right in some cells, and how much of it: 0 or 1, never alike for two neighbours."""
+    gold = xlsx(Sheet1=[["a", 1.5], ["b", 2.0]])
+    mine = gold if index % 3 else xlsx(Sheet1=[["a", 1.5], ["b", float(index)]])
+    rules = {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}
+    return Question("compare_table", Files((("mine.xlsx", mine),)), Files((("gold.xlsx", gold),)), rules)
+
+
+def test_32_siblings_judged_at_once_are_rewarded_as_one_by_one(official: Evaluators) -> None:
+    texts = [f"the quick brown fox {index} jumps" for index in range(32)]
+    fuzzy = [Question("fuzzy_match", Value(text), Value({"expected": "the quick brown fox jumps"})) for text in texts]
+    tables = [sibling(index) for index in range(32)]
+    asked = [[table, other] for table, other in zip(tables, fuzzy, strict=True)]
+    alone = [asyncio.run(official.judge(each, "or")).scores for each in asked]
+
+    async def at_once() -> list[tuple[float, ...]]:
+        return [each.scores for each in await asyncio.gather(*(official.judge(each, "or") for each in asked))]
+
+    together = asyncio.run(at_once())
+    assert [[score.hex() for score in scores] for scores in together] == [[score.hex() for score in scores] for scores in alone]
+    assert len(set(alone)) > 1
+
+
+async def test_sibling_desktops_judged_at_once_have_the_outcomes_of_one_by_one(official: Evaluators) -> None:
+    together, alone = await outcomes(6, lambda: official)
+    assert repr(together) == repr(alone)
+    values = [outcome.value for outcome in together if isinstance(outcome, Scored)]
+    assert len(values) == 6
+    assert len(set(values)) >= 4
+
+
+def test_getters_of_osworld_make_of_files_what_metrics_take(official: Evaluators) -> None:
+    table = xlsx(Sheet1=[["name", "sum"], ["a", 1.0], ["b", 2.5]])
+    path = "/home/user/table.xlsx"
+    last_row = ByGetter("content_from_vm_file", {"path": path, "file_type": "xlsx", "file_content": "last_row"}, {path: table})
+    assert judged(official, Question("literal_match", last_row, Value(["b", "2.5"]), {"type": "list"})) == 1.0
+    when = ByGetter(
+        "rule_relativeTime",
+        {
+            "rules": {"relativeTime": {"from": "tomorrow"}, "expected": {"time": "{DayD}"}, "timezone": "UTC"},
+        },
+    )
+    assert judged(official, Question("exact_match", Value({}), when)) == 0.0
+    state = "/home/user/.config/google-chrome/Local State"
+    language = ByGetter("chrome_language", {}, {state: b'{"intl": {"app_locale": "xx"}}'})
+    assert judged(official, Question("exact_match", language, Value({"expected": "xx"}))) == 1.0
+    with pytest.raises(EvaluatorError, match="which was not read"):
+        judged(official, Question("exact_match", ByGetter("bookmarks", {}, {}), Value({"expected": {}})))
+
+
+def test_a_metric_that_needs_what_is_not_installed_is_unscored(official: Evaluators) -> None:
+    picture = Files((("a.png", b"no picture"),))
+    with pytest.raises(EvaluatorError, match=r"compare_image_text.*easyocr.Reader is not installed"):
+        judged(official, Question("compare_image_text", picture, Value({"type": "text", "text": "a"})))
+
+
+@pytest.mark.skipif(not (SHARED / "osworld").is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)")
+def test_every_metric_of_the_task_files_is_in_the_evaluators(official: Evaluators) -> None:
+    names = {clause.metric for loaded in osworld.load_folder(SHARED / "osworld").tasks for clause in loaded.task.evaluator.clauses}
+    missing = []
+    for name in sorted(names - {INFEASIBLE}):
+        try:
+            judged(official, Question(name, Value(None), Value(None)))
+        except EvaluatorError as error:
+            missing += [name] if "there is no such metric" in str(error) else []
+    assert missing == []
+
+
+def test_ours_join_as_the_process_joins(official: Evaluators) -> None:
+    for conj in ("and", "or"):
+        for values in ((True, False), (False, True), (True, True), (False, False)):
+            questions = [Question("exact_match", Value(value), Value({"expected": True})) for value in values]
+            assert own(questions, conj) == asyncio.run(official.judge(questions, conj))
