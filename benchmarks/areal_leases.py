@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import statistics
 
 import numpy as np
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -116,6 +118,7 @@ async def play(desktops: int, rounds: int) -> dict[str, float]:
 
 
 async def measure(sizes: list[int], rounds: int) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     bars = Bars()
     print_head()
     for desktops in sizes:

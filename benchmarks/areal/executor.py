@@ -63,6 +63,7 @@ def main(bridge: str, server: str, desktops: int, groups: int) -> None:
     from areal.engine.sglang_remote import RemoteSGLangEngine
 
     os.environ[ADDRESS] = bridge
+    from benchmarks.areal import executor  # the workflow makes its pool by this name, and this program is another module
     from deskhand.areal.workflow import OSWorldWorkflow
     from deskhand.models.load import TINY_FOLDER
 
@@ -83,7 +84,7 @@ def main(bridge: str, server: str, desktops: int, groups: int) -> None:
     done = [one for one in engine.wait(groups, timeout=850) if one is not None]
     seconds = time.monotonic() - began
     rows = sum(len(one["rewards"]) for one in done)
-    print(json.dumps({"seconds": seconds, "groups": len(done), "rows": rows, "waits": TimedPool.waits}))
+    print(json.dumps({"seconds": seconds, "groups": len(done), "rows": rows, "waits": executor.TimedPool.waits}))
     sys.stdout.flush()
     engine.destroy()
     os._exit(0)
