@@ -65,7 +65,7 @@ class Replies:
     def __init__(self, *steps) -> None:
         self.steps = steps
 
-    async def solve(self, desktop, instruction, client, *, frame, max_steps, after_step, keep_frame):
+    async def solve(self, desktop, instruction, client, *, frame, max_steps, after_step, keep_frame, seed):
         for number, ops in enumerate(self.steps):
             frame = await desktop.perform(list(ops), action_id=str(number))
             if after_step is not None:

@@ -16,7 +16,7 @@ from fake_osworld import FakeOsworld
 from fake_waa import FakeWaa
 from PIL import Image
 from serving import on_a_port
-from test_osworld_controllers import Osworld, python
+from test_osworld_controllers import Osworld
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.bridge.gateway import Gateway, Upstream
@@ -25,7 +25,6 @@ from deskhand.desktop.desktop_env import DesktopEnvMachine, DesktopEnvPool
 from deskhand.desktop.osworld import Looking
 from deskhand.errors import ConfigError
 
-__all__ = ["python"]
 HERE = Path(__file__).parent
 
 
