@@ -29,7 +29,7 @@ async def absolute(request: Request, error: Exception) -> Response:
 
 
 async def slow(request: Request) -> Response:
-    await asyncio.sleep(30)
+    await asyncio.sleep(3)
     return Response()
 
 

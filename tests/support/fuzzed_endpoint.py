@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import json
 import random
+import resource
 import sys
 from collections import Counter
 from pathlib import Path
@@ -38,6 +39,8 @@ KEYS = ("own", "own", "own", "admin", "foreign", "wrong", "none")
 VALUES: list[Any] = [None, True, -1, 0, 2**70, 1e308, 0.5, "", "assistant", "tool", "\ud800", "{", [], {}, [[]], "<|im_end|>"]
 AFRESH = 500
 """Requests after which the endpoint is made anew."""
+MEMORY = 8 << 30
+"""Bytes of address space. The fuzzer's own bound reads the peak that a child inherits from the process that started it."""
 
 
 class Endpoint:
@@ -171,7 +174,16 @@ def main(runs: int, seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(seeds()):
         (folder / f"seed-{number}").write_bytes(data)
-    words = [sys.argv[0], f"-runs={2 * runs}", f"-seed={seed}", "-max_len=6000", f"-artifact_prefix={folder}/failed-", str(folder)]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    words = [
+        sys.argv[0],
+        "-rss_limit_mb=0",
+        f"-runs={2 * runs}",
+        f"-seed={seed}",
+        "-max_len=6000",
+        f"-artifact_prefix={folder}/failed-",
+        str(folder),
+    ]
     atheris.Setup(words, one, custom_mutator=changed)
     atheris.Fuzz()
 

@@ -40,9 +40,9 @@ def judging_python() -> Path:
     return environment("osworld-evaluators")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def official(judging_python: Path) -> Iterator[Evaluators]:
-    """OSWorld's own evaluators."""
+    """OSWorld's own evaluators: a process with our label, which must be gone before other tests look for what was left behind."""
     evaluators = Evaluators(judging_python)
     yield evaluators
     evaluators.close()

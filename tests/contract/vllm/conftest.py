@@ -28,7 +28,7 @@ def python() -> Path:
     return Path(done.stdout.strip()) / "bin" / "python"
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def served(python: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     """In float32, for all tests of this folder but one."""
     made = serving(python, tmp_path_factory.mktemp("vllm"), "float32")
