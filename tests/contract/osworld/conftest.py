@@ -40,7 +40,7 @@ def judging_python() -> Path:
     return environment("osworld-evaluators")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def official(judging_python: Path) -> Iterator[Evaluators]:
     """OSWorld's own evaluators: a process with our label, which must be gone before other tests look for what was left behind."""
     evaluators = Evaluators(judging_python)

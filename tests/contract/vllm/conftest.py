@@ -28,9 +28,9 @@ def python() -> Path:
     return Path(done.stdout.strip()) / "bin" / "python"
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(python: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """In float32, for all tests of this folder but one."""
+    """In float32, for all tests of a module but one."""
     made = serving(python, tmp_path_factory.mktemp("vllm"), "float32")
     try:
         await made.engine.start()
