@@ -12,6 +12,7 @@ from deskhand.cli import app
 from deskhand.desktop.applications import install, table
 from deskhand.desktop.applications.table import PROFILES
 from deskhand.desktop.base import Template
+from deskhand.desktop.embedded import walls
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError
 
@@ -86,6 +87,25 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
         assert (await fresh.observe()).content_hash == first.content_hash
     finally:
         await fresh.close()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
+async def test_office_and_browser_look_the_same_at_the_plain_level(name):
+    if name == "calc" and not walls.shared_folders_are_closed():
+        pytest.skip("only root can close /tmp to guests, and where it is open LibreOffice insists on it")
+    profile, looks = PROFILES[name], {}
+    for isolation in {"plain", walls.available_isolation()[0]}:
+        desktop = EmbeddedDesktop(isolation=isolation)
+        try:
+            await desktop.reset(SCREEN)
+            await desktop.launch(list(profile.argv))
+            await desktop.wait_window(profile.window, timeout_s=60.0)
+            await still(desktop)
+            assert len(await desktop.windows()) == 1
+            looks[isolation] = (await desktop.observe()).without_cursor().sha256
+        finally:
+            await desktop.close()
+    assert len(set(looks.values())) == 1
 
 
 def test_every_setting_of_the_office_is_well_formed():
