@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -27,7 +29,9 @@ from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.context import GrowDrop
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.base import Adapter
 from deskhand.engines.hf import HfEngine
+from deskhand.engines.served.weights import write_adapter
 from deskhand.models import architectures
 from deskhand.models.load import LoadedModel
 from deskhand.models.tiny.build import corpus
@@ -279,6 +283,27 @@ async def apart(size: Size, policy: Policy) -> dict[str, float]:
     return found
 
 
+def as_files(rank: int) -> None:
+    """Print how long an adapter of Qwen3-VL-4B takes on its way to a server: copied, written as a folder, and read again."""
+    from safetensors.torch import load_file
+
+    with torch.device("meta"):
+        model = architectures.build(architectures.QWEN3_VL_4B).bfloat16()
+        policy = Policy(model, PolicyConfig(adapter=AdapterConfig(rank=rank)))
+    whole = sum(parameter.nbytes for name, parameter in model.named_parameters() if ".lora_" not in name)
+    shapes = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+    weights = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in shapes.items()}
+    assert weights.keys() == policy.parameters().keys()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        write_adapter(Path(folder, "adapter"), Adapter({name: value.clone() for name, value in weights.items()}, {"r": rank}))
+        load_file(Path(folder, "adapter", "adapter_model.safetensors"))
+        seconds = time.perf_counter() - began
+    size = sum(value.nbytes for value in weights.values())
+    found = f"{size / 2**20:.0f} MiB in {seconds:.2f} s (all weights: {whole / 2**20:.0f} MiB)"
+    print(f"\nan adapter of Qwen3-VL-4B, rank {rank}, as files: {found}")
+
+
 def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) -> None:
     """Print what was measured, and the planner's sum beside it."""
     plan, work, device = found.plan, found.work, device_of(size.device)
@@ -330,6 +355,7 @@ def main() -> None:
     for mode in [arguments.only] if arguments.only else MODES:
         config = MODES[mode].model_copy(update={"batch_tokens": size.batch_tokens})
         show(mode, size, config, asyncio.run(measure(size, config)), bars)
+    as_files(64)
     bars.finish()
 
 

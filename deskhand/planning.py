@@ -19,6 +19,7 @@ from deskhand.asking import window_of
 from deskhand.config import Config
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
+from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict, server_bytes
 from deskhand.training.speed import Speed, device_of, speed_of
 from deskhand.workshop import training_task
@@ -129,7 +130,7 @@ def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | N
     episodes = config.loop.groups_per_step * config.loop.group_size
     return Workload(
         width, height, patches, image_tokens, turns, shown, row_tokens, config.agent.max_tokens,
-        episodes, episodes * rows, episodes * turns * pictures, wanted if wanted > row_tokens else 0,
+        episodes, episodes * rows, episodes * turns * pictures, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
     )  # fmt: skip
 
 

@@ -162,5 +162,5 @@ class TakesAdapters(Protocol):
         ...
 
     async def publish_adapter(self, version: int, adapter: Adapter) -> None:
-        """As `Engine.publish`, but requests in flight end with the adapter that they began with."""
+        """As `Engine.publish`; requests in flight may end with the adapter that they began with, as their versions say."""
         ...

@@ -32,6 +32,8 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")
 
 
+PREPARED_BYTES = 512 << 20
+"""Of prepared images, kept by default; others are prepared again from their encoded form."""
 REMEMBERED = 1 << 17
 """Names of contents that a cache remembers; a content beyond is met as if it were new."""
 
@@ -115,7 +117,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         *,
         fetch: Callable[[str], bytes] | None = None,
         on_new: Callable[[str, bytes], None] | None = None,
-        prepared_bytes: int = 512 << 20,
+        prepared_bytes: int = PREPARED_BYTES,
         encoded_bytes: int = 256 << 20,
         max_pixels: int = 4096 * 4096,
         max_encoded_bytes: int = 32 << 20,

@@ -54,6 +54,8 @@ class Workload:
     """Rows that they are cut into."""
     step_images: int
     """Screenshots that they show."""
+    prepared_bytes: float = math.inf
+    """The most that is kept of prepared screenshots."""
     wanted_tokens: int = 0
     """What the longest row would have if the engine held more; 0 where that is the same."""
 
@@ -127,6 +129,45 @@ class Prediction:
             yield f"{'of the device':{width}}  {self.available / GIB:8.2f} GiB  {verdict}"
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """What the terms are made from: config.json, both traces, and the bytes of a number."""
+
+    values: dict[str, Any]
+    lm: tracing.Traced
+    tower: tracing.TracedTower
+    size: int
+
+    @property
+    def text(self) -> dict[str, Any]:
+        return self.values["text_config"]
+
+    @property
+    def weights(self) -> float:
+        """Bytes, those of adapters on the tower left out."""
+        return self.lm.weights + self.tower.weights
+
+    @property
+    def trained(self) -> float:
+        """Number of weights."""
+        return self.lm.trained + self.tower.trained
+
+    @property
+    def micro_batch(self) -> float:
+        """Bytes of the language model's work at its peak."""
+        return self.lm.saved + self.lm.logits + self.lm.passing
+
+    @property
+    def token_features(self) -> float:
+        """Bytes of an image token's features: the embedding and those of DeepStack."""
+        return (1 + len(tracing.deepstack(self.values))) * self.text["hidden_size"] * self.size
+
+    def prepared(self, work: Workload) -> int:
+        """Bytes of one screenshot: float32 values of every patch."""
+        vision = self.values["vision_config"]
+        return work.patches * 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2 * 4
+
+
 def predict(
     values: dict[str, Any],
     dtype: str,
@@ -141,23 +182,23 @@ def predict(
 ) -> Prediction:
     """Predict the peak of training for an architecture (`models.architectures.values_of`), of an engine in the same process, and
     of a `server` beside it that takes so many bytes."""
-    size = BYTES[dtype]
     tower = tracing.tower(values, dtype, work.patches, policy)
     shape = _micro_batch(policy, work)
     longest = engine.longest(work) if engine else 1
     prefill = (min(longest, engine.prefill_tokens), longest) if engine else (1, 1)
     lm = tracing.language(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
+    made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
-        *_weight_terms(lm, tower, size, policy, trainer),
-        *_micro_batch_terms(values, lm, shape, policy, work, size),
-        *_image_terms(values, lm, tower, policy.image_patches, trainer, work, size),
+        *_weight_terms(made, policy, trainer),
+        *_micro_batch_terms(made, shape, policy, work),
+        *_image_terms(made, policy.image_patches, trainer, work),
     ]
     if trainer.optimizer == "adamw" and cuda:
-        room = sum(term.bytes for term in terms if term.name in ("activations", "logits", "passing"))
-        beyond = max(0.0, 4 * (lm.trained + tower.trained) - room)
+        beyond = max(0.0, 4 * made.trained - made.micro_batch)
         terms.append(Term("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
     if engine is not None:
-        terms += _engine_terms(values, lm, tower, engine, work, size, cuda)
+        alone = policy.adapter is not None and not (policy.adapter.vision or policy.adapter.quantise)
+        terms += _engine_terms(made, engine, work, cuda=cuda, sent=lm.trained * made.size if alone else made.weights)
     if cuda:
         tensors = sum(term.bytes for term in terms)
         terms.append(Term("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
@@ -167,8 +208,8 @@ def predict(
     if cuda:
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(Term("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
-    prepared = work.step_images * _prepared_bytes(values, work)
-    how = f"{work.step_images} x {work.patches} patches, float32"
+    prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
+    how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches in float32"
     terms.append(Term("screenshots", prepared, how, place="host" if cuda else "device"))
     return Prediction(tuple(terms), available, lm, tower, shape)
 
@@ -180,30 +221,26 @@ def _micro_batch(policy: PolicyConfig, work: Workload) -> tracing.Shape:
     return tracing.Shape(tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens)))
 
 
-def _micro_batch_terms(
-    values: dict[str, Any], lm: tracing.Traced, shape: tracing.Shape, policy: PolicyConfig, work: Workload, size: int
-) -> Iterator[Term]:
+def _micro_batch_terms(made: _Traced, shape: tracing.Shape, policy: PolicyConfig, work: Workload) -> Iterator[Term]:
     """The least is that of rows of the longest kind, whole ones."""
+    lm = made.lm
     tokens, least = shape.tokens, shape.tokens // work.row_tokens * work.row_tokens / shape.tokens
     yield Term("activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved)
-    how = f"{shape.sampled} sampled tokens x {values['text_config']['vocab_size']} ids"
+    how = f"{shape.sampled} sampled tokens x {made.text['vocab_size']} ids"
     yield Term("logits", lm.logits, how, least * lm.logits)
     yield Term("passing", lm.passing, "more, where the backward pass holds most", least * lm.passing)
     if policy.adapter is not None and policy.adapter.quantise:
-        yield Term("unpacking", lm.largest_packable * size, "one matrix of 4 bits at a time, as numbers to compute with")
+        yield Term("unpacking", lm.largest_packable * made.size, "one matrix of 4 bits at a time, as numbers to compute with")
 
 
-def _weight_terms(
-    lm: tracing.Traced, tower: tracing.TracedTower, size: int, policy: PolicyConfig, trainer: TrainerConfig
-) -> Iterator[Term]:
+def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -> Iterator[Term]:
     """What is trained in half precision has masters, and gradients and moments in float32."""
-    adapter, trained = policy.adapter, lm.trained + tower.trained
+    adapter, trained, weights, size, lm = policy.adapter, made.trained, made.weights, made.size, made.lm
     wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"
     many = f"{trained / 1e9:.3f}e9"
-    weights = lm.weights + tower.weights
-    how = f"{(lm.parameters + tower.parameters) / 1e9:.3f}e9 x {size} B"
+    how = f"{(lm.parameters + made.tower.parameters) / 1e9:.3f}e9 x {size} B"
     if adapter is not None:
-        weights, how = weights + tower.trained * size, f"{how}, and adapters"
+        weights, how = weights + made.tower.trained * size, f"{how}, and adapters"
         if adapter.quantise:
             weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {lm.packable / 1e9:.3f}e9 x {PACKED:.3f} B"
     own = [
@@ -219,21 +256,7 @@ def _weight_terms(
         yield Term("reference", weights, "the untrained model, for the KL penalty")
 
 
-def _prepared_bytes(values: dict[str, Any], work: Workload) -> int:
-    """Of one screenshot: float32 values of every patch."""
-    vision = values["vision_config"]
-    return work.patches * 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2 * 4
-
-
-def _image_terms(
-    values: dict[str, Any],
-    lm: tracing.Traced,
-    tower: tracing.TracedTower,
-    kept_patches: int,
-    trainer: TrainerConfig,
-    work: Workload,
-    size: int,
-) -> Iterator[Term]:
+def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work: Workload) -> Iterator[Term]:
     """What `training.features` holds: features of all screenshots of an update (of the step, where its rows are scored before the
     first update), and the tower's own work on as many as it takes at a time.
 
@@ -241,16 +264,17 @@ def _image_terms(
     """
     scored = trainer.proximal == "start" or trainer.kl_coefficient or ALGORITHMS[trainer.algorithm].uses_critic
     images = work.step_images if scored else -(-work.step_images // trainer.minibatches)
-    layers, learns = 1 + len(tracing.deepstack(values)), tower.trained > 0
-    features = images * work.image_tokens * layers * values["text_config"]["hidden_size"] * size
-    how = f"{images} screenshots x {work.image_tokens} tokens x {layers} layers{', with gradients' if learns else ''}"
+    tower, learns = made.tower, made.tower.trained > 0
+    features = images * work.image_tokens * made.token_features
+    each = f"{made.token_features / KIB:.0f} KiB each{', with gradients' if learns else ''}"
+    how = f"{images} screenshots x {work.image_tokens} tokens, {each}"
     yield Term("image features", features * (2 if learns else 1), how)
     at_once = min(images, max(1, kept_patches // work.patches))
-    busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + _prepared_bytes(values, work))
+    busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + made.prepared(work))
     if learns and at_once == images:
         yield Term("tower", busy, f"{at_once} screenshots, kept for the backward pass")
     else:
-        beyond = max(0.0, max(busy, features) - lm.saved - lm.logits - lm.passing)
+        beyond = max(0.0, max(busy, features) - made.micro_batch)
         yield Term("tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time")
 
 
@@ -266,26 +290,20 @@ def _numbers_per_token(values: dict[str, Any]) -> int:
     return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
 
 
-def _engine_terms(
-    values: dict[str, Any],
-    lm: tracing.Traced,
-    tower: tracing.TracedTower,
-    engine: EngineSizes,
-    work: Workload,
-    size: int,
-    cuda: bool,
-) -> Iterator[Term]:
-    """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones."""
-    text, per_token = values["text_config"], size * _numbers_per_token(values)
+def _engine_terms(made: _Traced, engine: EngineSizes, work: Workload, *, cuda: bool, sent: float) -> Iterator[Term]:
+    """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones.
+
+    `sent`: bytes of what is published to an engine with weights of its own.
+    """
+    per_token, vocabulary = made.size * _numbers_per_token(made.values), made.text["vocab_size"]
     longest, slots, most = engine.longest(work), engine.max_batch, engine.max_tokens
     if not cuda:
         slots = min(slots, 2 ** math.ceil(math.log2(max(1, engine.requests))))
         most = min(most, longest * 3 // 2)
     capacity = -(-most // 128) * 128
     if not engine.shares_weights:
-        weights = lm.weights + tower.weights
-        yield Term("engine weights", weights, "a second copy")
-        yield Term("weights on their way", weights, "the copy that is handed over", 0.0)
+        yield Term("engine weights", made.weights, "a second copy")
+        yield Term("on their way", sent, "weights that are handed over", 0.0)
     cache = slots * capacity * per_token
     how = f"{slots} requests x {capacity} tokens x {per_token / KIB:.0f} KiB"
     yield Term("keys and values", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
@@ -294,11 +312,9 @@ def _engine_terms(
     parked = min(engine.parked_tokens, max(1, engine.requests) * longest)
     yield Term("parked", parked * per_token, f"{parked} tokens of finished requests", 0.0)
     kept = min(engine.image_tokens, work.step_images * work.image_tokens)
-    layers = 1 + len(tracing.deepstack(values))
-    yield Term("engine's features", kept * layers * text["hidden_size"] * size, f"{kept} image tokens", 0.0)
-    seen = max(1, engine.prefill_tokens // max(1, work.image_tokens))
-    looking = min(seen, work.turns_in_row * slots) * (tower.looking + _prepared_bytes(values, work))
-    at_most = f"a pass of {min(longest, engine.prefill_tokens)} tokens, or {min(seen, work.turns_in_row * slots)} screenshots"
-    yield Term("prefill", max(lm.prefill, looking), at_most, 0.0)
-    drawing = slots * text["vocab_size"] * SAMPLING
-    yield Term("drawing", drawing, f"{slots} x {text['vocab_size']} ids", 0.0)
+    yield Term("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
+    tokens = min(longest, engine.prefill_tokens)
+    seen = min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
+    looking = seen * (made.tower.looking + made.prepared(work))
+    yield Term("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)
+    yield Term("drawing", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)

@@ -46,6 +46,11 @@ def work() -> Workload:
     return Workload(96, 96, PATCHES, IMAGE_TOKENS, TURNS, TURNS, TOKENS, REPLY, EPISODES, EPISODES, EPISODES * TURNS)
 
 
+def small_work() -> Workload:
+    """So little that an update takes more than a micro-batch."""
+    return Workload(32, 32, 16, 4, 1, 1, 8, 1, 1, 1, 1)
+
+
 def step_of(model: Any, seed: int = 0) -> tuple[list[TrainingSample], dict[str, PreparedImage]]:
     """Rows as the workload says, each with its own screenshots."""
     chance, samples, images = random.Random(seed), [], {}
@@ -137,6 +142,20 @@ def test_the_sum_is_what_a_real_step_takes(family: str, mode: str, dtype: str) -
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_the_sum_is_what_other_algorithms_and_optimizers_take(kind: str) -> None:
     check(*measured_and_planned("qwen3_vl", "bfloat16", {"train_vision": False}, TRAINERS[kind]))
+
+
+def test_an_update_by_whole_lists_of_tensors_needs_room_for_the_roots_of_the_moments() -> None:
+    """As `adamw` does it on a GPU, with all tensors at once."""
+    values = values_of("qwen3_vl")
+    parameters = [parameter.requires_grad_() for parameter in architectures.build(values).parameters()]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.AdamW(parameters, foreach=True)
+    optimizer.step()
+    measured = peak_bytes(optimizer.step)
+    made = predict(values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True)
+    room = sum(term.bytes for term in made.terms if term.name in ("update", "activations", "logits", "passing"))
+    assert room == pytest.approx(measured, rel=TOLERANCE)
 
 
 def test_rows_that_leave_room_in_a_micro_batch_give_a_least_and_a_most() -> None:
