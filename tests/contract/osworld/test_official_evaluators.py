@@ -20,6 +20,9 @@ from deskhand.tasks.outcome import Scored
 from deskhand.tasks.sources import osworld
 from deskhand.tasks.sources.metrics import INFEASIBLE
 
+NOT_IN_THE_WHEEL = {"check_play_and_exit", "check_structure_sim_with_threshold"}
+"""Metrics that OSWorld's task files name and desktop-env 1.0.2 does not have."""
+
 
 def read(value: Any) -> Read:
     return Files((("file.bin", value),)) if isinstance(value, bytes) else Value(value)
@@ -103,7 +106,7 @@ def test_a_metric_that_needs_what_is_not_installed_is_unscored(official: Evaluat
 
 
 @pytest.mark.skipif(not (SHARED / "osworld").is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)")
-def test_every_metric_of_the_task_files_is_in_the_evaluators(official: Evaluators) -> None:
+def test_every_metric_of_the_task_files_but_two_is_in_the_evaluators(official: Evaluators) -> None:
     names = {clause.metric for loaded in osworld.load_folder(SHARED / "osworld").tasks for clause in loaded.task.evaluator.clauses}
     missing = []
     for name in sorted(names - {INFEASIBLE}):
@@ -111,7 +114,7 @@ def test_every_metric_of_the_task_files_is_in_the_evaluators(official: Evaluator
             judged(official, Question(name, Value(None), Value(None)))
         except EvaluatorError as error:
             missing += [name] if "there is no such metric" in str(error) else []
-    assert missing == []
+    assert set(missing) == NOT_IN_THE_WHEEL
 
 
 def test_ours_join_as_the_process_joins(official: Evaluators) -> None:
