@@ -1,5 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first; set-up is quick when it is done already.
 PYTHON := .venv/bin/python
+# So many processes share the tests, file by file; `make test JOBS=0` runs them one after the other in one.
+JOBS := 2
 
 .PHONY: help setup demo test test-vllm test-areal lint evidence clean
 
@@ -21,7 +23,7 @@ demo: setup
 # Tests of real applications are skipped where these two cannot be installed; why they cannot is said before the tests start.
 test: setup
 	@$(PYTHON) -m deskhand desktop install calc chromium || true
-	@$(PYTHON) -m pytest $(ARGS)
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # A part of `make test`, with its figures. The first time it makes an environment for vLLM outside the checkout (scripts/environment).
 test-vllm: setup

@@ -149,6 +149,8 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
 async def rounds(folder: Path, count: int, seed: int) -> Tally:
     """`count` rounds, the victims in turn."""
     chance, tally = random.Random(seed), Tally()
+    token = runtime().token
+    before = set(processes.labelled(processes.OWNER_LABEL, token))
     pools: list[ObservedPool] = []
 
     def make_pool(size: int) -> DesktopPool:
@@ -168,8 +170,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
                 await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), chance, tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
-    token, own_pid = runtime().token, os.getpid()
-    tally.orphans += len([pid for pid in processes.labelled(processes.OWNER_LABEL, token) if pid != own_pid])
+    tally.orphans += len(set(processes.labelled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
     return tally
 
 

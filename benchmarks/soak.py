@@ -42,12 +42,11 @@ class Level:
 
 @dataclass
 class Soak:
-    """`steps_ms[q]` are the durations of the q-th quarter's steps, of all desktops."""
+    """`steps_ms[q]` are the durations of the q-th quarter's steps, of all desktops; `left` is what was not there before them."""
 
     steps_ms: list[list[float]] = field(default_factory=lambda: [[], [], [], []])
     levels: list[Level] = field(default_factory=list)
-    orphans: list[int] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def p99_ms(self, quarter: int) -> float:
         ordered = sorted(self.steps_ms[quarter])
@@ -99,9 +98,16 @@ def script(seed: int, window: Window) -> list[Op]:
     return [*ops, Key(("ctrl", "a")), Key(("delete",))]
 
 
+def _there() -> set[str]:
+    """This process's desktops and evaluators: the pids that run with its label, and the folders that it made."""
+    own = runtime()
+    pids = (pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z"))
+    return {*map(str, pids), *(path.name for path in own.folder.iterdir() if path.name != "templates")}
+
+
 async def soak(count: int, steps: int) -> Soak:
     """`steps` (a multiple of 4) steps on each of `count` desktops."""
-    found = Soak()
+    found, before = Soak(), _there()
     desktops = [EmbeddedDesktop() for _ in range(count)]
     try:
         windows = []
@@ -123,10 +129,7 @@ async def soak(count: int, steps: int) -> Soak:
             found.levels.append(level(desktops))
     finally:
         await asyncio.gather(*(desktop.close() for desktop in desktops))
-    own = runtime()
-    labelled = processes.labelled(processes.OWNER_LABEL, own.token)
-    found.orphans = [pid for pid in labelled if processes.state(pid) not in ("", "Z")]
-    found.folders = [path.name for path in own.folder.iterdir() if path.name != "templates"]
+    found.left = sorted(_there() - before)
     return found
 
 
@@ -144,8 +147,7 @@ def judge(found: Soak, bars: Bars) -> None:
     ratio = found.p99_ms(3) / found.p99_ms(0)
     figure = f"{found.p99_ms(0):.0f} ms in the first quarter, {found.p99_ms(3):.0f} ms in the last"
     bars.check("p99 of a step", ratio <= 2, figure, "last <= 2x first")
-    left = [*map(str, found.orphans), *found.folders]
-    bars.check("left behind", not left, ", ".join(left) or "nothing", "no process and no folder")
+    bars.check("left behind", not found.left, ", ".join(found.left) or "nothing", "no process and no folder")
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Prints, at the end of every run, the minutes that each folder of tests took; and Ctrl-C means Ctrl-C, also in the background."""
+"""Prints, at the end of every run, the minutes that each folder of tests took; and Ctrl-C means Ctrl-C, also in the background.
+
+Where processes share the tests (`make test`), one file's stay together, and so do all that are run against one peer.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,13 @@ _tests_by_folder: dict[str, int] = defaultdict(int)
 def folder_of(nodeid: str) -> str:
     """`tests/actions/test_keys.py::test_x` belongs to `tests/actions`."""
     return str(PurePosixPath(nodeid.split("::", 1)[0]).parent)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        file = item.nodeid.split("::", 1)[0]
+        together = folder_of(file) if file.startswith("tests/contract/") else file
+        item.add_marker(pytest.mark.xdist_group(together))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -147,6 +147,14 @@ def test_what_cannot_be_judged_is_refused_when_the_task_is_made(tmp_path):
         task_of(waa.load(infeasible), None, 320, 240)  # type: ignore[arg-type]
 
 
+def test_two_files_with_one_id_are_two_tasks(tmp_path):
+    files = [tmp_path / "a-WOS.json", tmp_path / "a-2-WOS.json"]
+    for file in files:
+        file.write_text(json.dumps({"id": "a-WOS", "instruction": "go", "evaluator": {"func": "exact_match"}}))
+    made = [task_of(waa.load(file), None, 320, 240) for file in files]  # type: ignore[arg-type]
+    assert [(task.id, task.family) for task in made] == [("waa/a-WOS/0", "a-WOS"), ("waa/a-2-WOS/0", "a-2-WOS")]
+
+
 def test_every_waa_file_there_is_becomes_a_task():
     if not (SHARED / "waa").is_dir():
         pytest.skip(f"{SHARED}/waa is not there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import soak
 from benchmarks.bars import Bars
 from benchmarks.soak import Level, Soak
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 
 
 async def test_two_desktops_soak_without_a_leak():
@@ -13,6 +14,28 @@ async def test_two_desktops_soak_without_a_leak():
     bars = Bars()
     soak.judge(found, bars)
     assert not set(bars.missed) - {"p99 of a step"}, "how long a step takes is for the benchmark to say"
+
+
+async def test_a_process_and_a_folder_of_the_soak_are_left_behind_and_older_ones_are_not(monkeypatch):
+    earlier = EmbeddedDesktop()
+    await earlier.reset(soak.SMALL)
+    kept: list[EmbeddedDesktop] = []
+
+    async def leak(desktop: EmbeddedDesktop) -> None:
+        kept.append(desktop)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(EmbeddedDesktop, "close", leak)
+            leaked = (await soak.soak(1, 4)).left
+    finally:
+        for desktop in kept:
+            await desktop.close()
+        clean = (await soak.soak(1, 4)).left
+        await earlier.close()
+    assert any(name.isdigit() for name in leaked)
+    assert any(not name.isdigit() for name in leaked)
+    assert clean == []
 
 
 def judged(**changes) -> list[str]:
@@ -33,5 +56,4 @@ def test_each_kind_of_growth_is_a_missed_bar():
     assert judged(descriptors=41) == ["descriptors"]
     assert judged(threads=10) == ["threads"]
     assert judged(steps_ms=[[10.0] * 200] * 3 + [[10.0] * 190 + [25.0] * 10]) == ["p99 of a step"]
-    assert judged(orphans=[77]) == ["left behind"]
-    assert judged(folders=["desktop-1"]) == ["left behind"]
+    assert judged(left=["77"]) == ["left behind"]

@@ -26,7 +26,10 @@ class Evaluator(Protocol):
 
 
 def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, height: int, max_steps: int = STEPS) -> Task:
-    """The task of a file that was read, for screens of this size. Raises `ConfigError`."""
+    """The task of a file that was read, for screens of this size. Raises `ConfigError`.
+
+    It is named after its file, as in the benchmark's own lists: two of its files carry one `id`.
+    """
     if loaded.task.infeasible:
         raise ConfigError(f"{loaded.path}: this task is solved by saying that it cannot be done; leave it out of training")
     document = dump(loaded.task)
@@ -46,8 +49,8 @@ def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, heigh
         return None, []
 
     return Task(
-        id=f"{SUITE}/{loaded.task.id}/0",
-        family=loaded.task.id,
+        id=f"{SUITE}/{loaded.path.stem}/0",
+        family=loaded.path.stem,
         suite=SUITE,
         seed=0,
         instruction=loaded.task.instruction,
