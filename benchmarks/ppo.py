@@ -13,7 +13,7 @@ from benchmarks.bars import Bars, print_head
 from benchmarks.learning import Gain, Outcome, options_of, run_seeds
 from deskhand.store.run import Run
 
-SETTINGS = ("trainer.algorithm=ppo", "trainer.critic.learning_rate=3e-3")
+SETTINGS = ("trainer.algorithm=ppo",)
 MINUTES = "minutes=6.5"
 
 

@@ -64,8 +64,8 @@ class CriticConfig(_Settings):
     token_lambda: float = Field(default=1.0, ge=0, le=1)
     turn_discount: float = Field(default=1.0, gt=0, le=1)
     turn_lambda: float = Field(default=1.0, ge=0, le=1)
-    """Below 1 the critic's values take the place of what came later, which pays once they are good: while they are 0, as at the
-    beginning, earlier replies would be worth less than later ones by that alone."""
+    """Below 1 the critic's values take the place of what came later, which pays once they are good: at the beginning they are all
+    the mean return, so that an early reply would be worth nothing."""
 
 
 class TrainerConfig(_Settings):

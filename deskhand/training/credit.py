@@ -41,6 +41,13 @@ def group_credit(samples: Sequence[TrainingSample]) -> Credit:
     return Credit([np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples])
 
 
+def mean_reward(samples: Sequence[TrainingSample]) -> float:
+    """The mean over episodes, by their weights, of what they were worth."""
+    worth = {sample.episode_id: (sample.reward, sample.weight) for sample in samples}
+    rewards, weights = zip(*worth.values(), strict=True)
+    return float(np.average(rewards, weights=weights)) if sum(weights) > 0 else 0.0
+
+
 def critic_credit(samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig) -> Credit:
     """Generalised advantages over each episode; `values`: the critic's, for each row."""
     advantages = [np.zeros(len(row), dtype=np.float64) for row in values]

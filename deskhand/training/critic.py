@@ -1,8 +1,10 @@
 """The critic of PPO. Invariant: a value is that of the state in which a token was sampled: it is read before the token is seen.
 
 A linear head, float32, on hidden states: the policy's own (then the value loss may teach the trunk too), or those of a second
-copy of the model that is trained on values alone. The head begins at 0, so the first advantages are the rewards themselves. It is
-never published: an engine has no use for it.
+copy of the model that is trained on values alone. The head's weight begins at 0 and its bias at the mean return of the first step:
+from a bias of 0 the values of some tokens rise to that mean sooner than those of others, and until all have arrived the difference
+speaks for or against tokens whatever became of their episodes. (A policy forgot how to end its replies by that.) The head is never
+published: an engine has no use for it.
 """
 
 from __future__ import annotations
@@ -50,6 +52,11 @@ class Critic:
         yield "head", self._heads, self.optimizer
         if self.own is not None and self.trunk_optimizer is not None:
             yield "trunk", self.own.parameters(), self.trunk_optimizer
+
+    @torch.no_grad()
+    def begin(self, value: float) -> None:
+        """Let every value be `value`, before the first update."""
+        self.head.bias.fill_(value)
 
     def values(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
         """For each row float32[sampled tokens], under the weights of now."""

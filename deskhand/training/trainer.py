@@ -25,7 +25,7 @@ from deskhand.engines.base import PreparedImage
 from deskhand.errors import RecordError
 from deskhand.training.batch import Batch, TrainingSample
 from deskhand.training.config import TrainerConfig
-from deskhand.training.credit import Credit, critic_credit, group_credit
+from deskhand.training.credit import Credit, critic_credit, group_credit, mean_reward
 from deskhand.training.critic import Critic
 from deskhand.training.optimizer import make_optimizer, torch_threads, update, warmup
 from deskhand.training.policy import Policy, Scores
@@ -141,6 +141,8 @@ class Trainer:
         if self.critic is None:
             credit = group_credit(samples)
         else:
+            if self.steps == 0 and samples:
+                self.critic.begin(mean_reward(samples))
             credit = critic_credit(samples, self.critic.values(rows, images), config.critic)
         return _Work(samples, images, credit, [sample.reply_lengths() for sample in samples], proximal, reference)
 

@@ -50,6 +50,22 @@ def by_place(samples, arrays):
     return found
 
 
+def test_the_first_values_are_the_mean_return_and_later_steps_keep_what_was_learnt(make_policy, world):
+    """From 0 the tokens would rise to it at different speeds, and be for or against each other by that alone."""
+    made = Trainer(make_policy(), TrainerConfig(algorithm="ppo", learning_rate=1e-3))
+    assert made.critic is not None
+    rows = samples(world)
+    worth = {sample.episode_id: sample.reward for sample in rows}
+    first = made.step(rows, world.images)
+    assert first.explained_variance == pytest.approx(0.0, abs=1e-6)
+    assert first.value_loss == pytest.approx(made.config.critic.coefficient * np.var(list(worth.values())) / 2, rel=1e-4)
+    learnt = made.critic.head.bias.item()
+    assert learnt == pytest.approx(np.mean(list(worth.values())), abs=5e-3)
+    better = [dataclasses.replace(sample, reward=sample.reward + 5) for sample in rows]
+    made.step(better, world.images)
+    assert made.critic.head.bias.item() == pytest.approx(learnt, abs=5e-3)
+
+
 def test_values_and_advantages_do_not_depend_on_the_cut_into_rows(make_policy, world):
     made = trainer(make_policy)
     rows, single = samples(world), samples(world, merge=False)
@@ -102,10 +118,11 @@ def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
 
 @pytest.mark.parametrize(("settings", "moves"), [({"trunk": "own"}, False), ({"through_trunk": False}, False), ({}, True)])
 def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_policy, world, settings, moves):
-    """Equal rewards, no values yet and no discount: no token is better than another, and the policy's own loss has no gradient.
+    """Equal rewards, values of 0 and no discount: no token is better than another, and the policy's own loss has no gradient.
     In the second pass the head is no longer 0, so that its loss has one in the trunk."""
     config = TrainerConfig(algorithm="ppo", learning_rate=1e-3, passes=2, critic=CriticConfig(turn_lambda=1, **settings))
     made = Trainer(make_policy(), config)
+    made.steps = 1  # the first would set the values to the mean return, which leaves nothing to learn here
     before, own = weights(made.policy), weights(made.critic.own) if made.critic.own else None
     metrics = made.step(samples(world, rewards=(0.5,) * 4), world.images)
     assert metrics.rows == len(samples(world)), "a critic learns from episodes of equal rewards, too"
