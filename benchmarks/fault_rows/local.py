@@ -222,19 +222,18 @@ async def row_9(size: float, folder: Path) -> Row:
     larger = FakeOsworld(folder / "larger", (128, 96)).guest.picture()
     chance = random.Random(9)
     for number in range(scaled(size, 60, 2000)):
-        cut = chance.randrange(len(whole) - 12)
+        cut = chance.randrange(len(whole)) if number % 20 else len(whole) - 1 - number % 19  # often where the pixels are all there
         flipped = bytearray(whole)
-        flipped[chance.randrange(40, len(whole) - 20)] ^= 1 << chance.randrange(8)
+        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         data = (whole[:cut], larger, b"", b"\x89PNG\r\n\x1a\n" + b"\0" * cut, bytes(flipped))[number % 5]
         fake.guest.picture = lambda data=data: data  # type: ignore[method-assign]
         row.injected += 1
         try:
-            frame = await desktop.observe()
-            same = number % 5 == 4 and frame.size == (64, 48)
-            row.demand(same, "a broken screen became a frame")
-            row.survived += same
+            await desktop.observe()
+            row.wrong.append(f"a broken screen became a frame: {('cut', 'larger', 'empty', 'zeros', 'a bit')[number % 5]}")
         except FrameError:
             row.survived += 1
+    row.wrong = row.wrong[:3]
     async with bridged(1, Faults()) as (pool, _, _, _):
         frame = await (await pool.lease()).desktop.observe()
         header, body = wire.packed(frame, None)

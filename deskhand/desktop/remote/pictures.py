@@ -1,10 +1,15 @@
 """Screens that come as pictures. Invariant: a picture that is cut short, black, of another size or no picture is a `FrameError`,
 whatever status it came with; it never becomes a frame.
+
+Whole means to its last byte: a decoder that has all its pixels asks for no more, so one that is cut in its last checksum, or has a
+wrong one, would pass.
 """
 
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -13,7 +18,8 @@ from deskhand.desktop.base import Frame
 from deskhand.desktop.embedded.framebuffer import PixelHash, changed_box
 from deskhand.errors import FrameError
 
-_MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
 LARGEST_PIXELS = 8192 * 8192
 BLACK = 4
 """A screen on which no channel is lighter than this is black."""
@@ -21,8 +27,10 @@ BLACK = 4
 
 def decoded(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
     """`uint8[H, W, 4]` BGRX of a PNG or JPEG of `size` (width, height; None: any). Raises `FrameError`. Not for the event loop."""
-    if not data.startswith(_MAGIC):
+    if not data.startswith((_PNG, _JPEG)):
         raise FrameError(f"{about}: {len(data)} bytes that are no picture")
+    if not (_png_is_whole(data) if data.startswith(_PNG) else data.rstrip(b"\0").endswith(_JPEG_END)):
+        raise FrameError(f"{about}: the picture is not whole: it is cut short, or a checksum in it is wrong")
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
             if picture.width * picture.height > LARGEST_PIXELS:
@@ -41,6 +49,20 @@ def decoded(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray
     bgrx[:, :, 3] = 255
     bgrx.flags.writeable = False
     return bgrx
+
+
+def _png_is_whole(data: bytes) -> bool:
+    """Whether all chunks are there, to the last one, with their checksums (PNG, ISO/IEC 15948, 5.3: length, type, data, CRC-32)."""
+    at = len(_PNG)
+    while at + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        end = at + 8 + length
+        if end + 4 > len(data) or zlib.crc32(memoryview(data)[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+            return False
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end + 4
+    return False
 
 
 class Album:
