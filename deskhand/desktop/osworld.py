@@ -20,6 +20,7 @@ from deskhand import deadlines
 from deskhand.actions.dialects.limits import points_of
 from deskhand.actions.ops import Op, Wait, to_screen_px
 from deskhand.desktop.base import Completed, Frame, Template, Window
+from deskhand.desktop.embedded.remembered import Remembered
 from deskhand.desktop.remote import guest_code, pictures, wmctrl
 from deskhand.desktop.remote.link import Link
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
@@ -28,6 +29,7 @@ from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError
 Revert = Callable[[], Awaitable[str | None]]
 """Brings a machine back; gives the address that it has from then on, when it may be another."""
 READY_S = 300.0
+REMEMBERED_ACTIONS = 64
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class OsworldDesktop:
         self._size: tuple[int, int] | None = None
         self._album = pictures.Album()
         self._cursor = (0, 0)
-        self._answered: dict[str, Frame] = {}
+        self._done = Remembered(REMEMBERED_ACTIONS)
+        self._acting = asyncio.Lock()
         self._forget: list[str] = []
         self._closed = False
 
@@ -102,7 +105,7 @@ class OsworldDesktop:
                 f"{self.link.address}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
             )
         self._size, self._album = size, pictures.Album()
-        self._answered.clear()
+        self._done.clear()
         self._forget.clear()
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
@@ -129,24 +132,32 @@ class OsworldDesktop:
             raise InfrastructureError(f"{self.link.address}: not ready within {self._ready_s:g} s: {said}") from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        """See `Desktop.perform`. One action at a time: the same one that is sent again while it goes on waits for its end."""
         self._check_open()
-        if action_id in self._answered:
-            return self._answered[action_id]
         if self._size is None:
             raise InfrastructureError(f"{self.link.address}: reset it first")
-        body = guest_code.acting(ops, *self._size, self.system)
+        size = self._size
+        body = guest_code.acting(ops, *size, self.system)
         longest_s = 10.0 + sum(_longest_s(op) for op in ops)
         if longest_s > self.link.timeouts.op_s:
             raise AgentError(f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s")
-        await self._act(body, longest_s)
-        for op in ops:
-            for point in points_of(op)[-1:]:
-                self._cursor = to_screen_px(point, *self._size)
-        frame = await self._settled()
-        self._answered[action_id] = frame
-        while len(self._answered) > 64:
-            del self._answered[next(iter(self._answered))]
-        return frame
+        async with self._acting:
+            if earlier := self._done.earlier(action_id):
+                return earlier
+            self._done.begin(action_id)
+            try:
+                await self._act(body, longest_s)
+            except DeliveryUnknown:
+                raise
+            except InfrastructureError:
+                self._done.forget(action_id)
+                raise
+            for op in ops:
+                for point in points_of(op)[-1:]:
+                    self._cursor = to_screen_px(point, *size)
+            frame = await self._settled()
+            await asyncio.to_thread(self._done.finish, action_id, frame)
+            return frame
 
     async def _act(self, body: str, longest_s: float) -> None:
         await self._marked(body, longest_s)

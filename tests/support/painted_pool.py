@@ -9,10 +9,11 @@ import numpy as np
 from deskhand.actions.dialects.limits import points_of
 from deskhand.actions.ops import Op, to_screen_px
 from deskhand.desktop.base import Completed, Frame, Template
+from deskhand.desktop.embedded.remembered import Remembered
 from deskhand.desktop.pool import DesktopPool
 
 REMEMBERED = 64
-"""Actions whose frames are kept, as of an embedded desktop."""
+"""Actions whose frames are kept, as by an embedded desktop and by its own code: that is what is tested of them here."""
 
 
 class Painted:
@@ -24,7 +25,7 @@ class Painted:
         self.closed = False
         self.ran: list[list[str]] = []
         self._sequence = 0
-        self._answers: dict[str, Frame] = {}
+        self._done = Remembered(REMEMBERED)
         self._cursor = (0, 0)
         self._size = (64, 48)
 
@@ -39,15 +40,16 @@ class Painted:
         return Frame(pixels, self._sequence, f"{len(self.actions)}", 0.0, "quiet", None, self._cursor)
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        if action_id not in self._answers:
-            self.actions.append(action_id)
-            for op in ops:
-                for point in points_of(op)[-1:]:
-                    self._cursor = to_screen_px(point, *self._size)
-            self._answers[action_id] = await self.observe()
-            while len(self._answers) > REMEMBERED:
-                del self._answers[next(iter(self._answers))]
-        return self._answers[action_id]
+        if earlier := self._done.earlier(action_id):
+            return earlier
+        self._done.begin(action_id)
+        self.actions.append(action_id)
+        for op in ops:
+            for point in points_of(op)[-1:]:
+                self._cursor = to_screen_px(point, *self._size)
+        frame = await self.observe()
+        self._done.finish(action_id, frame)
+        return frame
 
     async def run(self, argv: list[str], *, timeout_s: float = 30.0, env: Any = None, cwd: Any = None) -> Completed:
         self.ran.append(argv)

@@ -65,5 +65,9 @@ class Remembered:
             self._actions[self._newest] = _Packed.of(newest)
         self._actions[action_id], self._newest = frame, action_id
 
+    def forget(self, action_id: str) -> None:
+        """The action that was begun was surely not performed: it may be sent again."""
+        self._actions.pop(action_id, None)
+
     def clear(self) -> None:
         self._actions.clear()

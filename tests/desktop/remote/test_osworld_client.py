@@ -172,6 +172,22 @@ async def test_an_end_that_nobody_knows_is_said_so(tmp_path):
         assert fake.guest.text == "q"
 
 
+async def test_an_action_that_is_sent_again_while_it_goes_on_or_after_its_screen_failed_is_performed_once(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        first, second = await asyncio.gather(*(desktop.perform([Type("q")], action_id="1") for _ in range(2)))
+        assert fake.guest.text == "q"
+        assert first.sequence == second.sequence
+        whole = fake.guest.picture
+        fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
+        with pytest.raises(FrameError):
+            await desktop.perform([Type("w")], action_id="2")
+        fake.guest.picture = whole  # type: ignore[method-assign]
+        with pytest.raises(DeliveryUnknown):
+            await desktop.perform([Type("w")], action_id="2")
+        assert fake.guest.text == "qw"
+
+
 async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
@@ -179,6 +195,10 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
         fake.guest.picture = lambda: whole[: len(whole) // 2]  # type: ignore[method-assign]
         with pytest.raises(FrameError, match="not whole"):
             await desktop.observe()
+        for cut in range(1, 30):  # a decoder has all pixels before the last checksums and the last chunk
+            fake.guest.picture = lambda data=whole[:-cut]: data  # type: ignore[method-assign]
+            with pytest.raises(FrameError, match="not whole"):
+                await desktop.observe()
         fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
         with pytest.raises(FrameError, match="no picture"):
             await desktop.observe()
