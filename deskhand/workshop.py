@@ -22,7 +22,7 @@ from deskhand.desktop.embedded.walls import Limits
 from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.making import remote_pool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote import parking
 from deskhand.engines.base import Engine
 from deskhand.engines.making import make_engine
 from deskhand.engines.scripted import ScriptedEngine
@@ -46,8 +46,6 @@ from deskhand.training.policy import Policy
 from deskhand.training.publish import join
 from deskhand.training.trainer import Trainer
 
-PARKING = "parking.json"
-"""What is known of quotas, in a run's folder."""
 LEASES = "leases.sqlite"
 """The book of leases in a run's folder."""
 SEEDS_PER_RUN = 1_000_000
@@ -100,7 +98,7 @@ async def desktops(config: Config, count: int, folder: Path | None = None) -> As
     first = training_task(config)(0)
     desktop = config.desktop
     if desktop.kind != "embedded":
-        lot = ParkingLot(folder / PARKING if folder is not None else None)
+        lot = parking.ParkingLot(folder / parking.FILE if folder is not None else None)
         wanted = Template(first.template, first.width, first.height)
         async with remote_pool(desktop.kind, desktop, wanted, lot, os.environ) as elsewhere:
             elsewhere.episode_s = desktop.episode_s

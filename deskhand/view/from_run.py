@@ -8,6 +8,7 @@ from typing import Any
 
 from deskhand.actions.ops import Drag, Op, Point, to_screen_px
 from deskhand.agents.desktop_agent import Step
+from deskhand.desktop.remote import parking
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.evaluate import report_of
@@ -60,9 +61,10 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
         episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]
     names = {name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name}
     about = run.about
+    parked = parking.kept_line(run.folder / parking.FILE)
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
-        facts={name: str(value) for name, value in about.get("facts", {}).items()},
+        facts={name: str(value) for name, value in about.get("facts", {}).items()} | ({"Parked": parked} if parked else {}),
         steps=tuple(step_views([entry for entry in run.metrics() if "reward" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),

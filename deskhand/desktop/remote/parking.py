@@ -5,7 +5,7 @@ A `Gate` belongs to an endpoint and a token; its `desktops` are a gate of their 
 the work on those that are there. While a gate is shut, work queues in order; when the time has come, the first of the queue tries.
  What it learns moves the bound on desktops held at a time: down by a quarter when one was refused, up by one for each that
 was granted (AIMD). `Retry-After` is kept to; without it the pauses grow from 1 to 60 s, drawn at random up to that. A `ParkingLot`
-has the gates of a process; with a file, what it knows survives the process.
+has the gates of a process; with a file, what it knows survives the process, and others can read there what is parked.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ LONGEST_PAUSE_S = 60.0
 SHORTEST_PAUSE_S = 1.0
 DECREASE = 0.75
 WARN_S = 15 * 60.0
+FILE = "parking.json"
+"""In a run's folder: what is known of quotas, what is parked, and the seconds that were parked."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,11 @@ class ParkingLot:
         self._gates: dict[str, Gate] = {}
         self._stored: dict[str, Any] = _read(file)
         self._listeners: list[Callable[[], None]] = []
+        self._saved_any = False
+        """Whether the file says that something is parked."""
+        before = self._stored.pop("parked_s", None)
+        for reason, seconds in before.items() if isinstance(before, dict) else ():
+            self.parked_s[reason] += seconds if isinstance(seconds, (int, float)) else 0.0
 
     def gate(self, endpoint: str, token: str | None = None) -> Gate:
         """The gate of an endpoint and a token, always the same one."""
@@ -294,8 +301,15 @@ class ParkingLot:
 
     @property
     def total_s(self) -> float:
-        """Seconds that work was parked so far, summed over all work, with what is parked now."""
-        return sum(self.parked_s.values()) + sum(gate.waiting_s() for gate in self._gates.values())
+        """Seconds that work was parked so far, summed over all work, with what is parked now; of earlier processes too."""
+        return sum(self._total_by_reason().values())
+
+    def _total_by_reason(self) -> dict[str, float]:
+        found = defaultdict(float, self.parked_s)
+        for gate in self._gates.values():
+            if (waiting_s := gate.waiting_s()) > 0:
+                found[gate.reason or "bound"] += waiting_s
+        return dict(found)
 
     def seen(self) -> list[dict[str, Any]]:
         """What is parked at which endpoint, and why; gates at which nothing ever waited are left out."""
@@ -303,20 +317,14 @@ class ParkingLot:
 
     def line(self) -> str:
         """One line for people; "" when nothing is parked."""
-        parts = [
-            f"{each['parked']} parked at {each['endpoint']} ({each['reason'] or 'its bound'}, {each['since_s']:.0f} s; "
-            f"next try in {each['next_try_s']:.0f} s)"
-            for each in self.seen()
-            if each["parked"]
-        ]
-        return "; ".join(parts)
+        return _line(self.seen())
 
     def listen(self, told: Callable[[], None]) -> None:
         """Call `told` whenever something was parked or goes on."""
         self._listeners.append(told)
 
     def changed(self, save: bool = False) -> None:
-        if save and self._file is not None:
+        if self._file is not None and (save or self._saved_any != bool(self.parked_now)):
             self._save(self._file)
         for told in self._listeners:
             told()
@@ -332,9 +340,32 @@ class ParkingLot:
             }
             for key, gate in self._gates.items()
         }
+        kept |= {"parked_s": self._total_by_reason(), "now": {"written": self.clock.wall(), "gates": self.seen()}}
+        self._saved_any = bool(self.parked_now)
         partial = file.with_name(file.name + ".part")
         partial.write_text(json.dumps(kept), encoding="utf-8")
         os.replace(partial, file)
+
+
+def _line(seen: list[dict[str, Any]]) -> str:
+    parts = [
+        f"{each['parked']} parked at {each['endpoint']} ({each['reason'] or 'its bound'}, {each['since_s']:.0f} s; "
+        f"next try in {each['next_try_s']:.0f} s)"
+        for each in seen
+        if each["parked"]
+    ]
+    return "; ".join(parts)
+
+
+def kept_line(file: Path) -> str:
+    """What a file of another process says is parked, and when that was written; "" when nothing is."""
+    try:
+        now = _read(file)["now"]
+        found = _line(now["gates"])
+        written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now["written"]))
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f"{found}, as of {written}" if found else ""
 
 
 def _read(file: Path | None) -> dict[str, Any]:

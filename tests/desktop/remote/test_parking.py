@@ -14,7 +14,7 @@ from fake_clock import FakeClock
 
 from deskhand import deadlines
 from deskhand.desktop.remote.capacity import AtCapacity, Capacity, capacity_of, capacity_of_close, capacity_of_error
-from deskhand.desktop.remote.parking import Gate, ParkingLot
+from deskhand.desktop.remote.parking import Gate, ParkingLot, kept_line
 
 NOW = 1_800_000_000.0
 
@@ -231,18 +231,24 @@ async def test_what_is_known_survives_the_process(tmp_path):
     provider = Provider(time, 0, 600.0)
     (task,) = taking(lot.gate("http://a", "secret"), provider, 1)
     await time.pass_(100)
+    assert kept_line(file).startswith("1 parked at http://a (429, ")
     task.cancel()
     await time.pass_(1)
     assert "secret" not in file.read_text()
+    assert kept_line(file) == "", "nothing is parked any more"
     again = ParkingLot(file, clock=time.clock, seed=1)
+    assert again.total_s == pytest.approx(100, abs=1), "what was parked before is in the run's sum"
     (task,) = taking(again.gate("http://a", "secret"), provider, 1)
     await time.pass_(400)
     assert len(provider.log) == 1, "the new process does not ask before the time"
     provider.room = 1
     await time.pass_(200)
     assert task.done()
-    file.write_text("{broken")
-    assert ParkingLot(file, clock=time.clock).gate("http://a", "secret").shut_until is None
+    assert again.total_s == pytest.approx(615, abs=20)
+    for text in ("{broken", '{"parked_s": {"429": "x"}, "now": 3}'):
+        file.write_text(text)
+        assert ParkingLot(file, clock=time.clock).gate("http://a", "secret").shut_until is None
+        assert kept_line(file) == ""
 
 
 async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
