@@ -7,6 +7,7 @@ whole when its benchmark has ended, whether its bars were met or not; exit code 
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import time
@@ -48,11 +49,18 @@ def run(name: str, pages: Path) -> int:
             lines.append(line.rstrip())
     head["exit code"] = str(process.returncode)
     pages.mkdir(parents=True, exist_ok=True)
-    table = "\n".join(f"- {key}: {value}" for key, value in head.items())
     partial = pages / f"{name}.md.part"
-    partial.write_text(f"# {name}\n\n{table}\n\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n", encoding="utf-8")
+    partial.write_text(page_of(name, head, lines), encoding="utf-8")
     partial.rename(pages / f"{name}.md")
     return process.returncode
+
+
+def page_of(name: str, head: dict[str, str], lines: list[str]) -> str:
+    """The page of what was printed: as it was, and tables as tables."""
+    parts = [f"# {name}", "\n".join(f"- {key}: {value}" for key, value in head.items())]
+    for is_table, printed in itertools.groupby(lines, lambda line: line.startswith("| ")):
+        parts.append("\n".join(line if is_table else f"    {line}".rstrip() for line in printed))
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -28,7 +28,11 @@ ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     for name in vars(module)
     if name.startswith("row_")
 }
-HEAD = ("row", "fault", "steps", "faults in 1 000 steps", "survived", "unscored", "mean time to recover", "result")
+HEAD = ("row", "fault", "steps", "faults in 1 000 steps", "survived", "unscored", "mean time to recover", "result", "took")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 async def run(numbers: list[int], size: float) -> list[Row]:
@@ -38,7 +42,7 @@ async def run(numbers: list[int], size: float) -> list[Row]:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             row = await ROWS[number](size, Path(folder))
-        print(" | ".join(row.cells()) + f" [{time.monotonic() - began:.1f} s]", flush=True)
+        print(_line((*row.cells(), f"{time.monotonic() - began:.1f} s")), flush=True)
         found.append(row)
     return found
 
@@ -53,7 +57,8 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     bars = Bars()
     print_head()
-    print(" | ".join(HEAD))
+    print(_line(HEAD))
+    print(_line(["---"] * len(HEAD)))
     rows = asyncio.run(run(sorted(arguments.rows or ROWS), 1.0 if arguments.full else 0.0))
     for row in rows:
         if row.wrong:
@@ -65,7 +70,10 @@ def main() -> None:
     shown = (
         f"{survived} of {injected} faults survived, {sum(row.unscored for row in rows)} episodes unscored, mean {middle} to recover"
     )
-    bars.check(f"{len(rows)} rows, {steps} steps", not bars.missed, shown, "every row as it has to be")
+    rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
+    bars.check(
+        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps", not bars.missed, shown, "every row as it has to be"
+    )
     bars.finish()
 
 
