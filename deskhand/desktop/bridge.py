@@ -75,11 +75,17 @@ class BridgeDesktop:
         )
 
     async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
-        base = self._base
+        base, copying = self._base, None
         if base is not None and base.content_hash:
             arguments["headers"] = {wire.BASE_HEADER: base.content_hash}
-        reply = await self._send(method, path, **arguments)
-        self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base)
+            copying = asyncio.ensure_future(
+                asyncio.to_thread(base.bgrx.copy)
+            )  # while the bridge works, so that nobody waits for it
+        try:
+            reply = await self._send(method, path, **arguments)
+        finally:
+            copy = await copying if copying is not None else None
+        self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
     async def reset(self, template: Template) -> Frame:

@@ -24,6 +24,8 @@ REQUEST_HEADER = "x-deskhand-request"
 BASE_HEADER = "x-deskhand-base"
 WORTH_IT = 0.9
 """Packed pixels are sent when they are no more than this share of the raw ones."""
+SAMPLE = 16 << 10
+"""Bytes from the middle of the pixels that are packed first: where these get no smaller (photographs, films), the rest is left."""
 
 
 class LeaseOver(InfrastructureError):
@@ -72,10 +74,20 @@ def packed(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
     told = {item.name: _plain(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"}
     known = base.content_hash if base is not None and base.bgrx.shape == frame.bgrx.shape else None
     pixels = frame.bgrx[top:bottom, left:right].tobytes()
-    body = zstandard.ZstdCompressor(level=1).compress(pixels) if pixels else pixels
-    smaller = len(body) < WORTH_IT * len(pixels)
-    header = {"size": [width, height], "base": known, "box": box, "zstd": smaller, "frame": told}
-    return json.dumps(header, separators=(",", ":")), body if smaller else pixels
+    body = _smaller(pixels)
+    header = {"size": [width, height], "base": known, "box": box, "zstd": body is not None, "frame": told}
+    return json.dumps(header, separators=(",", ":")), pixels if body is None else body
+
+
+def _smaller(pixels: bytes) -> bytes | None:
+    """`pixels` as zstd; None where that is not worth it."""
+    compressor = zstandard.ZstdCompressor(level=1)
+    if len(pixels) > 4 * SAMPLE:
+        begin = (len(pixels) - SAMPLE) // 2
+        if len(compressor.compress(pixels[begin : begin + SAMPLE])) > WORTH_IT * SAMPLE:
+            return None
+    body = compressor.compress(pixels)
+    return body if len(body) < WORTH_IT * len(pixels) else None
 
 
 def follows(frame: Frame, base: Frame | None) -> bool:
@@ -83,15 +95,16 @@ def follows(frame: Frame, base: Frame | None) -> bool:
     return base is not None and base.bgrx.shape == frame.bgrx.shape and frame.sequence == base.sequence + 1
 
 
-def unpacked(header: str | None, body: bytes, base: Frame | None) -> Frame:
-    """The frame of a reply; `base` is the frame that the client has. Raises `FrameError` for one that is not whole."""
+def unpacked(header: str | None, body: bytes, base: Frame | None, copy: np.ndarray | None = None) -> Frame:
+    """The frame of a reply; `base` is the frame that the client has, `copy` a copy of its pixels that may be drawn on (None: it is
+    made here). Raises `FrameError` for one that is not whole."""
     try:
         told = json.loads(header or "")
         width, height = told["size"]
         if told["base"] is None:
             pixels = np.empty((height, width, 4), np.uint8)
         elif base is not None and told["base"] == base.content_hash:
-            pixels = base.bgrx.copy()
+            pixels = base.bgrx.copy() if copy is None else copy
         else:
             raise FrameError("the bridge sent changes of a frame that is not here")
         left, top, right, bottom = told["box"] or (0, 0, 0, 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpcore2
 import httpx2
 
 from deskhand import deadlines
@@ -24,6 +25,8 @@ NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 REMEMBERED_URLS = 256
 MOST_BYTES = 96 << 20
 """Of a reply: a guest must not fill the memory of whoever asks it."""
+httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20
+"""Of a body at a time: by 64 KiB, which is the default, a frame comes in many turns of the event loop."""
 PASSING = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
 
