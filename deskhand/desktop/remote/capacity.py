@@ -20,8 +20,8 @@ from deskhand.errors import InfrastructureError
 
 LONGEST_S = 24 * 3600.0
 """No `Retry-After` is believed beyond this."""
-TRY_AGAIN_LATER = 1013
-"""The WebSocket close code (RFC 6455 registry)."""
+FIRST_CLOSE, TRY_AGAIN_LATER = 1000, 1013
+"""WebSocket close codes (RFC 6455, 7.4, and its registry)."""
 _FULL = re.compile(
     r"no (?:available|free) (?:vm|desktop|sandbox|emulator|environment|worker|slot)s?\b|capacity[ _](?:is )?(?:reached|exceeded)"
     r"|quota (?:is )?(?:exceeded|reached|exhausted)|too many requests|rate limit|resource[ _]exhausted",
@@ -79,7 +79,7 @@ def _said(reply: httpx2.Response, acquires: bool) -> str | None:
     return f"{reply.status_code} full" if acquires and reply.status_code >= 400 and _FULL.search(reply.text) else None
 
 
-def capacity_of_close(code: int | None, reason: str, now_s: float = 0.0) -> Capacity | None:
+def capacity_of_close(code: int | None, reason: str) -> Capacity | None:
     """What the close of a WebSocket says of capacity."""
     if code == TRY_AGAIN_LATER or _FULL.search(reason.replace("_", " ")):
         found = re.search(r"retry[ -]after[ :=]*(\d+(?:\.\d+)?)", reason, re.IGNORECASE)
@@ -88,9 +88,14 @@ def capacity_of_close(code: int | None, reason: str, now_s: float = 0.0) -> Capa
 
 
 def capacity_of_error(error: BaseException, now_s: float = 0.0) -> Capacity | None:
-    """What an error of a vendor's SDK says of capacity: by its status, its name or its words."""
+    """What an error of a vendor's SDK says of capacity: by its status, its name, or how a WebSocket was closed."""
     if isinstance(error, AtCapacity):
         return error.capacity
+    close: Any = getattr(error, "rcvd", None) or error
+    code, reason = getattr(close, "code", None), getattr(close, "reason", None)
+    is_close = isinstance(code, int) and code >= FIRST_CLOSE and isinstance(reason, str)
+    if is_close and (closed := capacity_of_close(code, reason)) is not None:
+        return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]
     named = any(_ERROR_NAMES.search(kind.__name__) for kind in type(error).__mro__)

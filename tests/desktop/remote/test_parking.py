@@ -6,11 +6,13 @@ import asyncio
 import email.utils
 import json
 import tracemalloc
+import types
 from itertools import pairwise
 
 import httpx2
 import pytest
 from fake_clock import FakeClock
+from starlette.websockets import WebSocketDisconnect
 
 from deskhand import deadlines
 from deskhand.desktop.remote.capacity import AtCapacity, Capacity, capacity_of, capacity_of_close, capacity_of_error
@@ -60,6 +62,16 @@ def test_closed_websockets_and_errors_of_sdks_say_it_too():
     assert capacity_of_close(1013, "") == Capacity("websocket")
     assert capacity_of_close(4000, "CAPACITY_REACHED; retry after 4") == Capacity("websocket", 4)
     assert capacity_of_close(1011, "internal error") is None
+
+    class Closed(Exception):
+        """As websockets tells it; Starlette has code and reason on the error itself."""
+
+        def __init__(self, code: int, reason: str) -> None:
+            self.rcvd = types.SimpleNamespace(code=code, reason=reason)
+
+    assert capacity_of_error(Closed(4000, "CAPACITY_REACHED")) == Capacity("websocket")
+    assert capacity_of_error(WebSocketDisconnect(1013, "")) == Capacity("websocket")
+    assert capacity_of_error(Closed(1006, "")) is None
 
     class RateLimitError(Exception):
         retry_after = 3
@@ -231,7 +243,7 @@ async def test_what_is_known_survives_the_process(tmp_path):
     provider = Provider(time, 0, 600.0)
     (task,) = taking(lot.gate("http://a", "secret"), provider, 1)
     await time.pass_(100)
-    assert kept_line(file).startswith("1 parked at http://a (429, ")
+    assert kept_line(file).startswith("1 parked at http://a (desktops) (429, ")
     task.cancel()
     await time.pass_(1)
     assert "secret" not in file.read_text()
