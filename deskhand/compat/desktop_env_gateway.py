@@ -6,7 +6,7 @@
 
 `desktop-env` knows a host and a port only, so a small server on this machine's loopback passes its requests on to the sandbox's
 port 5000, with the sandbox's key; while it runs, every program of this machine reaches that sandbox. Every revert is a new sandbox.
-It runs on Python's standard library alone; a full gateway is asked again when it says so.
+It runs on Python's standard library alone; a full gateway is asked again when it says so, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import logging
 import os
 import threading
 import time
@@ -29,7 +30,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
 TTL_S = 120.0
 BEATS = 4
-TAKE_S = 600.0
+BOOT_S = 600.0
+WARN_S = 15 * 60.0
 LONGEST_REPLY_S = 150.0
 FULL = (429, 503)
 
@@ -83,7 +85,7 @@ class GatewayProvider:
             return
         width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
         sandbox = self._create({"width": width, "height": height, "ttl_s": TTL_S})
-        deadline = time.monotonic() + TAKE_S
+        deadline = time.monotonic() + BOOT_S
         while sandbox["state"] == "creating" and time.monotonic() < deadline:
             time.sleep(1.0)
             sandbox |= self._gateway.ask("GET", f"/v1/sandboxes/{sandbox['id']}", None)[2]
@@ -98,13 +100,16 @@ class GatewayProvider:
         atexit.register(self.stop_emulator)
 
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
-        deadline, request_id = time.monotonic() + TAKE_S, uuid.uuid4().hex
+        warn_at, request_id = time.monotonic() + WARN_S, uuid.uuid4().hex
         while True:
             status, told, said = self._gateway.ask("POST", "/v1/sandboxes", body, request_id)
             if status == 201:
                 return said
-            if status not in FULL or time.monotonic() > deadline:
+            if status not in FULL:
                 raise InfrastructureError(f"POST /v1/sandboxes of the sandbox gateway: {status} {said.get('error', '')}")
+            if time.monotonic() > warn_at:
+                warn_at = time.monotonic() + WARN_S
+                logging.getLogger(__name__).warning("the sandbox gateway has no room: %s; still waiting", status)
             wait = told.get("retry-after", "")
             time.sleep(min(60.0, float(wait)) if wait.replace(".", "", 1).isdecimal() else 5.0)
 

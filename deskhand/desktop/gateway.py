@@ -12,6 +12,7 @@ import itertools
 import secrets
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import Any
 
 import httpx2
 
@@ -35,6 +36,8 @@ class GatewayDesktop(OsworldDesktop):
     def __init__(self, pool: GatewayPool, sandbox: Sandbox) -> None:
         self._pool, self.sandbox = pool, sandbox
         self._used = False
+        self.and_then: Callable[[], Awaitable[None]] | None = None
+        """What is to be closed after it."""
         super().__init__(pool.link_to(sandbox), revert=self._fresh, looking=pool.looking, ready_s=pool.boot_s)
 
     async def _fresh(self) -> None:
@@ -69,6 +72,12 @@ class GatewayDesktop(OsworldDesktop):
         self._check_open()
         self._used, self._untouched = True, None
         await self._pool.gateway.write(self.sandbox, path, data)
+
+    async def close(self) -> None:
+        await super().close()
+        then, self.and_then = self.and_then, None
+        if then is not None:
+            await then()
 
 
 class GatewayPool:
@@ -177,6 +186,10 @@ class GatewayPool:
             raise
         return Lease(desktop, epoch)
 
+    def held(self, epoch: int) -> GatewayDesktop:
+        """The desktop of a lease that goes on."""
+        return self._held[epoch]
+
     async def _renew(self) -> None:
         while self._held:
             await asyncio.sleep(self.ttl_s / BEATS)
@@ -199,3 +212,19 @@ class GatewayPool:
             self._renewing.cancel()
         await asyncio.gather(*(self._end(epoch) for epoch in list(self._held)))
         await self.gateway.close()
+
+
+async def sandbox_desktop(endpoint: str | None = None, token: str | None = None, **settings: Any) -> GatewayDesktop:
+    """One desktop in a sandbox of its own, which ends when the desktop is closed; `settings` are those of `GatewayPool`.
+
+    For what has one desktop: `DesktopEnv(desktop=sandbox_desktop)` (`deskhand.compat.desktop_env`) reads endpoint and token from
+    the environment.
+    """
+    pool = GatewayPool(endpoint, token, **settings)
+    try:
+        desktop = pool.held((await pool.lease()).epoch)
+    except BaseException:
+        await pool.close()
+        raise
+    desktop.and_then = pool.close
+    return desktop

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bridge_client import OWNER_KEY, SCREEN, bridge
+from serving import on_a_port
 
+from deskhand.bridge.gateway import Gateway, Upstream
 from deskhand.compat import desktop_env
 from deskhand.compat.desktop_env import DesktopEnv
 from deskhand.desktop.base import StagedDesktop
 from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.gateway import sandbox_desktop
+from deskhand.desktop.osworld import Looking
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import Finding, Scored, Unscored
 from deskhand.tasks.sources.downloads import FileCache
@@ -288,3 +293,28 @@ async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
                 env.close()
 
         assert await asyncio.to_thread(play) == 1.0
+
+
+async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "the-token-of-the-facade"
+    async with bridge() as running:
+        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: 1})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
+            monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", token)
+            looking = Looking(0.05, 2, 2)
+
+            def play() -> float:
+                sandbox = partial(sandbox_desktop, template=SCREEN, looking=looking)
+                env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=sandbox)
+                try:
+                    env.reset(task_config=task(TYPED["evaluator"], TERMINAL))
+                    env.step("pyautogui.click(100, 60)", pause=0)
+                    env.step("pyautogui.write('echo two > Documents/notes.txt\\n')", pause=0.2)
+                    return env.evaluate()
+                finally:
+                    env.close()
+
+            assert await asyncio.to_thread(play) == 1.0
+            assert list(running.book) == [], "the sandbox has ended with the environment"
+        await server.close()
