@@ -78,13 +78,13 @@ class BridgeDesktop:
         base, copying = self._base, None
         if base is not None and base.content_hash:
             arguments["headers"] = {wire.BASE_HEADER: base.content_hash}
-            copying = asyncio.ensure_future(
-                asyncio.to_thread(base.bgrx.copy)
-            )  # while the bridge works, so that nobody waits for it
+            copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the bridge works
         try:
             reply = await self._send(method, path, **arguments)
+            copy = copying.result() if copying is not None and copying.done() else None  # nobody waits for a busy thread
         finally:
-            copy = await copying if copying is not None else None
+            if copying is not None:
+                copying.cancel()
         self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
