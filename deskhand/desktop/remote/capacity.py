@@ -92,9 +92,8 @@ def capacity_of_error(error: BaseException, now_s: float = 0.0) -> Capacity | No
     if isinstance(error, AtCapacity):
         return error.capacity
     close: Any = getattr(error, "rcvd", None) or error
-    code, reason = getattr(close, "code", None), getattr(close, "reason", None)
-    is_close = isinstance(code, int) and code >= FIRST_CLOSE and isinstance(reason, str)
-    if is_close and (closed := capacity_of_close(code, reason)) is not None:
+    code, why = getattr(close, "code", None), getattr(close, "reason", None)
+    if isinstance(code, int) and code >= FIRST_CLOSE and isinstance(why, str) and (closed := capacity_of_close(code, why)):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]

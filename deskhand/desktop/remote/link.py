@@ -25,7 +25,7 @@ NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 REMEMBERED_URLS = 256
 MOST_BYTES = 96 << 20
 """Of a reply: a guest must not fill the memory of whoever asks it."""
-httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20
+httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[reportAttributeAccessIssue]
 """Of a body at a time: by 64 KiB, which is the default, a frame comes in many turns of the event loop."""
 PASSING = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
