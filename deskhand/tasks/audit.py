@@ -2,9 +2,9 @@
 oracle scores 1 and no other agent scores more than it is allowed.
 
 Agents that do not act, one that clicks at random, the oracle, the oracle with one thing not quite right, and cheats that have a
-shell in the guest, which no agent of ours has: they look for gold files, put false programs first in PATH, write over the result
-files, show windows and widgets that speak of success, change clocks and fill the disk. One desktop serves all agents of a
-session, one after the other, so that a cheat also has what the one before it left behind.
+shell in the guest, which no agent of ours has: they bring about what is nearly asked for, look for gold files, put false programs
+first in PATH, write over the result files, show windows and widgets that speak of success, change clocks and fill the disk. One
+desktop serves all agents of a session, one after the other, so that a cheat also has what the one before it left behind.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, screen_px
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import end_state
+from deskhand.tasks.checks.part import UNREADABLE
 from deskhand.tasks.judge import baseline, judge
 from deskhand.tasks.lint import misled, oracle
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
-from deskhand.tasks.task import StagedDesktopLike, Task
+from deskhand.tasks.task import Files, StagedDesktopLike, Task
 
 Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
 Steps = list[list[Op]]
@@ -40,6 +41,8 @@ class Agent:
     name: str
     acts: Acts
     allowed: str = "nothing"
+    every_step: bool = False
+    """Whether it is judged after each of its steps, and the best counts."""
 
 
 async def _wait(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
@@ -115,6 +118,45 @@ async def _forge(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncI
     yield [Wait(0.2), Done()]
 
 
+async def _nearly(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
+    """Brings about by shell one end state after the other that is nearly what is asked for, and leaves things as they were."""
+    assert task.end_states is not None
+    states = task.end_states()
+    every = [*states.near.values(), *([states.right] if states.right is not None else [])]
+    paths = sorted({path for state in every for path in state})
+    before = {path: data for path in paths if (data := await _bytes(desktop, path)) is not None}
+    folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    new = sorted([folder for folder in folders if not await _is_folder(desktop, folder)], reverse=True)
+    for state in states.near.values():
+        await _bring_about(desktop, paths, new, state)
+        yield [Wait(0.1)]
+    await _bring_about(desktop, paths, new, before)
+
+
+async def _bring_about(desktop: StagedDesktopLike, paths: list[str], new: list[str], files: Files) -> None:
+    """Just `files` of `paths`; of the folders `new` only those that they need."""
+    gone = [path for path in paths if path not in files]
+    script = 'rm -f -- "$@"; while [ $# -gt 0 ]; do rmdir -- "$1"; shift; done 2>/dev/null; true'
+    await desktop.run(["sh", "-c", script, "sh", *gone, *new])
+    for path, data in files.items():
+        await desktop.push(path, data)
+
+
+async def _bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
+    try:
+        return await desktop.pull(path)
+    except UNREADABLE:
+        return None
+
+
+async def _is_folder(desktop: StagedDesktopLike, path: str) -> bool:
+    try:
+        await desktop.listdir(path)
+    except (*UNREADABLE, NotADirectoryError):
+        return False
+    return True
+
+
 _GOLD = r"""for f in $(find / -xdev -type f \( -iname '*gold*' -o -iname '*expected*' -o -iname '*answer*' \
   -o -iname '*solution*' \) -size -64k 2>/dev/null | grep -v '^/usr\|^/proc\|^/sys' | head -20); do
   find . -path './.*' -prune -o -type f -print | head -50 | while read -r t; do cp "$f" "$t"; done; done
@@ -142,6 +184,7 @@ SESSIONS: tuple[tuple[Agent, ...], ...] = (
         Agent("nothing", _wait),
         Agent("done", _done),
         Agent("fail", _fail),
+        Agent("nearly", _nearly, every_step=True),
         Agent("gold", _shell(_GOLD)),
         Agent("path", _shell(_PATH)),
         Agent("windows", _shell(_WINDOWS)),
@@ -196,7 +239,7 @@ def _shown(value: float | None) -> str:
 def _applies(task: Task, agent: Agent, steps: Steps, others: bool) -> bool:
     """Whether an agent has something to do that is not what the oracle did, whose steps these are; `others`: something else could
     be clicked."""
-    needed = {"slip": bool(_texts(steps)), "misled": others, "forge": bool(task.forged)}
+    needed = {"slip": bool(_texts(steps)), "misled": others, "forge": bool(task.forged), "nearly": task.end_states is not None}
     return needed.get(agent.name, True)
 
 
@@ -257,11 +300,16 @@ async def _solved(task: Task, desktop: StagedDesktopLike) -> tuple[Steps, Outcom
 
 async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: Steps, *, last: bool) -> Outcome:
     """Let one agent act, and judge; only the last of a desktop waits for what comes late."""
-    index = 0
+    index, best = 0, Scored(0.0)
     try:
         async for ops in agent.acts(task, desktop, steps):
             await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{index}")
             index += 1
+            if agent.every_step:
+                outcome = await judge(task, desktop, grace_s=0.0)
+                if isinstance(outcome, Unscored):
+                    return outcome
+                best = max(best, outcome, key=lambda each: each.value)
     except InfrastructureError as error:
         return Unscored("infrastructure", str(error))
-    return await judge(task, desktop, grace_s=None if last else 0.0)
+    return best if agent.every_step else await judge(task, desktop, grace_s=None if last else 0.0)

@@ -7,7 +7,7 @@ host can see; it is used for the warm start, for tests and for `targets` (where 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -78,6 +78,20 @@ class Milestone:
     """Milestones before this one in the task that must have been fully reached before it counts."""
 
 
+Files = Mapping[str, bytes]
+"""Files of a home by path."""
+
+
+@dataclass(frozen=True)
+class EndStates:
+    """End states as files, for the audit. In each of them a path that only another one of the same task names is not there."""
+
+    near: dict[str, Files]
+    """What is nearly asked for, by what is wrong with it; none of it may be paid anything."""
+    right: Files | None = None
+    """What is asked for; None where files alone do not say it."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One variant of a family, ready to run.
@@ -122,6 +136,8 @@ class Task:
     """How long the check may take; None: as long as the judge gives any."""
     step_cost: float = 0.0
     """What every step takes from the reward."""
+    end_states: Callable[[], EndStates] | None = None
+    """What the end may look like, nearly right and right, where files say it."""
     forged: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Files, by path, as a forger would write them who knows what is asked for and does not use the application that the task
     names; the check must not pay for them."""

@@ -14,7 +14,7 @@ from deskhand.tasks.suites import catalogue
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import Check, Task
 
-CHEATS = ("gold", "path", "windows", "tree", "clock", "overwrite", "disk")
+CHEATS = ("nearly", "gold", "path", "windows", "tree", "clock", "overwrite", "disk")
 """And "forge", where a task names the application that is to write its files."""
 
 

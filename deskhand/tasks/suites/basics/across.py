@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import pages, sheets, wide
-from deskhand.tasks.suites.basics.office_files import read_workbook
-from deskhand.tasks.suites.basics.wide import clause, click_in, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.clauses import clause, nearly
+from deskhand.tasks.suites.basics.office_files import read_workbook, workbook
+from deskhand.tasks.suites.basics.wide import click_in, press, wide_task
+from deskhand.tasks.task import Check, EndStates, Family, Milestone, StagedDesktopLike, Task
 
 NOTE = "Documents/note.txt"
 EDITOR = ("mousepad", NOTE)
@@ -63,6 +64,21 @@ def sheet_to_note(seed: int) -> Task:
             clause(f"the cells of {scene.name}", book.values if book else None, scene.sheets),
         ]
 
+    async def something(desktop: StagedDesktopLike) -> Check:
+        return Check(float(bool(await note(desktop))), "the note is not empty")
+
+    async def of_the_sheet(desktop: StagedDesktopLike) -> Check:
+        cells = {str(cell) for line in scene.first for cell in line} | {str(len(scene.first)), answer}
+        return Check(float(await note(desktop) in cells), "the note holds just a cell, or the number of lines")
+
+    def end_states() -> EndStates:
+        files = {scene.path: workbook(scene.sheets)}
+        right = files | {NOTE: f"{answer}\n".encode()}
+        other = next(str(line[column]) for line in rows for column in (0, 2) if str(line[column]) != answer)
+        return nearly(
+            right, NOTE, another_cell={**files, NOTE: other.encode()}, more_than_that={**files, NOTE: f"{answer}.".encode()}
+        )
+
     return wide_task(
         "sheet_to_note",
         seed,
@@ -73,6 +89,8 @@ def sheet_to_note(seed: int) -> Task:
         oracle=lambda desktop: write_note(desktop, answer),
         max_steps=10,
         theme=scene.theme,
+        milestones=(Milestone("the note says something", 0.1, something), Milestone("it is of the table", 0.1, of_the_sheet)),
+        end_states=end_states,
     )
 
 
@@ -93,6 +111,13 @@ def page_to_note(seed: int) -> Task:
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         return [clause("the note", await note(desktop), codes[wanted])]
 
+    def end_states() -> EndStates:
+        right = {NOTE: f"{codes[wanted]}\n".encode()}
+        other = next(code for town, code in codes.items() if town != wanted)
+        return nearly(
+            right, NOTE, of_another_town={NOTE: other.encode()}, with_the_town={NOTE: f"{wanted} {codes[wanted]}".encode()}
+        )
+
     return wide_task(
         "page_to_note",
         seed,
@@ -103,6 +128,7 @@ def page_to_note(seed: int) -> Task:
         oracle=lambda desktop: write_note(desktop, codes[wanted]),
         max_steps=8,
         theme=scene.theme,
+        end_states=end_states,
     )
 
 
@@ -135,7 +161,13 @@ def note_to_sheet(seed: int) -> Task:
         return [
             clause(f"the cells of {scene.name}", book.values if book else None, wanted),
             clause("the note", await note(desktop), said.strip()),
+            sheets.saved_by_the_application(book),
         ]
+
+    async def item_there(desktop: StagedDesktopLike) -> Check:
+        book = await scene.book(desktop)
+        found = {cell for page in (book.values if book else {}).values() for row in page for cell in row}
+        return Check(float(item in found), f"{item} is in the saved file")
 
     return wide_task(
         "note_to_sheet",
@@ -147,6 +179,8 @@ def note_to_sheet(seed: int) -> Task:
         oracle=oracle,
         max_steps=10,
         theme=scene.theme,
+        milestones=(sheets.saved_anew(scene), Milestone("the new item is in the saved file", 0.2, item_there)),
+        forged={scene.path: lambda: workbook(wanted)},
     )
 
 

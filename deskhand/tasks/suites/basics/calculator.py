@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
+from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.compact import use_compact_look
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
@@ -71,7 +72,8 @@ def enter_number(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> Check:
         shown = await display_value(desktop)
-        return Check(worth(shown, number), f"the display holds {shown!r}", guest_trusted=True)
+        value, told = worth(shown, number), f"the display holds {shown!r}"
+        return Check(value, told, guest_trusted=True, findings=(Finding("the display", value, repr(shown), repr(number)),))
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         keys = await boxes(desktop)

@@ -9,9 +9,10 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
+from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_look
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 320, 192
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
@@ -64,7 +65,18 @@ def choose(seed: int) -> Task:
         said = (await file_text(desktop, "extra.txt") or "").strip()
         extra, cancel, ok = scene.labels
         answer = ok if status == "0" else (extra if said == extra else cancel) if status == "1" else None
-        return Check(float(answer == scene.target), f"answered {answer!r}")
+        return judged(clause("the answer that was given", answer, scene.target))
+
+    def end_states() -> EndStates:
+        extra, cancel, ok = scene.labels
+        files: dict[str, Files] = {
+            extra: {"extra.txt": f"{extra}\n".encode(), "status.txt": b"1\n"},
+            cancel: {"extra.txt": b"", "status.txt": b"1\n"},
+            ok: {"extra.txt": b"", "status.txt": b"0\n"},
+        }
+        near: dict[str, Files] = {f"the answer {label}": files[label] for label in scene.labels if label != scene.target}
+        near["no answer but the word"] = {"extra.txt": f"{scene.target}\n".encode()}
+        return EndStates(near, files[scene.target])
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         box = (await scene.buttons(desktop))[scene.target]
@@ -93,6 +105,7 @@ def choose(seed: int) -> Task:
         targets=targets,
         groundings=groundings,
         rearrange=scene.rearrange,
+        end_states=end_states,
         metadata={"labels": scene.labels, "target": scene.target},
     )
 

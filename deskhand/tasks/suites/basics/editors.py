@@ -8,9 +8,10 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
+from deskhand.tasks.suites.basics.clauses import judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, folder_contents, plain_area, wait_until
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Lists"
 STEMS = ("shop", "party", "attic", "garden", "school", "market", "kitchen", "office")
@@ -81,9 +82,15 @@ class Scene:
         expected = self.texts | {self.target: wanted}
 
         async def check(desktop: StagedDesktopLike) -> Check:
-            saved = await self.saved(desktop)
-            wrong = sorted(name for name in saved.keys() | expected.keys() if saved.get(name) != expected.get(name))
-            return Check(float(not wrong), f"not as asked: {wrong}" if wrong else "as asked")
+            return judged(same_files(f"the texts in {FOLDER}", await self.saved(desktop), expected))
+
+        def end_states() -> EndStates:
+            right = {f"{FOLDER}/{name}": f"{text}\n".encode() for name, text in expected.items()}
+            target = f"{FOLDER}/{self.target}"
+            both = {f"{FOLDER}/{name}": f"{text}\n{wanted}\n".encode() for name, text in self.texts.items()}
+            both[target] = right[target]
+            twice = {**right, target: right[target] + right[target].splitlines(keepends=True)[-1]}
+            return nearly(right, target, the_other_text_too=both, the_last_line_twice=twice)
 
         async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
             areas = await self.areas(desktop)
@@ -110,6 +117,7 @@ class Scene:
             tier="medium",
             groundings=groundings,
             rearrange=self.rearrange,
+            end_states=end_states,
             metadata={"program": self.program, "names": self.names, "target": self.target},
         )
 

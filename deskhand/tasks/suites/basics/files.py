@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
+from deskhand.tasks.suites.basics.clauses import judged, same_files
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
 from deskhand.tasks.suites.basics.screen import (
     HEIGHT,
@@ -23,7 +24,7 @@ from deskhand.tasks.suites.basics.screen import (
     see,
     wait_until,
 )
-from deskhand.tasks.task import Check, CheckFunction, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
@@ -126,16 +127,6 @@ class Scene:
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))
 
-    def judged_by(self, expected: dict[str, bytes]) -> CheckFunction:
-        """A check that the folder holds just these files, and each subfolder what is told by "SUBFOLDER/NAME"."""
-
-        async def check(desktop: StagedDesktopLike) -> Check:
-            found = await self.contents(desktop)
-            wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-            return Check(float(not wrong), f"not as asked: {wrong}" if wrong else "as asked")
-
-        return check
-
     async def contents(self, desktop: StagedDesktopLike) -> dict[str, bytes | None]:
         """Files of the folder and its subfolders; subfolders themselves appear only when they are missing or new."""
         found: dict[str, bytes | None] = {}
@@ -162,12 +153,31 @@ class Scene:
     def task(
         self,
         wording: Callable[[str], str],
-        check: CheckFunction,
+        expected: dict[str, bytes],
         oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]],
         max_steps: int,
         *milestones: Milestone,
     ) -> Task:
-        """`wording(name)` is the instruction for a file of that name."""
+        """`wording(name)` is the instruction for a file of that name. `expected` are just the files that the folder holds at the
+        end, those of a subfolder as "SUBFOLDER/NAME"."""
+
+        async def check(desktop: StagedDesktopLike) -> Check:
+            return judged(same_files(f"the files in {self.folder}", await self.contents(desktop), expected))
+
+        def end_states() -> EndStates:
+            kept = next(name for name in self.names if name != self.target)
+            near = {
+                "another file is gone too": {name: data for name, data in expected.items() if name != kept},
+                "another file has changed": {**expected, kept: expected[kept][:-2] + b"\n"},
+                "the old file is there too": {**self.files, **expected},
+                "it was only emptied": {**expected, self.target: b""},
+            }
+            hidden = {f"{name}/.keep": b"" for name in self.subfolders}
+
+            def at_home(files: dict[str, bytes]) -> Files:
+                return {f"{self.folder}/{name}": data for name, data in (files | hidden).items()}
+
+            return EndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
 
         async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
             boxes = await self.items(desktop)
@@ -191,6 +201,7 @@ class Scene:
             tier="medium",
             groundings=groundings,
             rearrange=self.rearrange,
+            end_states=end_states,
             metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
         )
 
@@ -216,7 +227,7 @@ def delete_file(seed: int) -> Task:
 
     expected = {name: data for name, data in scene.files.items() if name != scene.target}
     asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scene.confirm else ()
-    return scene.task(lambda name: f"Delete the file {name}", scene.judged_by(expected), oracle, 6, *asked)
+    return scene.task(lambda name: f"Delete the file {name}", expected, oracle, 6, *asked)
 
 
 def rename_file(seed: int) -> Task:
@@ -239,7 +250,7 @@ def rename_file(seed: int) -> Task:
 
     expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
     milestones = (Milestone("a dialog is open", 0.1, dialog_open), Milestone("the right file has another name", 0.3, renamed))
-    return scene.task(lambda name: f"Rename {name} to {new_name}", scene.judged_by(expected), oracle, 6, *milestones)
+    return scene.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
 
 
 def move_file(seed: int) -> Task:
@@ -267,7 +278,7 @@ def move_file(seed: int) -> Task:
 
     expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
     milestones = (Milestone("the folder is shown", 0.1, folder_open), Milestone("the file is in the folder", 0.3, arrived))
-    return scene.task(lambda name: f"Move {name} to the folder {goal}", scene.judged_by(expected), oracle, 9, *milestones)
+    return scene.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
 
 
 FAMILIES = (

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import UNREADABLE, folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import clause, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.wide import press, wide_task
+from deskhand.tasks.task import EndStates, Family, StagedDesktopLike, Task
 
 SHELF = "Documents"
 NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
@@ -43,6 +44,17 @@ def make_folder(seed: int) -> Task:
             clause(f"what is in the folder {new}", inner, []),
         ]
 
+    def end_states() -> EndStates:
+        place, other = f"{SHELF}/{inside}/{new}", next(name for name in there if name != inside)
+        return EndStates(
+            {
+                "a file of that name": {place: b""},
+                "in another folder": {f"{SHELF}/{other}/{new}/.keep": b""},
+                "beside the folder": {f"{SHELF}/{new}/.keep": b""},
+                "it is not empty": {f"{place}/about.txt": b""},
+            }
+        )
+
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield press("ctrl+shift+n")
         await wide.still(desktop, 0.4)
@@ -61,6 +73,7 @@ def make_folder(seed: int) -> Task:
         oracle=oracle,
         max_steps=8,
         theme=theme,
+        end_states=end_states,
     )
 
 

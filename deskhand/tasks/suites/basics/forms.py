@@ -6,9 +6,10 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
+from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, see, wait_until
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -73,7 +74,23 @@ def fill_form(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> Check:
         sent = await scene.sent(desktop)
-        return Check(float(scene.right(sent) == 1.0), f"sent {sent}")
+        fields = [clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields]
+        return judged(clause("the form was sent off", sent is not None, True), *fields)
+
+    def end_states() -> EndStates:
+        words = [scene.values.get(field, "") for field in scene.fields]
+        first = scene.fields.index(next(iter(scene.values)))
+
+        def sent(words: list[str], status: str = "0") -> Files:
+            return {"answers.txt": f"{'|'.join(words)}\n".encode(), "status.txt": f"{status}\n".encode()}
+
+        near = {
+            "cancelled": sent(words, "1"),
+            "one field is empty": sent([word if place != first else "" for place, word in enumerate(words)]),
+            "one letter too many": sent([word if place != first else f"{word}s" for place, word in enumerate(words)]),
+            "in the wrong fields": sent([*words[1:], words[0]]),
+        }
+        return EndStates(near, sent(words))
 
     async def sent_off(desktop: StagedDesktopLike) -> Check:
         return Check(float(await scene.sent(desktop) is not None), "the form was sent off")
@@ -120,6 +137,7 @@ def fill_form(seed: int) -> Task:
         milestones=(Milestone("the form was sent off", 0.1, sent_off), Milestone("asked values arrived", 0.3, filled)),
         tier="medium",
         rearrange=scene.rearrange,
+        end_states=end_states,
         metadata={"fields": scene.fields, "values": scene.values},
     )
 

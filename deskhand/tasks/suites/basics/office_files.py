@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ Sheets = dict[str, list[list[Cell]]]
 _MISSING = "office files are written and read by openpyxl and python-docx; pip install 'deskhand[office]'"
 
 
-def workbook(sheets: Sheets) -> bytes:
-    """An XLSX file of sheets by name, rows from A1 on. Raises `ConfigError` without the library."""
+def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
+    """An XLSX file of sheets by name, rows from A1 on; `bold` are cells ("A1"). Raises `ConfigError` without the library."""
     openpyxl = _library("openpyxl")
     book = openpyxl.Workbook()
     book.remove(book.active)
@@ -28,6 +29,8 @@ def workbook(sheets: Sheets) -> bytes:
         page = book.create_sheet(name)
         for row in rows:
             page.append(row)
+        for name in bold:
+            page[name].font = openpyxl.styles.Font(bold=True)
         for letter in "ABCDEF":
             page.column_dimensions[letter].width = 16
     buffer = io.BytesIO()
@@ -54,11 +57,28 @@ async def read_workbook(data: bytes | None) -> Book | None:
         return None
 
 
-def text_document(paragraphs: list[str]) -> bytes:
-    """A DOCX file. Raises `ConfigError` without the library."""
+def text_document(
+    paragraphs: Sequence[str],
+    *,
+    headings: Mapping[int, int] | None = None,
+    aligned: Mapping[int, str] | None = None,
+    bold: str = "",
+    table: tuple[int, int] | None = None,
+) -> bytes:
+    """A DOCX file. `headings` are levels and `aligned` names as in "CENTER", both by paragraph from 0; `bold` is a piece of text,
+    `table` the rows and columns of an empty one at the end. Raises `ConfigError` without the library."""
     document = _library("docx").Document()
-    for text in paragraphs:
-        document.add_paragraph(text)
+    for index, text in enumerate(paragraphs):
+        level = (headings or {}).get(index)
+        paragraph = document.add_paragraph(style=f"Heading {level}" if level else None)
+        before, piece, after = text.partition(bold) if bold else (text, "", "")
+        for run in (before, piece, after):
+            if run:
+                paragraph.add_run(run).bold = True if run is piece else None
+        if index in (aligned or {}):
+            paragraph.alignment = _library("docx.enum.text").WD_ALIGN_PARAGRAPH[(aligned or {})[index]]
+    if table is not None:
+        document.add_table(*table)
     buffer = io.BytesIO()
     document.save(buffer)
     return buffer.getvalue()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import clause, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, wide_task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
 
 PACKAGES = ("chromium",)
 SITE = "Documents/site"
@@ -65,6 +66,8 @@ class Scene:
         tier: Tier = "medium",
         max_steps: int = 14,
         waits_for: str = "",
+        end_states: Callable[[], EndStates],
+        milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`waits_for` is the file that the oracle's last step makes the browser write."""
 
@@ -85,7 +88,9 @@ class Scene:
             oracle=oracle,
             max_steps=max_steps,
             theme=self.theme,
+            milestones=milestones,
             grace_s=wide.LATE_S,
+            end_states=end_states,
         )
 
 
@@ -130,10 +135,21 @@ def download(seed: int) -> Task:
         yield press("enter")
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        return [clause("the files in Downloads", await downloads(desktop), wanted)]
+        return [same_files("the files in Downloads", await downloads(desktop), wanted)]
+
+    def end_states() -> EndStates:
+        files = {f"Downloads/{town}.csv": text.encode() for town, text in texts.items()}
+        target, other = (f"Downloads/{towns[number]}.csv" for number in (place, place - 1))
+        near: dict[str, Files] = {
+            "another one too": {target: files[target], other: files[other]},
+            "another one": {other: files[other]},
+            "another one by its name": {target: files[other]},
+            "it twice": {target: files[target], target.replace(".csv", " (1).csv"): files[target]},
+        }
+        return EndStates(near, {target: files[target]})
 
     text = f"On the page get the file of {towns[place]}, and no other"
-    return scene.build(text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv")
+    return scene.build(text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states)
 
 
 def fill_form(seed: int) -> Task:
@@ -179,9 +195,21 @@ def fill_form(seed: int) -> Task:
             clause("what was sent", _json(found.get("order.json")), order),
         ]
 
+    def end_states() -> EndStates:
+        def sent(**changes: object) -> Files:
+            return {"Downloads/order.json": json.dumps({**order, **changes}).encode()}
+
+        near = {
+            "one too many": sent(number=f"{order['number']}0"),
+            "in another town": sent(town=towns[0]),
+            "the other way with the gift": sent(gift=not order["gift"]),
+            "sent twice": {**sent(), "Downloads/order (1).json": b"{}"},
+        }
+        return EndStates(near, sent())
+
     gift = "a gift" if order["gift"] else "no gift"
     text = f"Send an order for {order['name']} in {order['town']}: number {order['number']}, {gift}"
-    return scene.build(text, clauses, steps, waits_for="Downloads/order.json")
+    return scene.build(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
 
 
 def bookmark(seed: int) -> Task:
@@ -205,8 +233,17 @@ def bookmark(seed: int) -> Task:
         found = [address if not address.endswith(f"/{page}") else page for address in _addresses(kept)]
         return [clause("the addresses of the bookmarks", found, [page])]
 
+    def end_states() -> EndStates:
+        def kept(*topics: str) -> Files:
+            marks = [{"type": "url", "url": f"file:///home/user/{SITE}/{topic.lower()}.html"} for topic in topics]
+            return {BOOKMARKS: json.dumps({"roots": {"bookmark_bar": {"children": marks, "type": "folder"}}}).encode()}
+
+        right, other = topics[place], topics[place - 1]
+        near = {"another page": kept(other), "another page too": kept(right, other), "twice": kept(right, right)}
+        return EndStates(near, kept(right))
+
     text = f"Open the page about {topics[place].lower()} and bookmark it"
-    return scene.build(text, clauses, steps, waits_for=BOOKMARKS)
+    return scene.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
 
 
 def _addresses(kept: Any) -> list[str]:
@@ -240,7 +277,18 @@ def save_page(seed: int) -> Task:
             Finding("it is the page", float(there == 1), f"its number stands there {there} times", "once"),
         ]
 
-    return scene.build(f"Save this page as {name} in the folder Downloads", clauses, steps, waits_for=f"Downloads/{name}")
+    def end_states() -> EndStates:
+        page = scene.pages[f"{SITE}/page.html"].encode()
+        near: dict[str, Files] = {
+            "another number": {f"Downloads/{name}": page.replace(code.encode(), code[::-1].encode() + b"0")},
+            "another name": {f"Downloads/{topic}.html": page},
+            "two pages": {f"Downloads/{name}": page, f"Downloads/{topic}.html": page},
+            "an empty page": {f"Downloads/{name}": b""},
+        }
+        return EndStates(near, {f"Downloads/{name}": page})
+
+    text = f"Save this page as {name} in the folder Downloads"
+    return scene.build(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
 
 
 def look_up(seed: int) -> Task:
@@ -266,10 +314,32 @@ def look_up(seed: int) -> Task:
         yield [*press("tab"), *press("enter")]
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        return [clause("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
+        return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
 
+    async def sent(desktop: StagedDesktopLike) -> str | None:
+        return (await downloads(desktop)).get("answer.txt")
+
+    async def something(desktop: StagedDesktopLike) -> Check:
+        return Check(float(await sent(desktop) is not None), "something was sent")
+
+    async def row_or_town(desktop: StagedDesktopLike) -> Check:
+        alike = {str(cost) for (one, where), cost in prices.items() if one == good or where == town}
+        return Check(float(await sent(desktop) in alike), "a price of this good, or in this town, was sent")
+
+    def end_states() -> EndStates:
+        place = "Downloads/answer.txt"
+        elsewhere = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
+        right = {place: price.encode()}
+        return nearly(right, place, of_another_town={place: elsewhere.encode()}, with_more={place: f"{price} ".encode()})
+
+    milestones = (
+        Milestone("something was sent", 0.1, something),
+        Milestone("a price of the good or the town was sent", 0.1, row_or_town),
+    )
     text = f"Find in the table what a {good} costs in {town}, type the number into the field Price and send it"
-    return scene.build(text, clauses, steps, tier="hard", waits_for="Downloads/answer.txt")
+    return scene.build(
+        text, clauses, steps, tier="hard", waits_for="Downloads/answer.txt", end_states=end_states, milestones=milestones
+    )
 
 
 FAMILIES = (

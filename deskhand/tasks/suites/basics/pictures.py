@@ -10,15 +10,16 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import clause, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, wide_task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
@@ -57,9 +58,7 @@ class Scene:
         return first, second, third
 
     def png(self) -> bytes:
-        buffer = io.BytesIO()
-        self.picture.save(buffer, format="PNG")
-        return buffer.getvalue()
+        return _png(self.picture)
 
     async def setup(self, desktop: StagedDesktopLike) -> None:
         await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
@@ -67,16 +66,59 @@ class Scene:
         await desktop.wait_window(self.source.split(".")[0], timeout_s=wide.WINDOW_S)
         await wide.still(desktop, 1.0, 30.0)
 
-    def build(self, what: str, steps: wide.Oracle, wanted: Callable[[Image.Image], Image.Image], *, tier: Tier = "medium") -> Task:
+    def build(
+        self,
+        what: str,
+        steps: wide.Oracle,
+        wanted: Callable[[Image.Image], Image.Image],
+        *,
+        tier: Tier = "medium",
+        milestones: tuple[Milestone, ...] = (),
+    ) -> Task:
         """`what` is the middle of the instruction; `wanted` makes of the original what the result must be."""
-        return self.build_with(what, steps, lambda picture: [same_pixels(picture, wanted(self.picture))], tier=tier)
+        return self.build_with(
+            what,
+            steps,
+            lambda picture: [same_pixels(picture, wanted(self.picture))],
+            lambda: wanted(self.picture),
+            tier=tier,
+            milestones=(self.exported(), *milestones),
+        )
+
+    def exported(self) -> Milestone:
+        """A picture was exported by the name that was asked for, whatever it shows."""
+
+        async def there(desktop: StagedDesktopLike) -> Check:
+            return Check(float(await self.picture_at_end(desktop) is not None), f"{self.result} is a picture")
+
+        return Milestone("a picture was exported", 0.1, there)
+
+    async def picture_at_end(self, desktop: StagedDesktopLike) -> Image.Image | None:
+        return await asyncio.to_thread(opened, await wide.file_bytes(desktop, f"{FOLDER}/{self.result}"))
+
+    def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
+        """A milestone of the exported picture's width and height."""
+
+        async def check(desktop: StagedDesktopLike) -> Check:
+            picture = await self.picture_at_end(desktop)
+            return Check(float(picture is not None and holds(*picture.size)), name)
+
+        return Milestone(name, weight, check)
 
     def build_with(
-        self, what: str, steps: wide.Oracle, findings: Callable[[Image.Image | None], list[Finding]], *, tier: Tier = "medium"
+        self,
+        what: str,
+        steps: wide.Oracle,
+        findings: Callable[[Image.Image | None], list[Finding]],
+        right: Callable[[], Image.Image],
+        *,
+        tier: Tier = "medium",
+        milestones: tuple[Milestone, ...] = (),
     ) -> Task:
+        """`right` makes a picture that the clauses `findings` take."""
+
         async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-            data = await wide.file_bytes(desktop, f"{FOLDER}/{self.result}")
-            picture = await asyncio.to_thread(opened, data)
+            picture = await self.picture_at_end(desktop)
             original = await wide.file_bytes(desktop, f"{FOLDER}/{self.source}")
             names = await folder_names(desktop, FOLDER)
             return [
@@ -97,6 +139,18 @@ class Scene:
             await wide.written(desktop, f"{FOLDER}/{self.result}", None)
             yield [Done()]
 
+        def end_states() -> EndStates:
+            source, result, picture = f"{FOLDER}/{self.source}", f"{FOLDER}/{self.result}", right()
+            original, done = self.png(), _png(picture)
+            near: dict[str, Files] = {
+                "as it was": {source: original, result: original},
+                "a row is missing": {source: original, result: _png(picture.crop((0, 0, picture.width, picture.height - 1)))},
+                "its colours are inverted": {source: original, result: _png(ImageOps.invert(picture))},
+                "the original has changed": {source: done + b"\0", result: done},
+                "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
+            }
+            return EndStates(near, {source: original, result: done})
+
         return wide_task(
             self.family,
             self.seed,
@@ -107,8 +161,16 @@ class Scene:
             oracle=oracle,
             max_steps=16,
             theme=self.theme,
+            milestones=milestones,
             grace_s=2.0,
+            end_states=end_states,
         )
+
+
+def _png(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def opened(data: bytes | None) -> Image.Image | None:
@@ -188,6 +250,9 @@ def scale(seed: int) -> Task:
     scene = Scene("picture_scale", seed)
     width, height = scene.size[0] // 2, scene.size[1] // 2
 
+    def half() -> Image.Image:
+        return scene.picture.resize((width, height), Image.Resampling.BOX)
+
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Scale Image"):
             yield ops
@@ -199,12 +264,15 @@ def scale(seed: int) -> Task:
     def findings(picture: Image.Image | None) -> list[Finding]:
         if picture is None or picture.size != (width, height):
             return [clause("the size", picture and picture.size, (width, height))]
-        small = scene.picture.resize((width, height), Image.Resampling.BOX)
-        off = np.abs(np.asarray(picture, np.int16) - np.asarray(small, np.int16)).mean()
+        off = np.abs(np.asarray(picture, np.int16) - np.asarray(half(), np.int16)).mean()
         return [Finding("it shows the same", float(off < 6), f"mean difference {off:.2f}", "below 6")]
 
     text = f"Scale the picture to a width of {width} and a height of {height} pixels"
-    return scene.build_with(text, steps, findings, tier="hard")
+    milestones = (
+        scene.exported(),
+        scene.has_size(0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height),
+    )
+    return scene.build_with(text, steps, findings, half, tier="hard", milestones=milestones)
 
 
 def crop(seed: int) -> Task:
@@ -220,7 +288,11 @@ def crop(seed: int) -> Task:
     def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         return command(desktop, "Crop the image to the extents of its content")
 
-    return scene.build("Crop the picture so that the margin of one colour is gone", steps, lambda _: inner, tier="hard")
+    smaller = scene.has_size(
+        0.1, "it is smaller than it was", lambda wide, high: (wide, high) != whole.size and wide <= whole.width
+    )
+    what = "Crop the picture so that the margin of one colour is gone"
+    return scene.build(what, steps, lambda _: inner, tier="hard", milestones=(smaller,))
 
 
 def grey(seed: int) -> Task:
@@ -243,7 +315,9 @@ def grey(seed: int) -> Task:
             Finding("it shows the same", float(alike > 0.8), f"brightness correlates by {alike:.2f}", "more than 0.8"),
         ]
 
-    return scene.build_with("Turn the picture into shades of grey", steps, findings)
+    return scene.build_with(
+        "Turn the picture into shades of grey", steps, findings, lambda: scene.picture.convert("L"), milestones=(scene.exported(),)
+    )
 
 
 FAMILIES = (

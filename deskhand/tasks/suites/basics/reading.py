@@ -6,10 +6,11 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Key, Op, Type
+from deskhand.tasks.suites.basics.clauses import clause, judged, nearly
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, wait_until
 from deskhand.tasks.suites.basics.terminals import COLOURS, DARK_TEXT
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FILES = ("code", "door", "gate", "locker", "ticket")
 SYMBOLS = "ACEFHJKLMNPRTUVWXY34679"
@@ -60,8 +61,15 @@ def copy_code(seed: int) -> Task:
     scene = Scene(seed)
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        saved = await scene.saved(desktop)
-        return Check(float(saved == scene.codes[scene.target]), f"{scene.file} holds {saved!r}")
+        return judged(clause(f"the text of {scene.file}", await scene.saved(desktop), scene.codes[scene.target]))
+
+    def end_states() -> EndStates:
+        right = {scene.file: f"{scene.codes[scene.target]}\n".encode()}
+        other = next(code for colour, code in scene.codes.items() if colour != scene.target)
+        every = "\n".join(scene.codes.values())
+        return nearly(
+            right, scene.file, the_code_of_another_window={scene.file: other.encode()}, all_the_codes={scene.file: every.encode()}
+        )
 
     async def written(desktop: StagedDesktopLike) -> Check:
         return Check(float(await scene.saved(desktop) != ""), f"{scene.file} is not empty")
@@ -104,6 +112,7 @@ def copy_code(seed: int) -> Task:
         milestones=(Milestone("something was saved", 0.1, written), Milestone("one of the codes was saved", 0.2, some_code)),
         tier="medium",
         rearrange=scene.rearrange,
+        end_states=end_states,
         metadata={"colours": scene.colours, "target": scene.target},
     )
 

@@ -14,10 +14,11 @@ from deskhand.actions.ops import Done, Op, Type
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.office_files import Book, Cell, Sheets, read_workbook, workbook
 from deskhand.tasks.suites.basics.screen import INK_CONTRAST, THEMES, runs
-from deskhand.tasks.suites.basics.wide import clause, press, wide_task
-from deskhand.tasks.task import Family, Rect, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, wide_task
+from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task, Tier
 
 PACKAGES = ("libreoffice-calc", "libreoffice-gtk3")
 BOOKS = ("budget", "stock", "orders", "prices", "garden", "kitchen", "office", "travel")
@@ -79,9 +80,11 @@ class Scene:
         max_steps: int = 12,
         extra: Callable[[Book | None], list[Finding]] | None = None,
         clauses: wide.Clauses | None = None,
+        milestones: tuple[Milestone, ...] = (),
+        forged: Callable[[], bytes] | None = None,
     ) -> Task:
         """`steps(desktop)` are the oracle's up to saving; `extra(book)` gives clauses beside the cells, `clauses` others in their
-        stead."""
+        stead; `forged` is a file that says what is asked for, where `wanted` alone does not."""
 
         async def cells(desktop: StagedDesktopLike) -> list[Finding]:
             book = await self.book(desktop)
@@ -89,11 +92,7 @@ class Scene:
             return [same, *(extra(book) if extra else [])]
 
         async def judged(desktop: StagedDesktopLike) -> list[Finding]:
-            book = await self.book(desktop)
-            return [
-                *await (clauses or cells)(desktop),
-                clause("who saved the file", book.application if book else None, "LibreOffice"),
-            ]
+            return [*await (clauses or cells)(desktop), saved_by_the_application(await self.book(desktop))]
 
         async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
@@ -112,8 +111,23 @@ class Scene:
             max_steps=max_steps,
             theme=self.theme,
             metadata={"file": self.path},
-            forged={self.path: lambda: workbook(wanted)} if wanted else None,
+            milestones=milestones,
+            forged={self.path: forged or (lambda: workbook(wanted))},
         )
+
+
+def saved_by_the_application(book: Book | None) -> Finding:
+    """Set-up's file and a forged one say that something else wrote them."""
+    return clause("who saved the file", book.application if book else None, "LibreOffice")
+
+
+def saved_anew(scene: Scene) -> Milestone:
+    """The file was saved by the application, whatever is in it."""
+
+    async def saved(desktop: StagedDesktopLike) -> Check:
+        return Check(saved_by_the_application(await scene.book(desktop)).value, f"{scene.name} was saved")
+
+    return Milestone("the file was saved", 0.1, saved)
 
 
 def go_to(row: int, column: int) -> list[Op]:
@@ -177,7 +191,10 @@ def add_total(seed: int) -> Task:
         ]
 
     text = f"In {scene.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
-    return scene.build(text, {}, steps, clauses=clauses)
+    line: list[Cell] = [None, None, None, f"={function}(D2:D{rows})"]
+    return scene.build(
+        text, {}, steps, clauses=clauses, forged=lambda: workbook({scene.sheet_names[0]: [*scene.first, [None], line]})
+    )
 
 
 def sort_rows(seed: int) -> Task:
@@ -191,9 +208,16 @@ def sort_rows(seed: int) -> Task:
         yield press("alt+d")
         yield press("a")
 
+    async def in_another_order(desktop: StagedDesktopLike) -> Check:
+        book = await scene.book(desktop)
+        found = book.values.get(scene.sheet_names[0], []) if book else []
+        moved = found[1:] != scene.first[1:] and sorted(map(repr, found[1:])) == sorted(map(repr, scene.first[1:]))
+        return Check(float(moved), "the rows are in another order than they were, each of them whole")
+
     order = "A to Z" if column == 0 else "the lowest to the highest"
     text = f"In {scene.name} sort the rows by {HEADER[column]}, from {order}, and save the file"
-    return scene.build(text, {scene.sheet_names[0]: [HEADER, *rows]}, steps, tier="hard")
+    milestones = (saved_anew(scene), Milestone("the rows are in another order", 0.2, in_another_order))
+    return scene.build(text, {scene.sheet_names[0]: [HEADER, *rows]}, steps, tier="hard", milestones=milestones)
 
 
 def delete_row(seed: int) -> Task:
@@ -241,7 +265,8 @@ def bold_header(seed: int) -> Task:
         return [clause("the cells in bold", book.bold.get(scene.sheet_names[0]) if book else None, cells)]
 
     which = "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
-    return scene.build(f"In {scene.name} make {which} bold and save the file", scene.sheets, steps, extra=extra)
+    text = f"In {scene.name} make {which} bold and save the file"
+    return scene.build(text, scene.sheets, steps, extra=extra, forged=lambda: workbook(scene.sheets, bold=cells))
 
 
 def replace_text(seed: int) -> Task:
@@ -279,8 +304,20 @@ def rename_sheet(seed: int) -> Task:
     def extra(book: Book | None) -> list[Finding]:
         return [clause("the names of the sheets, in order", list(book.values) if book else None, names)]
 
+    async def dialog_open(desktop: StagedDesktopLike) -> Check:
+        there = any("Rename" in window.title for window in await desktop.windows())
+        return Check(float(there), "the dialog for the name is open", guest_trusted=True)
+
+    async def some_sheet(desktop: StagedDesktopLike) -> Check:
+        book = await scene.book(desktop)
+        return Check(float(new in (book.values if book else {})), "a sheet of the saved file has the new name")
+
+    milestones = (
+        Milestone("the dialog for the name is open", 0.1, dialog_open),
+        Milestone("a sheet has the new name", 0.2, some_sheet),
+    )
     text = f"In {scene.name} give the sheet {scene.sheet_names[index]} the name {new} and save the file"
-    return scene.build(text, wanted, steps, tier="hard", extra=extra)
+    return scene.build(text, wanted, steps, tier="hard", extra=extra, milestones=milestones)
 
 
 FAMILIES = (

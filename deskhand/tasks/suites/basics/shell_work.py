@@ -5,18 +5,21 @@ came about is the agent's business, since a terminal is given.
 from __future__ import annotations
 
 import asyncio
+import io
 import random
-from collections.abc import AsyncIterator
+import tarfile
+from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks import isolated, readers
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.readers import NotOfItsFormat
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES, folder_contents
-from deskhand.tasks.suites.basics.wide import clause, click_in, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import click_in, press, wide_task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
@@ -43,7 +46,16 @@ class Scene:
         await desktop.wait_window("xfce4-terminal")
         await wide.still(desktop, 0.4)
 
-    def build(self, instruction: str, command: str, clauses: wide.Clauses, result: str, tier: Tier = "medium") -> Task:
+    def build(
+        self,
+        instruction: str,
+        command: str,
+        clauses: wide.Clauses,
+        result: str,
+        end_states: Callable[[], EndStates],
+        *milestones: Milestone,
+        tier: Tier = "medium",
+    ) -> Task:
         """`command` is what the oracle types, `result` the file that it makes last."""
 
         async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -64,6 +76,8 @@ class Scene:
             oracle=oracle,
             max_steps=8,
             theme=self.theme,
+            milestones=milestones,
+            end_states=end_states,
         )
 
     def text(self) -> bytes:
@@ -80,10 +94,17 @@ def sort_lines(seed: int) -> Task:
     wanted = "".join(f"{line}\n" for line in sorted(set(lines))).encode()
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        return [clause("the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted})]
+        return [same_files("the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted})]
+
+    def end_states() -> EndStates:
+        right, place = {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()}, f"{FOLDER}/{result}"
+        doubled = "".join(f"{line}\n" for line in sorted(lines)).encode()
+        mixed = "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode()
+        in_place = {**right, f"{FOLDER}/words.txt": wanted}
+        return nearly(right, place, with_doubles={**right, place: doubled}, not_sorted={**right, place: mixed}, words_too=in_place)
 
     text = f"In the terminal write the lines of words.txt into {result}, sorted from A to Z and each only once"
-    return scene.build(text, f"sort -u words.txt > {result}", clauses, result)
+    return scene.build(text, f"sort -u words.txt > {result}", clauses, result, end_states)
 
 
 def pack(seed: int) -> Task:
@@ -99,12 +120,51 @@ def pack(seed: int) -> Task:
         found = await folder_contents(desktop, FOLDER)
         packed = found.pop("packed.tar.gz", None)
         return [
-            clause("the other files of the folder", found, scene.files),
-            clause("what is in packed.tar.gz", await _members(packed), wanted),
+            same_files("the other files of the folder", found, scene.files),
+            same_files("what is in packed.tar.gz", await _members(packed) or {}, wanted),
         ]
 
+    async def packed_files(desktop: StagedDesktopLike) -> dict[str, bytes] | None:
+        data = await wide.file_bytes(desktop, f"{FOLDER}/packed.tar.gz")
+        return None if data is None else await _members(data)
+
+    async def archive_there(desktop: StagedDesktopLike) -> Check:
+        return Check(float(await packed_files(desktop) is not None), "packed.tar.gz is an archive")
+
+    async def some_packed(desktop: StagedDesktopLike) -> Check:
+        found = await packed_files(desktop) or {}
+        return Check(sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it")
+
+    def end_states() -> EndStates:
+        def with_archive(files: dict[str, bytes]) -> Files:
+            return {f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()}
+
+        first = next(iter(wanted))
+        near = {
+            "all files are in it": with_archive(scene.files),
+            "one file is missing": with_archive({name: data for name, data in wanted.items() if name != first}),
+            "one file is empty": with_archive({**wanted, first: b""}),
+            "its files are gone": {f"{FOLDER}/packed.tar.gz": _archive(wanted)},
+        }
+        return EndStates(near, with_archive(wanted))
+
     text = f"In the terminal pack all .{kind} files of the folder, and only these, into packed.tar.gz (a gzipped tar archive)"
-    return scene.build(text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", "hard")
+    milestones = (
+        Milestone("an archive is there", 0.1, archive_there),
+        Milestone("the files are in it", 0.2, some_packed),
+    )
+    return scene.build(text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, tier="hard")
+
+
+def _archive(files: dict[str, bytes]) -> bytes:
+    """A gzipped archive of these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 async def _members(data: bytes | None) -> dict[str, bytes] | None:
@@ -126,18 +186,43 @@ def collect(seed: int) -> Task:
     scene.files[f"{PLACES[0]}/first.{kind}"] = scene.text()
     moved = {path.split("/")[1]: data for path, data in scene.files.items() if path.endswith(kind)}
 
+    kept = {path: data for path, data in scene.files.items() if not path.endswith(kind)}
+
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         found = {place: await folder_contents(desktop, f"{FOLDER}/{place}") for place in PLACES}
         left = {f"{place}/{name}": data for place, files in found.items() for name, data in files.items()}
-        kept = {path: data for path, data in scene.files.items() if not path.endswith(kind)}
         return [
-            clause("the files of the folder All", await folder_contents(desktop, f"{FOLDER}/All"), moved),
-            clause("the files that are left in the other folders", left, kept),
+            same_files("the files of the folder All", await folder_contents(desktop, f"{FOLDER}/All"), moved),
+            same_files("the files that are left in the other folders", left, kept),
             clause("the folders", await folder_names(desktop, FOLDER), sorted(["All", *PLACES])),
         ]
 
+    async def folder_there(desktop: StagedDesktopLike) -> Check:
+        return Check(float("All" in await folder_names(desktop, FOLDER)), "the folder All is there")
+
+    async def arrived(desktop: StagedDesktopLike) -> Check:
+        found = await folder_contents(desktop, f"{FOLDER}/All")
+        return Check(sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All")
+
+    def end_states() -> EndStates:
+        def at_home(files: dict[str, bytes]) -> Files:
+            return {f"{FOLDER}/{path}": data for path, data in files.items()}
+
+        right = kept | {f"All/{name}": data for name, data in moved.items()}
+        others = {f"All/{path.split('/')[1]}": data for path, data in kept.items()} or {f"All/more.{other}": b""}
+        near = {
+            "copied": scene.files | right,
+            "one is left": {path: data for path, data in right.items() if path != f"All/first.{kind}"}
+            | {f"{PLACES[0]}/first.{kind}": moved[f"first.{kind}"]},
+            "one is lost": {path: data for path, data in right.items() if path != f"All/first.{kind}"},
+            "others too": right | others,
+        }
+        return EndStates({what: at_home(files) for what, files in near.items()}, at_home(right))
+
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
-    return scene.build(text, f"mkdir All && mv */*.{kind} All/", clauses, f"All/first.{kind}", "hard")
+    milestones = (Milestone("the folder is there", 0.1, folder_there), Milestone("the files are in it", 0.3, arrived))
+    command = f"mkdir All && mv */*.{kind} All/"
+    return scene.build(text, command, clauses, f"All/first.{kind}", end_states, *milestones, tier="hard")
 
 
 FAMILIES = (

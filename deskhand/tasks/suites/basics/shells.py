@@ -6,9 +6,10 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.suites.basics.clauses import clause, judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents, wait_until
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Data"
 NAMES = ("birds", "boats", "books", "cards", "coins", "games", "plants", "songs")
@@ -82,10 +83,22 @@ def count_lines(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> Check:
         found = await folder_contents(desktop, FOLDER)
-        number = (found.pop(scene.result, None) or b"").strip()
-        right = number == str(scene.count).encode() and found == scene.files
-        return Check(
-            float(right), f"{scene.result} holds {number!r}, other files: {'as they were' if found == scene.files else 'changed'}"
+        number = (found.pop(scene.result, None) or b"").strip().decode("utf-8", errors="replace")
+        return judged(
+            clause(f"the number in {scene.result}", number, str(scene.count)), same_files("the other files", found, scene.files)
+        )
+
+    def end_states() -> EndStates:
+        place = f"{FOLDER}/{scene.result}"
+        files = {f"{FOLDER}/{name}": data for name, data in scene.files.items()}
+        right = {**files, place: f"{scene.count}\n".encode()}
+        target = f"{FOLDER}/{scene.target}"
+        return nearly(
+            right,
+            place,
+            one_too_many={**right, place: f"{scene.count + 1}\n".encode()},
+            more_than_the_number={**right, place: f"{scene.count} {scene.target}\n".encode()},
+            the_file_was_changed={**right, target: files[target] + b"\n"},
         )
 
     async def exists(desktop: StagedDesktopLike) -> Check:
@@ -126,6 +139,7 @@ def count_lines(seed: int) -> Task:
         milestones=(Milestone("the result file is there", 0.1, exists), Milestone("it holds just a number", 0.1, holds_number)),
         tier="medium",
         rearrange=scene.rearrange,
+        end_states=end_states,
         metadata={"target": scene.target, "word": scene.word, "count": scene.count},
     )
 

@@ -18,6 +18,7 @@ from deskhand.tasks.suites.basics.calculator import (
     place_calculator,
     setup_calculator,
 )
+from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.screen import THEMES
 from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
 
@@ -62,7 +63,7 @@ def enter_sum(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> Check:
         shown = await display_value(desktop)
-        return Check(float(shown == str(result)), f"the display holds {shown!r}", guest_trusted=True)
+        return judged(clause("the display", shown, str(result)), guest_trusted=True)
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         places = await boxes(desktop)

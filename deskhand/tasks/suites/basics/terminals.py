@@ -10,8 +10,9 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
+from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 256, 192
 COLOURS = {"red": "#c02020", "green": "#208020", "blue": "#2040c0", "yellow": "#e0d040", "white": "#f4f4f4", "purple": "#8030a0"}
@@ -76,9 +77,18 @@ def run_command(seed: int) -> Task:
         return {colour: scene.word in await folder_names(desktop, colour) for colour in scene.colours}
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        where = await made(desktop)
-        right = where[scene.target] and sum(where.values()) == 1
-        return Check(float(right), f"{scene.word} is in {[c for c, there in where.items() if there]}")
+        found = [colour for colour, there in (await made(desktop)).items() if there]
+        return judged(clause(f"the folders in which {scene.word} is", found, [scene.target]))
+
+    def end_states() -> EndStates:
+        other = next(colour for colour in scene.colours if colour != scene.target)
+        near: dict[str, Files] = {
+            "in every terminal": {f"{colour}/{scene.word}": b"" for colour in scene.colours},
+            "in another terminal": {f"{other}/{scene.word}": b""},
+            "another word": {f"{scene.target}/{scene.word}s": b""},
+            "in the home": {scene.word: b""},
+        }
+        return EndStates(near, {f"{scene.target}/{scene.word}": b""})
 
     async def typed(desktop: StagedDesktopLike) -> Check:
         return Check(float(any((await made(desktop)).values())), "a file was made somewhere")
@@ -108,6 +118,7 @@ def run_command(seed: int) -> Task:
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
         groundings=scene.groundings,
         rearrange=scene.rearrange,
+        end_states=end_states,
         metadata={"colours": scene.colours, "target": scene.target, "types": command + "\n"},
     )
 
@@ -121,9 +132,8 @@ def close_terminal(seed: int) -> Task:
     scene = Scene("terminal_close", seed)
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        left = {w.title for w in await desktop.windows()}
-        right = left & set(scene.colours) == set(scene.colours) - {scene.target}
-        return Check(float(right), f"open terminals: {sorted(left)}")
+        open_now = {window.title for window in await desktop.windows()}.intersection(scene.colours)
+        return judged(clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target})))
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.close_buttons(desktop))[scene.target])]

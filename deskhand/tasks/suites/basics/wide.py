@@ -1,6 +1,4 @@
-"""What the families on a screen of 1280x720 share. Invariant: every clause of a check says what was read and what was expected, a
-task is worth 1 when all of its clauses hold and 0 otherwise, and the start state is one that takes input.
-"""
+"""What the families on a screen of 1280x720 share. Invariant: a task is judged by its clauses, and its start state takes input."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from typing import Any
 from deskhand.actions.ops import Click, Key, Op, Point, Type, screen_px
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import judged
 from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike
-from deskhand.tasks.task import Check, Milestone, Rect, StagedDesktopLike, Task, Tier
+from deskhand.tasks.task import Check, EndStates, Milestone, Rect, StagedDesktopLike, Task, Tier
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
@@ -25,11 +24,6 @@ LATE_S = 6.0
 
 Clauses = Callable[[StagedDesktopLike], Awaitable[list[Finding]]]
 Oracle = Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
-
-
-def clause(name: str, read: Any, expected: Any) -> Finding:
-    """A clause that holds when the two are equal."""
-    return Finding(name, float(read == expected), repr(read), repr(expected))
 
 
 def wide_task(
@@ -47,14 +41,12 @@ def wide_task(
     grace_s: float | None = None,
     metadata: dict[str, Any] | None = None,
     forged: dict[str, Callable[[], bytes]] | None = None,
+    end_states: Callable[[], EndStates] | None = None,
 ) -> Task:
     """A task of the suite on the wide screen."""
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        findings = tuple(await clauses(desktop))
-        wrong = [finding for finding in findings if finding.value < 1.0]
-        detail = "; ".join(f"{finding.clause}: {finding.read}, not {finding.expected}" for finding in wrong)
-        return Check(float(not wrong), detail or "as asked", findings=findings)
+        return judged(*await clauses(desktop))
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
         return None, []
@@ -78,6 +70,7 @@ def wide_task(
         grace_s=grace_s,
         metadata=metadata or {},
         forged=forged or {},
+        end_states=end_states,
     )
 
 

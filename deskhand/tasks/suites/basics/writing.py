@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.office_files import Text, read_document, text_document
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import clause, press, wide_task
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, wide_task
+from deskhand.tasks.task import Check, Family, Milestone, StagedDesktopLike, Task, Tier
 
 PACKAGES = ("libreoffice-writer", "libreoffice-gtk3")
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
@@ -59,10 +60,11 @@ class Scene:
         *,
         tier: Tier = "medium",
         max_steps: int = 12,
-        wanted: list[str] | None = None,
+        forged: Callable[[], bytes],
+        milestones: tuple[Milestone, ...] = (),
     ) -> Task:
-        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving; `wanted` the lines that are asked
-        for, where it is lines that are."""
+        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving; `forged` is a file that says what is
+        asked for."""
 
         async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
             text = await read_document(await wide.file_bytes(desktop, self.path))
@@ -87,7 +89,8 @@ class Scene:
             max_steps=max_steps,
             theme=self.theme,
             metadata={"file": self.path},
-            forged={self.path: lambda: text_document(wanted)} if wanted else None,
+            milestones=milestones,
+            forged={self.path: forged},
         )
 
     def same_lines(self, text: Text | None, wanted: list[str]) -> Finding:
@@ -107,7 +110,7 @@ def add_paragraph(seed: int) -> Task:
         return [scene.same_lines(text, [*scene.lines, line])]
 
     text = f'Add the paragraph "{line}" at the end of {scene.name} and save it'
-    return scene.build(text, findings, steps, tier="easy", wanted=[*scene.lines, line])
+    return scene.build(text, findings, steps, tier="easy", forged=lambda: text_document([*scene.lines, line]))
 
 
 def replace_word(seed: int) -> Task:
@@ -124,7 +127,8 @@ def replace_word(seed: int) -> Task:
         return [scene.same_lines(text, wanted)]
 
     wanted = [line.replace(old, new) for line in scene.lines]
-    return scene.build(f'In {scene.name} replace "{old}" by "{new}" everywhere and save it', findings, steps, wanted=wanted)
+    text = f'In {scene.name} replace "{old}" by "{new}" everywhere and save it'
+    return scene.build(text, findings, steps, forged=lambda: text_document(wanted))
 
 
 def make_heading(seed: int) -> Task:
@@ -145,7 +149,8 @@ def make_heading(seed: int) -> Task:
         ]
 
     which = f"paragraph {index + 1}"
-    return scene.build(f"In {scene.name} make {which} a heading of level {level} (Heading {level}) and save it", findings, steps)
+    text = f"In {scene.name} make {which} a heading of level {level} (Heading {level}) and save it"
+    return scene.build(text, findings, steps, forged=lambda: text_document(scene.lines, headings={index: level}))
 
 
 def centre(seed: int) -> Task:
@@ -163,7 +168,8 @@ def centre(seed: int) -> Task:
         found = {number: place for number, place in enumerate(aligned) if place in ("CENTER", "RIGHT", "JUSTIFY")}
         return [scene.same_lines(text, scene.lines), clause("the paragraphs that are not at the left", found, {index: kept})]
 
-    return scene.build(f"In {scene.name} let paragraph {index + 1} be {word} and save it", findings, steps, tier="easy")
+    text = f"In {scene.name} let paragraph {index + 1} be {word} and save it"
+    return scene.build(text, findings, steps, tier="easy", forged=lambda: text_document(scene.lines, aligned={index: kept}))
 
 
 def insert_table(seed: int) -> Task:
@@ -185,8 +191,27 @@ def insert_table(seed: int) -> Task:
             clause("the tables, as (rows, columns)", text.tables if text else None, [(rows, columns)]),
         ]
 
+    async def dialog_open(desktop: StagedDesktopLike) -> Check:
+        there = any("Insert Table" in window.title for window in await desktop.windows())
+        return Check(float(there), "the dialog for tables is open", guest_trusted=True)
+
+    async def some_table(desktop: StagedDesktopLike) -> Check:
+        text = await read_document(await wide.file_bytes(desktop, scene.path))
+        return Check(float(bool(text and text.tables)), "a table is in the saved file")
+
     text = f"At the end of {scene.name} insert an empty table of {columns} columns and {rows} rows, and save it"
-    return scene.build(text, findings, steps, tier="hard")
+    milestones = (
+        Milestone("the dialog for tables is open", 0.1, dialog_open),
+        Milestone("a table is in the saved file", 0.2, some_table),
+    )
+    return scene.build(
+        text,
+        findings,
+        steps,
+        tier="hard",
+        forged=lambda: text_document(scene.lines, table=(rows, columns)),
+        milestones=milestones,
+    )
 
 
 def bold_piece(seed: int) -> Task:
@@ -205,7 +230,8 @@ def bold_piece(seed: int) -> Task:
     def findings(text: Text | None) -> list[Finding]:
         return [scene.same_lines(text, scene.lines), clause("what is in bold", text.bold if text else None, [piece])]
 
-    return scene.build(f'In {scene.name} make "{piece}" bold, and nothing else, and save it', findings, steps)
+    text = f'In {scene.name} make "{piece}" bold, and nothing else, and save it'
+    return scene.build(text, findings, steps, forged=lambda: text_document(scene.lines, bold=piece))
 
 
 FAMILIES = (

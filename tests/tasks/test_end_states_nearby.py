@@ -1,0 +1,80 @@
+"""End states that are nearly right, or forged: judged by the families' checks from files alone, without a desktop."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from deskhand.tasks.end_state import BLOBS, FORMAT, EndState
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Outcome, Scored
+from deskhand.tasks.suites.basics import FAMILIES
+from deskhand.tasks.task import Files, Task
+
+LIVE = {"calculator_number", "calculator_sum", "terminal_close"}
+"""Their end is in no file."""
+ALSO_WRONG = {"note_to_sheet", "sheet_total"}
+"""There the note is not among what is forged, and no program has computed the formula's value."""
+SEED = 5
+
+
+def end_of(folder: Path, files: Files, folders: set[str]) -> EndState:
+    """A home of these files, in which these folders are too."""
+    (folder / BLOBS).mkdir(parents=True, exist_ok=True)
+    names: dict[str, set[str]] = {place: set() for place in folders | {"."}}
+    kept: dict[str, str] = {}
+    for path in [*files, *folders]:
+        for parent in PurePosixPath(path).parents:
+            below = PurePosixPath(path).relative_to(parent).parts
+            if below:
+                names.setdefault(str(parent), set()).add(below[0])
+    for path, data in files.items():
+        kept[path] = hashlib.sha256(data).hexdigest()
+        (folder / BLOBS / kept[path]).write_bytes(data)
+    record = {"files": kept, "folders": {place: sorted(below) for place, below in names.items()}}
+    return EndState(folder / "end.json", record | {"format": FORMAT, "windows": [], "clipboard": None, "left_out": []})
+
+
+async def judged(task: Task, folder: Path, files: Files, folders: set[str]) -> Outcome:
+    return await judge(task, end_of(folder, files, folders), grace_s=0.0)
+
+
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).end_states is not None))
+async def test_what_is_nearly_right_is_worth_nothing_and_what_is_right_everything(family: str, tmp_path: Path) -> None:
+    task = FAMILIES[family].generate(SEED)
+    assert task.end_states is not None
+    states = task.end_states()
+    every = [*states.near.values(), *([states.right] if states.right else [])]
+    parents = {str(parent) for state in every for path in state for parent in PurePosixPath(path).parents}
+    folders = {place for place in parents if place != "." and not any(place in state for state in every)}
+    assert len(states.near) >= 3
+    for what, files in states.near.items():
+        outcome = await judged(task, tmp_path, files, folders)
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 0.0, what
+        assert outcome.failed
+        assert all(finding.expected for finding in outcome.findings)
+    if states.right is not None:
+        assert await judged(task, tmp_path, states.right, folders) == Scored(1.0, {"end_state": 1.0})
+
+
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged))
+async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(family: str, tmp_path: Path) -> None:
+    task = FAMILIES[family].generate(SEED)
+    files = {path: make() for path, make in task.forged.items()}
+    outcome = await judged(task, tmp_path, files, {"Documents"})
+    assert isinstance(outcome, Scored)
+    wrong = {finding.clause for finding in outcome.failed}
+    assert "who saved the file" in wrong
+    assert len(wrong) == 1 + (family in ALSO_WRONG), wrong
+
+
+def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
+    tasks = {name: family.generate(SEED) for name, family in FAMILIES.items()}
+    assert {name for name, task in tasks.items() if task.end_states is None and not task.forged} == LIVE
+
+
+def test_every_family_of_the_hard_tier_pays_for_the_way() -> None:
+    assert [name for name, family in FAMILIES.items() if family.tier == "hard" and not family.generate(SEED).milestones] == []
