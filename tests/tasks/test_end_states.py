@@ -54,8 +54,10 @@ async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause
     assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
     assert (solved.value, failed.value) == (1.0, 0.0)
     (said,) = found[1].lines()[1:]
-    assert "end state: read not as asked: " in said
-    assert solved.record["outcome"]["findings"][0]["read"] == "as asked"
+    target = catalogue.make_task("editor_append", 4).metadata["target"]
+    assert f"the texts in Lists: read {target}: '" in said
+    assert f", expected {target}: '" in said
+    assert solved.record["outcome"]["findings"][0]["read"] == "2 files as they must be"
     windows = {window.title for window in await solved.windows()}
     assert len(windows) == 2
     assert (await solved.observe()).rgb().shape == (384, 512, 3)

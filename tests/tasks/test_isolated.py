@@ -32,8 +32,8 @@ def test_what_a_reader_does_ends_in_time_and_is_the_evaluators_failure(name: str
     function, data, expected = BAD[name]
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=expected):
-        isolated.call(function, data, timeout_s=2.0, memory_mib=512, output_mib=2)
-    assert time.monotonic() - began < 6
+        isolated.call(function, data, timeout_s=4.0, memory_mib=512, output_mib=2)
+    assert time.monotonic() - began < 10
 
 
 def test_it_has_nothing_of_the_callers_environment_and_files_stay_small(tmp_path) -> None:
