@@ -74,7 +74,7 @@ async def _with_a_slip(task: Task, desktop: StagedDesktopLike, steps: Steps) -> 
             for op in ops:
                 if isinstance(op, Type) and op.text.strip():
                     left -= 1
-                    text = op.text.rstrip("\n\t")
+                    text = op.text.rstrip()  # what follows the last word presses something
                     op = Type(f"{text}7{op.text[len(text) :]}") if left == 0 else op
                 changed.append(op)
             yield changed
