@@ -143,11 +143,12 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     order = ["trainer", "gateway", "bridge"]
     random.Random(number).shuffle(order)
     running: dict[str, subprocess.Popen[str]] = {}
+    log = folder / f"complaints-{number}.txt"
     try:
-        bridge, address = _started([*serve, "--book", book, "--no-accessibility"], environment)
+        bridge, address = _started([*serve, "--book", book, "--no-accessibility"], environment, log)
         running["bridge"] = bridge
         front = [*command, "gateway", address, "--port", "0", "--tokens-file", str(tokens)]
-        running["gateway"], gateway_address = _started(front, environment)
+        running["gateway"], gateway_address = _started(front, environment, log)
         trainer = subprocess.Popen(  # noqa: ASYNC220
             [sys.executable, "-c", _TRAINER, address, gateway_address, key, token],
             stdout=subprocess.PIPE,
@@ -168,7 +169,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
             if name == "trainer" and running["bridge"].poll() is None:
                 await _until_free(row, address, key, began)
         await _gone(row, desktops, "a killed bridge")
-        again, second = _started([*serve, "--book", book, "--no-accessibility"], environment)
+        again, second = _started([*serve, "--book", book, "--no-accessibility"], environment, log)
         running["bridge"] = again
         began = time.monotonic()
         async with BridgePool(second, key, template=SMALL) as pool:
@@ -188,10 +189,14 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
             process.wait()
 
 
-def _started(command: list[str], environment: dict[str, str]) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+def _started(command: list[str], environment: dict[str, str], log: Path) -> tuple[subprocess.Popen[str], str]:
+    """A server that serves, and its address; what it complains of goes to `log`."""
+    with log.open("a") as complaints:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
+    if " on " not in line:
+        raise RuntimeError(f"{' '.join(command[1:4])} did not start: {log.read_text()[-500:]}")
     return process, line.split(" on ")[1].split(",")[0]
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx2
+import structlog
 
 from deskhand.desktop.base import Completed, Frame, Template
 from deskhand.desktop.osworld import Looking, OsworldDesktop
@@ -26,6 +27,7 @@ from deskhand.desktop.remote.parking import Gate, ParkingLot
 from deskhand.desktop.remote.sandboxes import OSWORLD_PORT, Sandbox, SandboxGateway, endpoint_of, gateway_at, wait_ready
 from deskhand.errors import InfrastructureError
 
+log = structlog.get_logger()
 BEATS = 4
 """How often a sandbox is renewed within its time to live."""
 
@@ -113,9 +115,8 @@ class GatewayPool:
         self._image = image
         self._transport = transport
         self._epochs = itertools.count(1)
-        self._held: dict[int, GatewayDesktop] = {}
+        self._held: dict[int, tuple[GatewayDesktop, asyncio.Task[None]]] = {}
         self._created: set[str] = set()
-        self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> GatewayPool:
         return self
@@ -176,9 +177,7 @@ class GatewayPool:
         sandbox = await self.create(wanted)
         desktop = GatewayDesktop(self, sandbox)
         epoch = next(self._epochs)
-        self._held[epoch] = desktop
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.create_task(self._renew())
+        self._held[epoch] = desktop, asyncio.create_task(self._renew(desktop))
         try:
             await desktop.reset(wanted)
         except BaseException:
@@ -188,28 +187,32 @@ class GatewayPool:
 
     def held(self, epoch: int) -> GatewayDesktop:
         """The desktop of a lease that goes on."""
-        return self._held[epoch]
+        return self._held[epoch][0]
 
-    async def _renew(self) -> None:
-        while self._held:
+    async def _renew(self, desktop: GatewayDesktop) -> None:
+        """Each sandbox by itself: one whose machine is away must not cost the others their time."""
+        while True:
             await asyncio.sleep(self.ttl_s / BEATS)
-            beats = [self.gateway.renew(desktop.sandbox, self.ttl_s) for desktop in list(self._held.values())]
-            await asyncio.gather(*beats, return_exceptions=True)  # the next call of the episode says what is wrong
+            try:
+                async with asyncio.timeout(self.ttl_s / 2):
+                    await self.gateway.renew(desktop.sandbox, self.ttl_s)
+            except Exception as error:  # also of a vendor's SDK; the next call of the episode says what is wrong
+                log.info("gateway.not_renewed", sandbox=desktop.sandbox.id, error=type(error).__name__)
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back. A second release of the same lease does nothing."""
         await self._end(lease.epoch)
 
     async def _end(self, epoch: int) -> None:
-        desktop = self._held.pop(epoch, None)
-        if desktop is not None:
+        found = self._held.pop(epoch, None)
+        if found is not None:
+            desktop, renewing = found
+            renewing.cancel()
             await desktop.close()
             await self.delete(desktop.sandbox)
 
     async def close(self) -> None:
         """Give all leases back. Idempotent."""
-        if self._renewing is not None:
-            self._renewing.cancel()
         await asyncio.gather(*(self._end(epoch) for epoch in list(self._held)))
         await self.gateway.close()
 

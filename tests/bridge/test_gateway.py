@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,18 +15,20 @@ import jsonschema
 import pytest
 import yaml
 from bridge_client import OWNER_KEY, SCREEN, bearer, bridge
+from fake_osworld import FakeOsworld
 from painted_pool import Painted, painted_pool
 from serving import on_a_port
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.bridge.gateway import Gateway, Upstream
 from deskhand.bridge.server import Settings, serving
+from deskhand.desktop.base import Template
 from deskhand.desktop.gateway import GatewayPool
 from deskhand.desktop.osworld import Looking
 from deskhand.desktop.remote import sandboxes
 from deskhand.desktop.remote.link import Timeouts
 from deskhand.desktop.remote.parking import ParkingLot
-from deskhand.desktop.remote.sandboxes import HttpGateway, Sandbox, endpoint_of, gateway_at
+from deskhand.desktop.remote.sandboxes import GuestPort, HttpGateway, Sandbox, endpoint_of, gateway_at
 from deskhand.errors import ConfigError, InfrastructureError
 
 TOKEN = "the-token-of-the-tests"
@@ -284,3 +287,40 @@ async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
                         continue
                 assert (await held.desktop.pull("typed.txt")).decode() == "über\n"
         await server.close()
+
+
+class Stuck:
+    """A provider that does not answer when its first sandbox is to be renewed."""
+
+    def __init__(self) -> None:
+        self.renewed: list[str] = []
+        self.names = itertools.count(1)
+
+    async def create(self, *, ttl_s: float, **named: Any) -> Sandbox:
+        return Sandbox(str(next(self.names)), "ready", ttl_s)
+
+    def port(self, sandbox: Sandbox, port: int) -> GuestPort:
+        return GuestPort("http://guest.test", None)
+
+    async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
+        self.renewed.append(sandbox.id)
+        if sandbox.id == "1":
+            await asyncio.sleep(3600)
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_time(tmp_path):
+    stuck: Any = Stuck()
+    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
+    screen = Template("plain", 64, 48)
+    async with GatewayPool(
+        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, looking=Looking(0, 0, 1)
+    ) as pool:
+        for _ in range(2):
+            await pool.lease()
+        await settle(lambda: stuck.renewed.count("2") >= 4)
