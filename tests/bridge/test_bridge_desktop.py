@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import zstandard
 from bridge_client import OWNER_KEY, SCREEN, bearer, bridge
+from painted_pool import Painted, painted_pool
 
 from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
+from deskhand.bridge.server import Settings, serving
 from deskhand.desktop import wire
 from deskhand.desktop.base import Desktop, Frame, Template
 from deskhand.desktop.bridge import BridgePool, Timeouts
@@ -100,6 +102,23 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
         assert list(running.book) == []
         with pytest.raises(InfrastructureError, match="closed"):
             await desktop.observe()
+
+
+async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_no_other(certificate, monkeypatch):
+    chain, private = certificate
+    made: list[Painted] = []
+    settings = Settings(port=0, owner_key=OWNER_KEY, certificate=chain, certificate_key=private)
+    async with painted_pool(1, made) as own, serving(own, settings) as running:
+        address, screen = f"https://127.0.0.1:{running.port}", Template("plain", 64, 48)
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        async with BridgePool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
+            with pytest.raises(InfrastructureError, match="SSL_CERT_FILE"):
+                await stranger.lease()
+        monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+        async with BridgePool(address, OWNER_KEY, template=screen, timeouts=QUICK) as pool:
+            lease = await pool.lease()
+            await lease.desktop.perform([Move(Point(5, 5, screen_px(64, 48)))], action_id="1")
+        assert made[0].actions == ["1"]
 
 
 async def test_errors_of_the_desktop_arrive_as_themselves():

@@ -8,6 +8,9 @@ the request at its gate, outside all deadlines and attempts.
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,7 @@ from deskhand.desktop.remote.parking import Gate, ParkingLot
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 REMEMBERED_URLS = 256
 MOST_BYTES = 96 << 20
 """Of a reply: a guest must not fill the memory of whoever asks it."""
@@ -63,6 +67,12 @@ def check_address(address: str, what: str) -> str:
     if not fine:
         raise ConfigError(f"{what} must be http://host:port or https://host:port, without a key in it")
     return address.rstrip("/")
+
+
+@functools.cache
+def _trust(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Whose certificates are believed, by the two variables or as the system has it. Read once: that holds up the event loop."""
+    return httpx2.create_ssl_context()
 
 
 async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
@@ -165,6 +175,7 @@ class Link:
             except httpx2.TransportError as error:
                 lost = not isinstance(error, NOT_DELIVERED)
                 said = f"{type(error).__name__} {error}".strip()
+                said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
                 cause: Exception | None = error
             else:
                 capacity = capacity_of(reply, acquires=acquires, now_s=self.lot.clock.wall())
@@ -201,7 +212,8 @@ class Link:
 
     def _client(self) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        return httpx2.AsyncClient(base_url=self.address, transport=self._transport, limits=limits)
+        trust = _trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        return httpx2.AsyncClient(base_url=self.address, transport=self._transport, limits=limits, verify=trust)
 
     async def close(self) -> None:
         """Idempotent."""
