@@ -278,7 +278,10 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            await self.reclaim()
+            try:
+                await self.reclaim()
+            except Exception:  # one sandbox that cannot be ended must not keep the others
+                log.exception("gateway.not_reclaimed")
 
     async def close(self) -> None:
         """End every sandbox. Idempotent."""

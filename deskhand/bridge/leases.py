@@ -170,7 +170,10 @@ class BridgeLeases:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(max(0.05, self.idle_s / 8))
-            await self.reclaim()
+            try:
+                await self.reclaim()
+            except Exception:  # one desktop that cannot be ended must not keep the others
+                log.exception("bridge.not_reclaimed")
 
     async def close(self) -> None:
         """End every lease. Idempotent."""

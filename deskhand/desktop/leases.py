@@ -3,7 +3,7 @@
 An epoch is a fencing token: it rises with every lease and goes with every call, so that a client that was thought dead, or that
 outlived its pool, is told so instead of disturbing whoever came after it. The book is an SQLite file (WAL), or in memory for a pool
 whose clients live in its own process. A pool that is killed takes its desktops with it; the next one on the same book finds their
-leases and ends them.
+leases and ends them. A book that cannot be written, as on a full disk, grants nothing, but every lease ends all the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from deskhand.errors import ConfigError, InfrastructureError
 
+log = structlog.get_logger()
 KILLED = "its pool was killed"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
@@ -61,6 +64,7 @@ class LeaseBook:
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._closed = False
+        self._path = path
         self._guard = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +92,15 @@ class LeaseBook:
         self._rows.executemany(update, [(time.time(), reason, epoch) for epoch in epochs])
 
     def grant(self, holder: str, desktop: str, ttl_s: float | None = None) -> int:
-        """A new epoch, higher than all before it; with `ttl_s` it ends when it is not heard of for so long."""
+        """A new epoch, higher than all before it; with `ttl_s` it ends when it is not heard of for so long.
+
+        Raises `InfrastructureError` when it cannot be written down."""
         insert = "INSERT INTO leases (holder, desktop, ttl_s, began_at) VALUES (?, ?, ?, ?)"
         with self._lock:
-            epoch = self._rows.execute(insert, (holder, desktop, ttl_s, time.time())).lastrowid
+            try:
+                epoch = self._rows.execute(insert, (holder, desktop, ttl_s, time.time())).lastrowid
+            except sqlite3.Error as error:
+                raise InfrastructureError(f"{self._path}: the lease cannot be written down ({error}); free the disk") from error
             assert epoch is not None
             self._held[epoch] = _Held(ttl_s)
         return epoch
@@ -107,11 +116,14 @@ class LeaseBook:
         raise LeaseEnded(f"lease {epoch} is over: {why}; take a new lease")
 
     def end(self, epoch: int, reason: str) -> bool:
-        """End a lease; whether it went on until now."""
+        """End a lease; whether it went on until now. When that cannot be written down, the next pool on the book finds it."""
         with self._lock:
             if self._held.pop(epoch, None) is None:
                 return False
-            self._end_row([epoch], reason)
+            try:
+                self._end_row([epoch], reason)
+            except sqlite3.Error as error:
+                log.warning("book.not_written", book=str(self._path), epoch=epoch, error=str(error))
         return True
 
     def silent(self) -> list[int]:

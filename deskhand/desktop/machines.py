@@ -79,7 +79,12 @@ class MachinePool:
                 self._give_back(address)
                 raise
             self._failures.pop(address, None)
-            epoch = self.book.grant("", address)
+            try:
+                epoch = self.book.grant("", address)
+            except InfrastructureError:
+                await desktop.close()
+                self._give_back(address)
+                raise
             self._held[epoch] = (address, desktop)
             return Lease(desktop, epoch)
 

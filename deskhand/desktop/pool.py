@@ -127,7 +127,12 @@ class DesktopPool:
         except BaseException:
             await self._free_place()
             raise
-        epoch = self.book.grant(holder, getattr(desktop, "label", ""), ttl_s)
+        try:
+            epoch = self.book.grant(holder, getattr(desktop, "label", ""), ttl_s)
+        except InfrastructureError:
+            self._spawn(desktop.close())
+            await self._free_place()
+            raise
         self._leased[epoch] = desktop
         if ttl_s is not None and self._reclaimer is None:
             self._reclaimer = asyncio.ensure_future(self._reclaim())

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from painted_pool import Painted, painted_pool
 
 from deskhand.desktop import sizing
 from deskhand.desktop.base import Template
@@ -128,6 +129,27 @@ async def test_a_pool_keeps_its_book_on_disk(tmp_path):
         await pool.lease(holder="second")
     rows = sqlite3.connect(path).execute("SELECT holder, reason FROM leases ORDER BY epoch").fetchall()
     assert rows == [("first", "released"), ("second", "the pool was closed")]
+
+
+async def test_a_book_that_cannot_be_written_grants_nothing_leaks_nothing_and_ends_every_lease(tmp_path):
+    made: list[Painted] = []
+    path = tmp_path / "leases.sqlite"
+    pool = painted_pool(2, made)
+    pool.book = LeaseBook(path)
+    async with pool:
+        lease = await pool.lease()
+        pool.book._rows.execute("PRAGMA query_only=ON")  # writes fail, as on a full disk
+        for _ in range(3):
+            with pytest.raises(InfrastructureError, match=r"leases\.sqlite: the lease cannot be written down"):
+                await pool.lease()
+        await pool.release(lease)
+        await pool.prepared()
+        assert all(desktop.closed for desktop in made), "what was not lent, and what was given back"
+        pool.book._rows.execute("PRAGMA query_only=OFF")
+        assert (await pool.lease()).epoch > lease.epoch
+    again = LeaseBook(path)
+    assert [row.epoch for row in again.found] == [lease.epoch], "its end was not written down; the next pool ends it"
+    again.close()
 
 
 def test_more_desktops_than_the_machine_has_room_for_are_refused_with_the_figures(monkeypatch):
