@@ -102,8 +102,45 @@ async def row_2(size: float, folder: Path) -> Row:
         await clock.pass_(10)
     row.survived = row.injected if all(task.done() for task in waiting) else 0
     row.demand(all(task.done() for task in waiting), "not all went on")
-    row.note = "0 of 100 lost"
+    await _episodes_through_a_day(row)
     return row
+
+
+async def _episodes_through_a_day(row: Row) -> None:
+    """100 episodes that want a desktop of a bridge which says 429 for a day: each of them is played and scored after it."""
+    from fake_clock import FakeClock
+
+    clock, refused, wait_s = FakeClock(), [0], 300
+    full = {"now": True}
+
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        if not full["now"] or (request.method, request.url.path) != ("POST", "/leases"):
+            return None
+        refused[0] += 1
+        return httpx2.Response(429, headers={"retry-after": str(wait_s)}, request=request)
+
+    lot = ParkingLot(clock=clock.clock, seed=2)
+    async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+        booked = Booked(pool, 100, 2)
+        playing = asyncio.create_task(booked.run(100))
+        while clock.time < 24 * 3600:
+            await clock.pass_(wait_s / 2)
+            await asyncio.sleep(0.001)  # what was sent is answered in true time
+        row.demand(lot.parked_now == 100, f"only {lot.parked_now} of 100 episodes wait")
+        row.demand(24 <= refused[0] <= 100 + 24 * 3600 / wait_s, f"{refused[0]} requests in a day")
+        full["now"] = False
+        async with asyncio.timeout(120):
+            while not playing.done():
+                await clock.pass_(1.0)
+                await asyncio.sleep(0.001)
+        await playing
+        check_actions(row, made, 2)
+    booked.into(row)
+    lost = sum(result.reward is None for result in booked.results)
+    row.demand(lost == 0, f"{lost} of 100 episodes were lost to a day of 429")
+    row.injected += refused[0]
+    row.survived += refused[0] if not lost else 0
+    row.note = f"{lost} of 100 episodes lost"
 
 
 class StubGateway:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata, resources
@@ -286,6 +287,34 @@ async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
                     except FileNotFoundError:
                         continue
                 assert (await held.desktop.pull("typed.txt")).decode() == "über\n"
+        await server.close()
+
+
+class Full(httpx2.AsyncHTTPTransport):
+    """Refuses what acts for 2.5 s, as a provider does that counts requests."""
+
+    until = 0.0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/execute"):
+            self.until = self.until or time.monotonic() + 2.5
+            if time.monotonic() < self.until:
+                return httpx2.Response(429, headers={"retry-after": "2.6"}, request=request)
+        return await super().handle_async_request(request)
+
+
+async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_time():
+    async with bridge() as running:
+        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            settings: dict[str, Any] = {"template": SCREEN, "ttl_s": 1.0, "looking": Looking(0.05, 2, 2), "transport": Full()}
+            async with GatewayPool(address, TOKEN, **settings) as pool:
+                lease = await pool.lease()
+                (held,) = running.book
+                frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
+                assert frame.cursor == (30, 40)
+                assert pool.lot.total_s >= 2.5
+                assert list(running.book) == [held], "it is the desktop that it was"
         await server.close()
 
 
