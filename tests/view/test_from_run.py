@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import results
 
+from deskhand.desktop.remote import parking
+from deskhand.desktop.remote.capacity import AtCapacity, Capacity
 from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import new_row, row_of
@@ -101,6 +104,24 @@ def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {"config": {}})
     with run:
         assert "No training step was taken." in render(report_view(run))
+
+
+async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", {"config": {}}) as run:
+        lot = parking.ParkingLot(run.folder / parking.FILE)
+
+        async def full() -> None:
+            raise AtCapacity(Capacity("429", 3600.0), "take")
+
+        waiting = asyncio.create_task(lot.gate("https://desktops.example", "secret").desktops.through(full))
+        while not lot.parked_now:
+            await asyncio.sleep(0)
+        page = render(report_view(run))
+        assert "1 parked at https://desktops.example (desktops) (429, " in page
+        assert "secret" not in page
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert "parked at" not in render(report_view(run))
 
 
 def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
