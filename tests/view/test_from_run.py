@@ -114,7 +114,7 @@ async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path
             raise AtCapacity(Capacity("429", 3600.0), "take")
 
         waiting = asyncio.create_task(lot.gate("https://desktops.example", "secret").desktops.through(full))
-        while not lot.parked_now:
+        while not lot.parked_now:  # noqa: ASYNC110
             await asyncio.sleep(0)
         page = render(report_view(run))
         assert "1 parked at https://desktops.example (desktops) (429, " in page
