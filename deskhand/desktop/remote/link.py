@@ -69,6 +69,14 @@ def check_address(address: str, what: str) -> str:
     return address.rstrip("/")
 
 
+@dataclass
+class _Sent:
+    """What is known of a request over all times that it was sent, also before it was parked."""
+
+    delivered: bool = False
+    """Whether it may have been carried out."""
+
+
 @functools.cache
 def _trust(file: str | None, folder: str | None) -> ssl.SSLContext:
     """Whose certificates are believed, by the two variables or as the system has it. Read once: that holds up the event loop."""
@@ -136,15 +144,20 @@ class Link:
         Raises `DeliveryUnknown` when it acts and nobody can know whether it was carried out, else `InfrastructureError`.
         """
         about = f"{method} {self.address}{path}"
+        sent = _Sent()
 
         async def attempt() -> httpx2.Response:
             arguments["headers"] = self.headers | (headers or {})
-            return await self._attempts(method, path, about, repeatable, acts, acquires, may_take_s, arguments)
+            return await self._attempts(method, path, about, repeatable, acts, acquires, may_take_s, arguments, sent)
 
         try:
             async with deadlines.limit(self.timeouts.step_s + may_take_s):
                 gate = self.gate.desktops if acquires else self.gate
                 reply = await (gate.through(attempt) if parks and self.parks else attempt())
+        except AtCapacity as refusal:  # nobody parks it
+            if acts and sent.delivered:
+                raise DeliveryUnknown(str(refusal)) from refusal
+            raise
         except TimeoutError:
             kind = DeliveryUnknown if acts else InfrastructureError
             raise kind(f"{about}: took longer than a step may ({self.timeouts.step_s + may_take_s:g} s)") from None
@@ -164,8 +177,9 @@ class Link:
         acquires: bool,
         may_take_s: float,
         given: dict[str, Any],
+        sent: _Sent,
     ) -> httpx2.Response:
-        times, delivered = self.timeouts, False
+        times = self.timeouts
         timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
         for attempt in range(1, times.attempts + 1):
             self.sent_again += attempt > 1
@@ -184,8 +198,8 @@ class Link:
                 if reply.status_code not in PASSING:
                     return reply
                 lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
-            delivered = delivered or lost
-            unknown = acts and delivered
+            sent.delivered = sent.delivered or lost
+            unknown = acts and sent.delivered
             if (lost and not repeatable) or attempt == times.attempts:
                 kind = DeliveryUnknown if unknown else InfrastructureError
                 raise kind(f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})") from cause

@@ -16,7 +16,9 @@ from starlette.websockets import WebSocketDisconnect
 
 from deskhand import deadlines
 from deskhand.desktop.remote.capacity import AtCapacity, Capacity, capacity_of, capacity_of_close, capacity_of_error
+from deskhand.desktop.remote.link import Link, Timeouts
 from deskhand.desktop.remote.parking import Gate, ParkingLot, kept_line
+from deskhand.errors import DeliveryUnknown, InfrastructureError
 
 NOW = 1_800_000_000.0
 
@@ -313,3 +315,27 @@ async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(
     assert not any(task.done() for task in tasks)
     for task in tasks:
         task.cancel()
+
+
+@pytest.mark.parametrize("parks", [True, False])
+async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
+    answers = ["lost", 429, "away", "away", "away"]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        said = answers.pop(0)
+        if said == "lost":
+            raise httpx2.ReadError("the reply is lost", request=request)
+        if said == "away":
+            raise httpx2.ConnectError("not delivered", request=request)
+        return httpx2.Response(429, headers={"retry-after": "0.01"}, request=request)
+
+    times = Timeouts(attempts=3, pause_s=0.001)
+    link = Link("http://a.test", timeouts=times, parks=parks, transport=httpx2.MockTransport(answer))
+    with pytest.raises(DeliveryUnknown):
+        await link.send("POST", "/act", repeatable=True, acts=True)
+    assert len(answers) == (0 if parks else 3)
+    answers[:] = [429, "away", "away", "away"] if parks else [429]
+    with pytest.raises(InfrastructureError) as told:
+        await link.send("POST", "/act", repeatable=True, acts=True)
+    assert not isinstance(told.value, DeliveryUnknown), "it was surely not carried out"
+    await link.close()
