@@ -66,7 +66,8 @@ def evaluate(
 
     async def main() -> evaluation.Report:
         which = evaluation.chosen(settings, run, asked["policy"], step, asked["served_name"] or "")
-        async with story.desktops(settings, settings.evaluation.desktops or settings.loop.desktops, folder) as pool:
+        count = settings.evaluation.desktops or settings.loop.desktops
+        async with story.desktops(settings, count, folder, display.parked) as pool:
             return await evaluation.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
 
     with opened(run, f"deskhand eval {folder}"), Display() as display:

@@ -131,10 +131,7 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
             first_update = False
 
     display.working("starting desktops and loading the policy")
-    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder) as pool:
-        lot = getattr(pool, "lot", None)
-        if lot is not None:
-            lot.listen(lambda: display.parked(lot.line()))
+    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder, display.parked) as pool:
         last, before, after = run.checkpoint(), None, None
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)

@@ -53,6 +53,8 @@ class Shown(Protocol):
 
     def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
 
+    def parked(self, text: str) -> None: ...
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -84,7 +86,7 @@ async def demonstrate(config: Config, run: Run, display: Shown) -> None:
 
     display.working(f"{DEMONSTRATIONS}: the oracle plays")
     async with (
-        desktops(config, config.loop.desktops, run.folder) as pool,
+        desktops(config, config.loop.desktops, run.folder, display.parked) as pool,
         playing(config, run, pool, Chosen("script", DEMONSTRATIONS, "oracle")) as runner,
     ):
         await evaluate(run, DEMONSTRATIONS, tasks, runner, config.loop.desktops, ended=ended)

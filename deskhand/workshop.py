@@ -92,13 +92,17 @@ def held_out_tasks(config: Config) -> list[Task]:
 
 
 @asynccontextmanager
-async def desktops(config: Config, count: int, folder: Path | None = None) -> AsyncIterator[Pool]:
+async def desktops(
+    config: Config, count: int, folder: Path | None = None, parked: Callable[[str], None] = lambda text: None
+) -> AsyncIterator[Pool]:
     """`count` desktops at a time: embedded ones, their leases booked in the run's `folder`, or those of other machines, with what
-    is known of their quotas there. Raises `ConfigError` or `InfrastructureError` when none starts."""
+    is known of their quotas there. `parked` is told what waits for a quota whenever that changes. Raises `ConfigError` or
+    `InfrastructureError` when none starts."""
     first = training_task(config)(0)
     desktop = config.desktop
     if desktop.kind != "embedded":
         lot = parking.ParkingLot(folder / parking.FILE if folder is not None else None)
+        lot.listen(lambda: parked(lot.line()))
         wanted = Template(first.template, first.width, first.height)
         async with remote_pool(desktop.kind, desktop, wanted, lot, os.environ) as elsewhere:
             elsewhere.episode_s = desktop.episode_s
