@@ -7,14 +7,22 @@ import time
 
 import httpx2
 from rich.console import Console
+from serving import on_a_port
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
+from benchmarks.bars import ROOT
 from benchmarks.fault_rows.parts import Booked, Faults, bridged
 from deskhand import deadlines
 from deskhand.bridge.leases import BridgeLeases
+from deskhand.config import load
+from deskhand.desktop.remote import parking
 from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.tasks.outcome import Scored, Unscored
 from deskhand.view.progress import Display
+from deskhand.workshop import desktops
 
 
 async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
@@ -87,6 +95,26 @@ async def test_a_rate_is_over_the_time_that_was_not_parked():
     assert abs(scheduler.episodes_per_minute - 10) < 0.2
     parked[0] = 2 * 20.0  # both places waited for 20 of the 30 seconds
     assert abs(scheduler.episodes_per_minute - 30) < 0.6
+
+
+async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tmp_path):
+    async def full(request):
+        return JSONResponse({"error": "full"}, 429, {"retry-after": "60"})
+
+    said: list[str] = []
+    async with on_a_port(Starlette(routes=[Route("/leases", full, methods=["POST"])])) as address:
+        settings = ["desktop.kind=bridge", f"desktop.addresses=[{address}]"]
+        config = load(ROOT / "configs" / "tiny_cpu.yaml", settings, {})
+        async with desktops(config, 1, tmp_path, said.append) as pool:
+            waiting = asyncio.create_task(pool.lease())
+            async with asyncio.timeout(10):
+                while not said or "429" not in said[-1]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
+            assert parking.kept_line(tmp_path / parking.FILE).startswith("1 parked at ")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert said[-1] == parking.kept_line(tmp_path / parking.FILE) == ""
 
 
 def test_what_is_parked_is_shown(capsys):
