@@ -212,6 +212,11 @@ class Config(_Section):
         """Why nothing can be trained with these settings; None when it can."""
         if self.engine.kind == "remote":
             return "engine.kind remote is for evaluation only: nobody knows which ids it samples; train with hf, vllm or sglang"
+        if self.agent.temperature == 0:
+            return (
+                "agent.temperature 0 plays all members of a group alike, so there is nothing to compare; train with a temperature "
+                "above 0 (evaluation.temperature may be 0)"
+            )
         if self.engine.kind == "vllm" and self.agent.top_p < 1:
             return "agent.top_p below 1 makes vLLM's log-probs those of what it left; train with agent.top_p 1, or engine.kind hf"
         return None

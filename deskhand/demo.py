@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -136,16 +136,25 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)
             last = run.checkpoint()
-        best = Checkpoints(run.folder / "checkpoints").best()
-        if best is not None:
-            display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
         if config.evaluation.episodes and last is not None:
             if last.step:
                 after = await evaluate_step(config, run, pool, last.step, display)
             else:
                 display.say("no step was taken; only the version before training is evaluated")
             before = await evaluate_step(config, run, pool, 0, display)
+    _say_best(Checkpoints(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), display)
     return Finished(last.step if last else 0, before, after)
+
+
+def _say_best(checkpoints: Checkpoints, found: Iterable[tuple[int, Report | None]], display: Display) -> None:
+    """Rate what was evaluated before and after training, (step, report) each, like what was evaluated in between, and say which
+    checkpoint is the best."""
+    for step, report in found:
+        if report is not None:
+            checkpoints.rate(step, report.success.value)
+    best = checkpoints.best()
+    if best is not None:
+        display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
 
 
 async def _train(config: Config, run: Run, pool: Pool, progress: Callable[[Progress], None], display: Display) -> None:
@@ -154,7 +163,7 @@ async def _train(config: Config, run: Run, pool: Pool, progress: Callable[[Progr
     watching = asyncio.create_task(_watch(run, display))
     try:
         async with limit:
-            await train(config, run, pool, progress)
+            await train(config, run, pool, progress, lambda alarm: display.say(f"alarm: {alarm.line()}"))
     except TimeoutError:
         if not limit.expired():
             raise

@@ -33,6 +33,7 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.evaluate import evaluate
+from deskhand.rollout.health import Alarm
 from deskhand.rollout.loop import TrainingLoop
 from deskhand.rollout.progress import Progress
 from deskhand.rollout.runner import Pool, Runner, Script
@@ -154,9 +155,15 @@ async def scripted_player(
         recorder.close()
 
 
-async def train(config: Config, run: Run, pool: Pool, progress: Callable[[Progress], None]) -> None:
-    """Train `run` up to its last step, from its last checkpoint if it has one. Raises `ConfigError` when its engine cannot be
-    trained."""
+async def train(
+    config: Config,
+    run: Run,
+    pool: Pool,
+    progress: Callable[[Progress], None],
+    alarmed: Callable[[Alarm], None] | None = None,
+) -> None:
+    """Train `run` up to its last step, from its last checkpoint if it has one. `progress` is told of every step, `alarmed` of what
+    is wrong between two. Raises `ConfigError` when nothing can be trained with these settings."""
     if config.untrainable:
         raise ConfigError(config.untrainable)
     if config.tracking.wandb:
@@ -185,6 +192,7 @@ async def train(config: Config, run: Run, pool: Pool, progress: Callable[[Progre
             training_task(config),
             seed=config.seed,
             progress=progress,
+            alarmed=alarmed,
             evaluate=held_out if config.evaluation.episodes else None,
         )
         try:

@@ -208,3 +208,7 @@ def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
     assert cut.untrainable is not None
     assert cut.untrainable.startswith("agent.top_p below 1")
     assert config.load(None, ["agent.top_p=0.9"]).untrainable is None
+    greedy = config.load(None, ["agent.temperature=0"])
+    assert greedy.untrainable is not None
+    assert greedy.untrainable.startswith("agent.temperature 0 plays all members of a group alike")
+    assert config.load(None, ["evaluation.temperature=0"]).untrainable is None

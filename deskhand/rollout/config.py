@@ -20,6 +20,9 @@ class HealthConfig(BaseModel):
     parse_rate: float = Field(default=0.5, ge=0, le=1)
     truncation_rate: float = Field(default=0.2, ge=0, le=1)
     zero_variance_share: float = Field(default=0.9, ge=0, le=1)
+    barren_groups: int = Field(default=24, ge=1)
+    """Groups that close without a step before their share of equal rewards is judged all the same: a run in which no group teaches
+    takes no step, and would have no record to raise an alarm in."""
     unscored_share: float = Field(default=0.2, ge=0, le=1)
     mismatch_kl_text: float = Field(default=1e-2, ge=0)
     """Largest divergence of engine and trainer under the same weights where no picture precedes the token, nats per token."""
@@ -27,6 +30,8 @@ class HealthConfig(BaseModel):
     """The same where one does. Some models need more room here than for text."""
     dropped_fraction: float = Field(default=0.05, ge=0, le=1)
     clip_fraction: float = Field(default=0.5, ge=0, le=1)
+    ratio_max: float = Field(default=20.0, gt=1)
+    """Largest ratio of a token's probability to that at the centre of the trust region."""
     entropy: float = Field(default=1e-3, ge=0)
     """Least entropy of a sampled token, nats."""
     entropy_factor: float = Field(default=4.0, gt=1)

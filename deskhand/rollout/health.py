@@ -1,7 +1,7 @@
 """Whether a run is well. Invariant: an alarm says what was measured, the bound, the likely cause and what to do about it.
 
 Vital signs are in every step's record. Alarms are judged on one step, except where a sign means something only beside earlier
-steps.
+steps, and on the groups since the last step where none of them lets a step be taken.
 """
 
 from __future__ import annotations
@@ -98,13 +98,7 @@ def alarms(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list
         "check agent.dialect, set agent.style to full, warm the model up by imitation, or lower trainer.learning_rate",
     )
     high("truncation_rate", bounds.truncation_rate, "replies are longer than their limit", "raise agent.max_tokens")
-    solved = now.reward is not None and now.reward > 0.5
-    high(
-        "zero_variance_share",
-        bounds.zero_variance_share,
-        f"most tasks are {'solved' if solved else 'missed'} by every member of their group",
-        f"take {'harder' if solved else 'easier'} families, or raise loop.group_size",
-    )
+    high("zero_variance_share", bounds.zero_variance_share, *_equal_rewards(now.reward))
     high(
         "unscored_share",
         bounds.unscored_share,
@@ -136,6 +130,12 @@ def alarms(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list
         "lower trainer.learning_rate, trainer.passes or trainer.minibatches",
     )
     high(
+        "ratio_max",
+        bounds.ratio_max,
+        "some token is that many times likelier than where the trust region has its centre",
+        "lower trainer.learning_rate, trainer.passes or trainer.minibatches; trainer.dual_clip bounds what such a token can cost",
+    )
+    high(
         "rejected",
         0,
         "recorded rows contradict themselves or their images",
@@ -158,6 +158,23 @@ def alarms(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list
     return found
 
 
+def barren(equal: int, closed: int, reward: float | None, bounds: HealthConfig) -> Alarm | None:
+    """The alarm of a run that takes no step: `equal` of the `closed` groups since the last one had equal rewards. Judged at every
+    `bounds.barren_groups` groups; None when all is well."""
+    if not closed or closed % bounds.barren_groups or equal / closed <= bounds.zero_variance_share:
+        return None
+    return Alarm("zero_variance_share", equal / closed, f"<= {bounds.zero_variance_share:g}", *_equal_rewards(reward))
+
+
+def _equal_rewards(reward: float | None) -> tuple[str, str]:
+    """Cause and mend, by the mean reward."""
+    solved = reward is not None and reward > 0.5
+    return (
+        f"most tasks are {'solved' if solved else 'missed'} by every member of their group",
+        f"take {'harder' if solved else 'easier'} families, or raise loop.group_size",
+    )
+
+
 def _against_earlier(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfig) -> list[Alarm]:
     """Signs that mean something only beside those of earlier steps."""
     found: list[Alarm] = []
@@ -173,7 +190,8 @@ def _against_earlier(now: Vitals, earlier: Sequence[Vitals], bounds: HealthConfi
         )
     if len(earlier) < bounds.memory_steps:
         return found
-    usual = statistics.median(vitals.gradient_norm for vitals in earlier if math.isfinite(vitals.gradient_norm))
+    norms = [vitals.gradient_norm for vitals in earlier if math.isfinite(vitals.gradient_norm)]
+    usual = statistics.median(norms) if norms else 0.0
     if math.isfinite(now.gradient_norm) and usual > 0 and now.gradient_norm > bounds.gradient_factor * usual:
         found.append(
             Alarm(

@@ -26,7 +26,7 @@ from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.episode import unscored_result
 from deskhand.rollout.groups import Group, Groups, Ticket
-from deskhand.rollout.health import Vitals, alarms
+from deskhand.rollout.health import Alarm, Vitals, alarms, barren
 from deskhand.rollout.journal import Journal
 from deskhand.rollout.progress import Progress, Since
 from deskhand.rollout.record import EpisodeResult
@@ -48,9 +48,11 @@ log = structlog.get_logger()
 class TrainingSource:
     """Tickets from groups, results to the journal."""
 
-    def __init__(self, groups: Groups, journal: Journal) -> None:
+    def __init__(self, groups: Groups, journal: Journal, barren: Callable[[Since], None] = lambda since: None) -> None:
         self.groups = groups
         self.journal = journal
+        self._barren = barren
+        """Told when a group closed without a step."""
         self.exhausted = False
         self.since = Since()
         self.closed = asyncio.Event()
@@ -77,6 +79,8 @@ class TrainingSource:
             log.warning("episode.unscored", **lost, message=result.outcome.message, books=await self.journal.check())
         if closed is not None:
             self.closed.set()
+            if closed.state == "closed":
+                self._barren(self.since)
 
 
 class TrainingLoop:
@@ -85,7 +89,8 @@ class TrainingLoop:
     `make_task(number)` is the task of the group of that number, a pure function, so that a resumed run meets the same tasks.
     `images` resolves screens for the trainer (the recorder's `ImageCache`); `assets` is the checkpoint folder whose tokenizer
     files go into every checkpoint. `evaluate(version)` is the held-out success of the weights that the engine has, a share; what it
-    found before a kill it need not find again. `seed`: of what the policy draws. A run that has a checkpoint goes on from it.
+    found before a kill it need not find again. `alarmed` is told of what is wrong between two steps, `progress` of every step with
+    its own alarms. `seed`: of what the policy draws. A run that has a checkpoint goes on from it.
     """
 
     def __init__(
@@ -101,10 +106,12 @@ class TrainingLoop:
         *,
         seed: int = 0,
         progress: Callable[[Progress], None] | None = None,
+        alarmed: Callable[[Alarm], None] | None = None,
         evaluate: Callable[[int], Awaitable[float]] | None = None,
     ) -> None:
         self.config, self.run_folder, self.runner, self.engine = config, run, runner, engine
         self.trainer, self.images, self.assets, self.progress = trainer, images, assets, progress
+        self.alarmed = alarmed
         self.evaluate = evaluate
         self.checkpoints = Checkpoints(run.folder / "checkpoints")
         self.journal = Journal(run)
@@ -118,7 +125,7 @@ class TrainingLoop:
             equal_teaches=equal_teaches,
             seed=seed,
         )
-        self.source = TrainingSource(groups, self.journal)
+        self.source = TrainingSource(groups, self.journal, self._when_barren)
         self.scheduler = Scheduler(
             self.source, runner.run, config.desktops, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
         )
@@ -263,6 +270,15 @@ class TrainingLoop:
         if health.canary_every and self.trainer.steps % health.canary_every == 0:
             seen = sight(self.trainer.policy, samples, self.images, health.canary_rows)
         return self.trainer.step(samples, self.images), seen
+
+    def _when_barren(self, since: Since) -> None:
+        """Groups of equal rewards let no step be taken: say so without one."""
+        reward = float(np.mean(since.rewards)) if since.rewards else None
+        alarm = barren(since.zero_variance_groups, since.groups, reward, self.config.health)
+        if alarm is not None:
+            log.warning("alarm", step=self.trainer.steps, **alarm.to_dict())
+            if self.alarmed is not None:
+                self.alarmed(alarm)
 
     def _stop_when_blind(self) -> None:
         """Raise `HealthError` when the last canaries all say that the model does not look."""

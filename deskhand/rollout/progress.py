@@ -67,6 +67,7 @@ class Since:
     first_clicks: list[bool] = field(default_factory=list)
     groups: int = 0
     zero_variance_groups: int = 0
+    """Those that outages left without two scores to compare are none."""
     unscored: int = 0
     replies: Counter[str] = field(default_factory=Counter)
     """Of scored episodes, by what was wrong with them; "" for nothing."""
@@ -82,7 +83,7 @@ class Since:
         else:
             self.unscored += 1
         self.groups += closed is not None
-        self.zero_variance_groups += closed is not None and closed.state == "closed"
+        self.zero_variance_groups += closed is not None and closed.state == "closed" and len(closed.rewards) > 1
 
     @property
     def faults(self) -> dict[str, float]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 
 import assembly
+import painted
 import pytest
+import results
 import structlog.testing
 
 from deskhand.errors import HealthError
 from deskhand.rollout.config import HealthConfig
-from deskhand.rollout.health import Vitals, alarms
+from deskhand.rollout.groups import Group
+from deskhand.rollout.health import Alarm, Vitals, alarms, barren
+from deskhand.rollout.progress import Since
+from deskhand.tasks.task import seed_for
 
 WELL = Vitals(
     parse_rate=0.95,
@@ -40,6 +46,7 @@ SICK = {
     "mismatch_kl_text": (0.1, "benchmarks.exactness"),
     "mismatch_kl_images": (0.1, "one preprocessing"),
     "clip_fraction": (0.8, "trainer.learning_rate"),
+    "ratio_max": (300.0, "trainer.dual_clip"),
     "dropped_fraction": (0.3, "loop.max_staleness"),
     "gradient_norm": (float("inf"), "float16"),
     "entropy": (1e-5, "clip_high"),
@@ -75,6 +82,51 @@ def test_some_signs_are_judged_beside_earlier_steps_only(sign, value):
     sick = dataclasses.replace(WELL, **{sign: value})
     assert [alarm.sign for alarm in alarms(sick, EARLIER, HealthConfig())] == [sign]
     assert alarms(sick, EARLIER[:3], HealthConfig()) == []
+
+
+def test_steps_whose_gradients_all_overflowed_are_no_measure_and_no_crash():
+    overflowed = dataclasses.replace(WELL, gradient_norm=float("nan"))
+    assert [alarm.sign for alarm in alarms(overflowed, [overflowed] * 6, HealthConfig())] == ["gradient_norm"]
+    assert alarms(WELL, [overflowed] * 6, HealthConfig()) == []
+
+
+def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
+    bounds = HealthConfig(barren_groups=4)
+    assert barren(3, 3, 0.0, bounds) is None, "too few to judge by"
+    assert barren(3, 4, 0.0, bounds) is None, "some of them teach"
+    for count in (4, 8):
+        alarm = barren(count, count, 0.0, bounds)
+        assert alarm is not None
+        assert (alarm.sign, alarm.value) == ("zero_variance_share", 1.0)
+        assert "easier families" in alarm.line()
+    assert barren(5, 5, 0.0, bounds) is None, "it is said once for so many groups"
+
+
+def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
+    since = Since()
+    for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "waiting")):
+        group = Group("g", 0, painted.square_task(seed_for("train", 0)), 2, 0, state=group_state)
+        group.scored = [results.result(reward) for reward in rewards]
+        since.add(results.result(0.0), group)
+    assert (since.groups, since.zero_variance_groups) == (4, 1)
+
+
+async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_taken(tmp_path, monkeypatch):
+    told: list[Alarm] = []
+    monkeypatch.setattr(Group, "teaches", property(lambda self: False))
+    health = HealthConfig(barren_groups=2, zero_variance_share=0.0)
+    config = assembly.small(steps=1, groups_per_step=1, group_size=2, health=health)
+    async with assembly.assembled(tmp_path / "run", config) as parts:
+        parts.loop.alarmed = told.append
+        with structlog.testing.capture_logs() as lines:
+            work = asyncio.create_task(parts.loop.run())
+            while not told and not work.done():
+                await asyncio.sleep(0.05)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        assert parts.trainer.steps == 0
+    assert told[0].sign == "zero_variance_share"
+    assert [line["step"] for line in lines if line["event"] == "alarm"][:1] == [0]
 
 
 def test_equal_rewards_mean_too_easy_or_too_hard():
