@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str
         f"# {about.get('title') or name}",
         f"{'Adapter for' if adapter else 'Weights of'} `{config.model}` after {manifest['updates']} updates in {checkpoint.step} "
         "steps. Made with Deskhand; every figure below was read from the run.",
-        "## Data\n\n" + "\n".join(_data(run)),
+        "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(config.model)]),
         "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
         "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
         f"Settings that are not the defaults:\n\n```yaml\n{yaml.safe_dump(_changed(config), sort_keys=False)}```",
@@ -103,28 +103,54 @@ def card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str
     return "\n\n".join(parts) + "\n"
 
 
-def _data(run: Run) -> Iterator[str]:
-    """What was trained on, by purpose: families, tasks, seeds."""
-    trained = [
-        row for row in run.episodes() if row.state == "trained" or (row.purpose == "demonstrations" and row.state == "scored")
-    ]
-    for purpose in sorted({row.purpose for row in trained}):
-        rows = [row for row in trained if row.purpose == purpose]
-        what = "episodes of the policy itself" if purpose == TRAIN else "episodes of the tasks' oracle"
-        seeds = [row.seed for row in rows]
-        yield (
-            f"- {len(rows)} {what} on {len({row.task_id for row in rows})} tasks of {', '.join(sorted({r.family for r in rows}))}; "
-            f"seeds {min(seeds)} to {max(seeds)}, all of the training split"
-        )
-    if not trained:
-        yield "- none of this run's own: it was not trained, or on episodes that another run recorded"
+def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What a checkpoint was trained on, and not what the run went on with: families, tasks, seeds."""
+    if not checkpoint.step:
+        yield "- none in this run: these are the weights that it began with"
+        return
+    for part in manifest["state"].get("taught", ()):  # by a warm start
+        yield _line(part["source"], part["episodes"], part["tasks"], part["families"], part["seeds"])
+    rows = [row for row in run.episodes(TRAIN, "trained") if row.step is not None and row.step <= checkpoint.step]
+    if rows:
+        families, seeds = sorted({row.family for row in rows}), [row.seed for row in rows]
+        yield _line("the policy itself", len(rows), len({row.task_id for row in rows}), families, [min(seeds), max(seeds)])
     lost = sum(row.state == "unscored" for row in run.episodes(TRAIN))
     if lost:
-        yield f"- {lost} further episodes had no score (outages) and were not trained on"
+        yield f"- {lost} further episodes of the run had no score (outages) and were not trained on"
+
+
+def _line(source: str, episodes: int, tasks: int, families: Sequence[str], seeds: Sequence[int]) -> str:
+    return (
+        f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds {seeds[0]} to {seeds[1]}, all of the "
+        "training split"
+    )
+
+
+def _before(model: str) -> Iterator[str]:
+    """What the model was trained on that the run began with, where that is a checkpoint of another run, and so on backwards."""
+    from deskhand.training.checkpoint import verify
+
+    path = Path(model).expanduser()
+    folder = path.parent.parent
+    if path.parent.name == "checkpoints" and (folder / "run.sqlite").exists():
+        with Run.open(folder, read_only=True) as run:
+            try:
+                manifest = verify(path)
+            except ConfigError:
+                yield f"- before this run, in {folder.name}: not known, as the checkpoint {path.name} is not there any more"
+                return
+            found = run.checkpoint(manifest["steps"])
+            if found is not None:
+                for line in _data(run, found, manifest):
+                    yield f"{line} (before this run, in {folder.name})"
+            yield from _before(run.about.get("config", {}).get("model", ""))
+    elif path.is_dir():
+        known = (path / "README.md").is_file()
+        yield f"- before this run: {f'what the card of `{path.name}` says' if known else f'not known, `{path.name}` has no card'}"
 
 
 def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
-    """Before and after, with Wilson intervals, and what else was evaluated."""
+    """Before and after, with Wilson intervals."""
     before, after = report_of(run, "version-0"), report_of(run, f"version-{checkpoint.version}")
     if not after.success.total:
         yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder}` does it."

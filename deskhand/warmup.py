@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,10 +29,11 @@ from deskhand.rollout.evaluate import evaluate
 from deskhand.rollout.journal import load_result
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
-from deskhand.store.run import Checkpoint, Run
+from deskhand.store.run import Checkpoint, EpisodeRow, Run
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.config import TrainerConfig
 from deskhand.training.optimizer import torch_threads
 from deskhand.training.policy import Policy
 from deskhand.training.sft import PolicyLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, fit
@@ -40,6 +41,7 @@ from deskhand.training.trainer import Trainer
 from deskhand.workshop import SEEDS_PER_RUN, desktops, families_of
 
 DEMONSTRATIONS = "demonstrations"
+ORACLE = "the tasks' oracle"
 START = 300_000_000
 """Where in the training split the seeds of demonstrations begin; RL takes its seeds from 0 on, the policy in the box from 1e8."""
 
@@ -58,10 +60,15 @@ class Shown(Protocol):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One episode's rows."""
+    """One episode's rows. `source`: who played it."""
 
-    episode_id: str
+    episode: EpisodeRow
     rows: tuple[SupervisedRow, ...]
+    source: str
+
+    @property
+    def episode_id(self) -> str:
+        return self.episode.id
 
 
 def demonstration_tasks(config: Config) -> list[Task]:
@@ -96,8 +103,30 @@ def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
     """The successful episodes of a run (of one purpose, or all) on training tasks, in the order of their tasks."""
     rows = sorted(run.episodes(purpose), key=lambda row: (row.seed, row.family, row.member, row.id))
     rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
-    found = (Lesson(row.id, tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences()))) for row in rows)
+    found = (
+        Lesson(
+            row,
+            tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences())),
+            ORACLE if row.purpose == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
+        )
+        for row in rows
+    )
     return [lesson for lesson in found if any(any(row.target) for row in lesson.rows)]
+
+
+def told(taught: Sequence[Lesson]) -> list[dict[str, Any]]:
+    """What lessons are made of, by who played them; JSON types, kept with every checkpoint for the card of an export."""
+    return [
+        {
+            "source": source,
+            "episodes": len(rows),
+            "tasks": len({row.task_id for row in rows}),
+            "families": sorted({row.family for row in rows}),
+            "seeds": [min(row.seed for row in rows), max(row.seed for row in rows)],
+        }
+        for source in sorted({lesson.source for lesson in taught})
+        for rows in [[lesson.episode for lesson in taught if lesson.source == source]]
+    ]
 
 
 def recorded(folders: Sequence[Path], config: Config, frames: Frames) -> list[Lesson]:
@@ -163,20 +192,19 @@ def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> 
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
     banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
     policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
-    trainer, checkpoints = Trainer(policy, config.trainer), Checkpoints(run.folder / "checkpoints")
+    trainer, checkpoints = Trainer(policy, supervised(config.trainer)), Checkpoints(run.folder / "checkpoints")
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
-    held_rows = [row for lesson in held for row in lesson.rows]
 
     def save() -> None:
-        path = checkpoints.save(trainer, assets)
+        path = checkpoints.save(trainer, assets, {"taught": told(taught)})
         run.commit(books=run.books(), checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()), metrics=pending)
         pending.clear()
 
     def report(step: int, loss: float, seconds: float) -> None:
         entry: dict[str, object] = {"step": step, "loss": loss, "gradient_norm": learner.norm, "elapsed_s": seconds}
         text = f"update {step}/{settings.steps}  loss {loss:.4f}"
-        if held_rows:
-            entry["held_out_loss"] = cross_entropy(policy, held_rows, shown_in(held_rows, images))
+        if held:
+            entry["held_out_loss"] = loss_on(policy, held, images, settings.batch_episodes)
             text += f"  on held-out episodes {entry['held_out_loss']:.4f}"
         pending.append(entry)
         display.say(text)
@@ -198,6 +226,22 @@ def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> 
     with torch_threads(config.trainer.threads):
         fit(learner, source, schedule, start=trainer.steps, report=report, every=settings.report_every, keep=keep)
     return checkpoints.path(trainer.steps)
+
+
+def supervised(trainer: TrainerConfig) -> TrainerConfig:
+    """The settings without what imitation has no use for: no critic is made, and no copy of the model as a reference."""
+    return trainer.model_copy(update={"algorithm": "grpo", "kl_coefficient": 0.0})
+
+
+def loss_on(policy: Policy, held: Sequence[Lesson], images: ImageCache, size: int) -> float:
+    """Mean nats per target token of some lessons, `size` episodes at a time: no more is held than when they are learned."""
+    total, count = 0.0, 0
+    for start in range(0, len(held), size):
+        rows = [row for lesson in held[start : start + size] for row in lesson.rows]
+        targets = sum(sum(row.target) for row in rows)
+        total += targets * cross_entropy(policy, rows, shown_in(rows, images))
+        count += targets
+    return total / max(1, count)
 
 
 def warm_up(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:

@@ -3,6 +3,7 @@ loads back."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -159,12 +160,48 @@ def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatc
     assert code == 0, err
     card = (tmp_path / "exported" / "README.md").read_text()
     with Run.open(warm, read_only=True) as run:
-        seeds = [row.seed for row in run.episodes(DEMONSTRATIONS, "scored")]
-    assert f"4 episodes of the tasks' oracle on 4 tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
+        taught, _ = split(lessons(run, DEMONSTRATIONS), 0.2)
+    seeds, count = [lesson.episode.seed for lesson in taught], len(taught)
+    assert f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
     assert "after 6 updates in 6 steps" in card
     assert "Version 6 has not been evaluated" in card
     assert "rank: 4" in card
     assert card.startswith("---\nlibrary_name: transformers\n")
+
+
+def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Episodes of later steps are not its data; those of the warm start that the run began from are."""
+    from deskhand.config import Config
+    from deskhand.exporting import export_model
+    from deskhand.rollout.groups import Ticket
+    from deskhand.rollout.journal import new_row
+    from deskhand.store.run import TRAIN, Checkpoint
+    from deskhand.tasks.suites import catalogue
+    from deskhand.tasks.task import seed_for
+    from deskhand.training.policy import Policy
+    from deskhand.training.trainer import Trainer
+
+    source = Checkpoints(warm / "checkpoints").path(6)
+    trainer = Trainer(Policy(load(str(source)).model))
+    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
+        for step in (1, 2):
+            trainer.steps = trainer.updates = step
+            path = Checkpoints(run.folder / "checkpoints").save(trainer, source)
+            states = {}
+            for number in range(3):
+                ticket = Ticket(f"{step}-{number}", catalogue.make_task("dialog_choice", seed_for("train", 10 * step + number)))
+                row = new_row(ticket, TRAIN)
+                run.start_episode(row)
+                run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
+                states[ticket.episode_id] = ("trained", step)
+            run.commit(books={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
+        cards = [(export_model(run, tmp_path / f"{step}", step=step) / "README.md").read_text() for step in (1, 2)]
+    assert "- 3 episodes of the policy itself on 3 tasks" in cards[0]
+    assert "- 6 episodes of the policy itself on 6 tasks" in cards[1]
+    for card in cards:
+        assert "episodes of the tasks' oracle on" in card
+        assert f"(before this run, in {warm.name})" in card
+        assert f"before this run: not known, `{checkpoint.name}` has no card" in card
 
 
 WRONG = {

@@ -113,17 +113,18 @@ def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
 
 async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_taken(tmp_path, monkeypatch):
     told: list[Alarm] = []
+    heard = asyncio.Event()
     monkeypatch.setattr(Group, "teaches", property(lambda self: False))
     health = HealthConfig(barren_groups=2, zero_variance_share=0.0)
     config = assembly.small(steps=1, groups_per_step=1, group_size=2, health=health)
     async with assembly.assembled(tmp_path / "run", config) as parts:
-        parts.loop.alarmed = told.append
+        parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
         with structlog.testing.capture_logs() as lines:
-            work = asyncio.create_task(parts.loop.run())
-            while not told and not work.done():
-                await asyncio.sleep(0.05)
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            work, hearing = asyncio.create_task(parts.loop.run()), asyncio.create_task(heard.wait())
+            await asyncio.wait({work, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, hearing):
+                task.cancel()
+            await asyncio.gather(work, hearing, return_exceptions=True)
         assert parts.trainer.steps == 0
     assert told[0].sign == "zero_variance_share"
     assert [line["step"] for line in lines if line["event"] == "alarm"][:1] == [0]
