@@ -47,7 +47,7 @@ from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.batch import TrainingSample
 from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
-from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict
+from deskhand.training.planner import GIB, MIB, EngineSizes, Prediction, Workload, count, predict
 from deskhand.training.policy import Policy
 from deskhand.training.publish import join, publish
 from deskhand.training.speed import device_of, operations
@@ -308,8 +308,8 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
     """Print what was measured, and the planner's sum beside it."""
     plan, work, device = found.plan, found.work, device_of(size.device)
     done, peak_flops = operations(size.values, plan, work, adapters=config.adapter is not None), device.flops(size.dtype)
-    weights = (plan.traced.parameters + plan.tower.parameters) / 1e9
-    print(f"\n{mode}: {weights:.3f}e9 weights, {plan.traced.trained / 1e9:.3f}e9 trained")
+    weights, trained = plan.traced.parameters + plan.tower.parameters, plan.traced.trained + plan.tower.trained
+    print(f"\n{mode}: {count(weights)} weights, {count(trained)} trained")
     rate = 60 * found.episodes / found.play_s
     print(f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, {size.desktops} at a time)")
     print(f"sampled: {found.sampled / found.play_s:.0f} tokens/s")
@@ -325,7 +325,8 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
     seen = [term for term in plan.terms if term.place == "device" and (size.device != "cpu" or term.name in TRAINERS)]
     seen = [term for term in seen if term.name not in ("allocator", "CUDA")]
     least, most = sum(term.certain for term in seen), sum(term.bytes for term in seen)
-    figures = f"measured peak {found.peak / GIB:.3f} GiB, planned {least / GIB:.3f} to {most / GIB:.3f} GiB"
+    unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+    figures = f"measured peak {found.peak / unit:.3f} {name}, planned {least / unit:.3f} to {most / unit:.3f} {name}"
     kept = least * (1 - TOLERANCE) <= found.peak <= most * (1 + TOLERANCE)
     bars.check(f"{mode}: {figures}", kept, f"{100 * (found.peak / most - 1):+.1f} % of the most", f"within {100 * TOLERANCE:.0f} %")
 

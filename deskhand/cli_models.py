@@ -96,7 +96,7 @@ def sft(
         Run folder whose successful training episodes are learned from; may be given several times. Left out: the oracle plays.
     """
     from deskhand import demo as story
-    from deskhand import warmup
+    from deskhand import planning, warmup
     from deskhand.config import load
     from deskhand.view.progress import Display
 
@@ -113,6 +113,7 @@ def sft(
         about = {"sft": [str(path.resolve()) for path in episodes or []]}
         run = story.start(settings, folder, f"deskhand sft {config}", about)
     with opened(run, f"deskhand sft --folder {folder}"), Display() as display:
+        planning.refuse_if_too_large(settings, imitating=True)
         path = warmup.warm_up(settings, run, episodes or [], display)
     print(f"checkpoint: {path}")
     print(f"to train it: deskhand train CONFIG --folder FOLDER --set model={path}")

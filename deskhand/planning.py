@@ -7,7 +7,7 @@ The config says what is trained on what; the suite says how large screens are an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from deskhand.config import Config
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
 from deskhand.recorder.images import PREPARED_BYTES
+from deskhand.training.config import TrainerConfig
 from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict, server_bytes
 from deskhand.training.speed import Speed, device_of, speed_of
 from deskhand.workshop import training_task
@@ -95,13 +96,7 @@ def plan(
         server = settings.memory_share * (available or 0.0)
     else:
         elsewhere = f"the server of engine.kind {settings.kind}"
-    try:
-        memory = predict(
-            values, config.dtype, config.policy, config.trainer, engine, work, cuda=cuda, available=available, server=server
-        )
-    except (RuntimeError, ArithmeticError, ValueError, TypeError, KeyError) as error:
-        why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
-        raise ConfigError(f"{config.model}: no such model can be built or held with these settings ({why})") from error
+    memory = _predicted(config, values, config.trainer, engine, work, available, server)
     if server and server < (least := server_bytes(values, memory, config.dtype, settings.max_tokens)):
         raise ConfigError(
             f"engine.memory_share {settings.memory_share:g}: the server gets {server / GIB:.1f} GiB, its weights and one request "
@@ -109,6 +104,30 @@ def plan(
         )
     speed = speed_of(values, config, memory, work, device) if device.flops(config.dtype) else None
     return RunPlan(memory, work, speed, device.name, elsewhere)
+
+
+def warm_start(config: Config) -> Prediction:
+    """The memory of `deskhand sft`: no engine beside the trainer, and updates on `sft.batch_episodes`. Raises as `plan` does."""
+    values = values_of(config.model)
+    available = config.memory_gib * GIB if config.memory_gib else device_of(config.device).memory
+    work = workload(config, values)
+    count, each = config.sft.batch_episodes, work.step_rows // work.step_episodes
+    pictures = work.step_images // work.step_episodes
+    work = replace(work, step_episodes=count, step_rows=count * each, step_images=count * pictures)
+    return _predicted(config, values, config.trainer.supervised, None, work, available)
+
+
+def _predicted(
+    config: Config, values: dict[str, Any], trainer: TrainerConfig, engine: EngineSizes | None, work: Workload,
+    available: float | None, server: float = 0.0,
+) -> Prediction:  # fmt: skip
+    """Raises `ConfigError` for a model that cannot be."""
+    cuda = config.device.startswith("cuda")
+    try:
+        return predict(values, config.dtype, config.policy, trainer, engine, work, cuda=cuda, available=available, server=server)
+    except (RuntimeError, ArithmeticError, ValueError, TypeError, KeyError) as error:
+        why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
+        raise ConfigError(f"{config.model}: no such model can be built or held with these settings ({why})") from error
 
 
 def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None) -> Workload:
@@ -144,18 +163,21 @@ def _rows(config: Config, turns: int) -> tuple[int, int]:
     return max(chains.values()), len(chains)
 
 
-def refuse_if_too_large(config: Config) -> None:
-    """Raise `ConfigError` with numbers when the device cannot hold the run; nothing is loaded to know it."""
+def refuse_if_too_large(config: Config, *, imitating: bool = False) -> None:
+    """Raise `ConfigError` with numbers when the device cannot hold the run, or the warm start; nothing is loaded to know it."""
     if not (config.memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > CHECKED_FROM):
         return
-    memory = plan(config).memory
+    memory = warm_start(config) if imitating else plan(config).memory
     if memory.fits or memory.available is None:
         return
     largest = sorted(memory.terms, key=lambda term: -term.bytes)[:3]
     parts = ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in largest)
+    mend = ", engine.max_batch or loop.group_size, or take adapters; deskhand plan shows the whole sum"
+    if imitating:
+        mend = " or sft.batch_episodes, set policy.recompute_activations, or take adapters"
     raise ConfigError(
         f"this run needs {memory.total() / GIB:.1f} GiB, {config.device} has {memory.available / GIB:.1f} GiB (largest: {parts}); "
-        "lower policy.batch_tokens, engine.max_batch or loop.group_size, or take adapters; deskhand plan shows the whole sum"
+        f"lower policy.batch_tokens{mend}"
     )
 
 

@@ -33,7 +33,6 @@ from deskhand.store.run import Checkpoint, EpisodeRow, Run
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.config import TrainerConfig
 from deskhand.training.optimizer import torch_threads
 from deskhand.training.policy import Policy
 from deskhand.training.sft import PolicyLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, fit
@@ -192,7 +191,7 @@ def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> 
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
     banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
     policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
-    trainer, checkpoints = Trainer(policy, supervised(config.trainer)), Checkpoints(run.folder / "checkpoints")
+    trainer, checkpoints = Trainer(policy, config.trainer.supervised), Checkpoints(run.folder / "checkpoints")
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
 
     def save() -> None:
@@ -226,11 +225,6 @@ def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> 
     with torch_threads(config.trainer.threads):
         fit(learner, source, schedule, start=trainer.steps, report=report, every=settings.report_every, keep=keep)
     return checkpoints.path(trainer.steps)
-
-
-def supervised(trainer: TrainerConfig) -> TrainerConfig:
-    """The settings without what imitation has no use for: no critic is made, and no copy of the model as a reference."""
-    return trainer.model_copy(update={"algorithm": "grpo", "kl_coefficient": 0.0})
 
 
 def loss_on(policy: Policy, held: Sequence[Lesson], images: ImageCache, size: int) -> float:

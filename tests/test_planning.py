@@ -74,6 +74,26 @@ def test_what_does_not_fit_is_refused_with_numbers_and_leaves_nothing(
     assert not folder.exists()
 
 
+def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
+    code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), "--set", "memory_gib=0.02")
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.0 GiB \(largest: .*sft\.batch_episodes", err)
+    assert not folder.exists()
+
+
+def test_a_warm_start_needs_no_engine_no_critic_and_no_reference() -> None:
+    tiny = ROOT / "configs" / "tiny_cpu.yaml"
+    config = load(tiny, ["trainer.algorithm=ppo", "trainer.critic.trunk=own", "trainer.kl_coefficient=0.1"])
+    whole, warm = planning.plan(config).memory, planning.warm_start(config)
+    assert {"critic", "reference", "keys and values"} <= {term.name for term in whole.terms}
+    assert not {"critic", "reference", "keys and values"} & {term.name for term in warm.terms}
+    assert planning.warm_start(load(tiny, ["sft.batch_episodes=64"])).total() > warm.total()
+    assert planning.warm_start(load(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")).fits
+
+
 def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

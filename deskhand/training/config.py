@@ -109,6 +109,11 @@ class TrainerConfig(_Settings):
     seed: int = 0
     """Of the order in which episodes are split into minibatches."""
 
+    @property
+    def supervised(self) -> TrainerConfig:
+        """Without what imitation has no use for: no critic is made, no reference copied, and an update takes its batch whole."""
+        return self.model_copy(update={"algorithm": "grpo", "kl_coefficient": 0.0, "passes": 1, "minibatches": 1})
+
 
 class SupervisedConfig(_Settings):
     """A warm start by `deskhand sft`. The optimizer is that of `trainer`, with a learning rate of its own."""

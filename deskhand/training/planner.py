@@ -17,7 +17,7 @@ from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.training import tracing
 from deskhand.training.config import PolicyConfig, TrainerConfig
 
-KIB, GIB = 2**10, 2**30
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 PACKED = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 """Bytes of a weight in 4 bits, with a scale of 8 bits for 64 of them and one of 32 bits for 256 scales (arXiv:2305.14314)."""
@@ -117,16 +117,22 @@ class Prediction:
         return self.available is None or self.total() <= self.available
 
     def lines(self) -> Iterator[str]:
-        """The sum, term by term."""
+        """The sum, term by term; in MiB where all of it is less than a GiB."""
+        unit, name = (GIB, "GiB") if self.total() >= GIB else (MIB, "MiB")
         width = max(len(term.name) for term in self.terms)
         for place in ("device", "host"):
             for term in (term for term in self.terms if term.place == place):
-                least = f" (at least {term.certain / GIB:.2f})" if term.certain < term.bytes else ""
-                yield f"{term.name:{width}}  {term.bytes / GIB:8.2f} GiB  {term.how}{least}"
-            yield f"{f'sum, {place}':{width}}  {self.total(place) / GIB:8.2f} GiB  at least {self.least(place) / GIB:.2f}"
+                least = f" (at least {term.certain / unit:.2f})" if term.certain < term.bytes else ""
+                yield f"{term.name:{width}}  {term.bytes / unit:8.2f} {name}  {term.how}{least}"
+            yield f"{f'sum, {place}':{width}}  {self.total(place) / unit:8.2f} {name}  at least {self.least(place) / unit:.2f}"
         if self.available is not None:
             verdict = f"{100 * self.total() / self.available:.0f} %: {'fits' if self.fits else 'DOES NOT FIT'}"
-            yield f"{'of the device':{width}}  {self.available / GIB:8.2f} GiB  {verdict}"
+            yield f"{'of the device':{width}}  {self.available / unit:8.2f} {name}  {verdict}"
+
+
+def count(number: float) -> str:
+    """So many weights, in thousands of millions or, where they are few, in millions."""
+    return f"{number / 1e9:.3f}e9" if number >= 1e8 else f"{number / 1e6:.3f}e6"
 
 
 @dataclass(frozen=True)
@@ -237,12 +243,12 @@ def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -
     """What is trained in half precision has masters, and gradients and moments in float32."""
     adapter, trained, weights, size, lm = policy.adapter, made.trained, made.weights, made.size, made.lm
     wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"
-    many = f"{trained / 1e9:.3f}e9"
-    how = f"{(lm.parameters + made.tower.parameters) / 1e9:.3f}e9 x {size} B"
+    many = count(trained)
+    how = f"{count(lm.parameters + made.tower.parameters)} x {size} B"
     if adapter is not None:
         weights, how = weights + made.tower.trained * size, f"{how}, and adapters"
         if adapter.quantise:
-            weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {lm.packable / 1e9:.3f}e9 x {PACKED:.3f} B"
+            weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {count(lm.packable)} x {PACKED:.3f} B"
     own = [
         Term("weights", weights, how),
         Term("masters", trained * wide if size < wide else 0, f"{many} trained x {wide} B"),
