@@ -10,7 +10,7 @@ import asyncio
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,13 +52,15 @@ class Report:
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
-def report_of(run: Run, name: str) -> Report:
-    """Read an evaluation's results, complete or not."""
-    scored = run.episodes(name, "scored")
+def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = None) -> Report:
+    """Read an evaluation's results, complete or not: those of the (task, repeat) that are `asked` for, or all that were ever
+    played under this name."""
+    rows = [row for row in run.episodes(name) if asked is None or (row.task_id, row.member) in asked]
+    scored = [row for row in rows if row.state == "scored"]
     clicked = [row for row in scored if row.first_click is not None]
     families = sorted({row.family for row in scored})
     done = {(row.task_id, row.member) for row in scored}
-    lost = {(row.task_id, row.member): row.cause or "" for row in run.episodes(name, "unscored")}
+    lost = {(row.task_id, row.member): row.cause or "" for row in rows if row.state == "unscored"}
     of_family = {family: [row for row in scored if row.family == family] for family in families}
     return Report(
         name,
@@ -177,4 +179,4 @@ async def evaluate(
     source = _EvaluationSource(run, name, tasks, repeats, ended, seed)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
-    return await asyncio.to_thread(report_of, run, name)
+    return await asyncio.to_thread(report_of, run, name, {(task.id, member) for task in tasks for member in range(repeats)})

@@ -94,6 +94,17 @@ async def test_repeats_are_played_each_once_and_give_pass_at_k(tmp_path):
         assert report.success.effective < 24
 
 
+async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played_under_the_name(tmp_path):
+    tasks = held_out(6)
+    player = Player(lambda seed, attempt: float(seed % 6 < 2))
+    with Run.create(tmp_path / "run", {}) as run:
+        await evaluate(run, "after", tasks, player, 2, repeats=2)
+        fewer = await evaluate(run, "after", [task for task in tasks if task.seed % 6 < 2], player, 2)
+        assert (fewer.success.hits, fewer.success.total, fewer.pass_at) == (2, 2, {})
+        assert len(player.played) == 12
+        assert report_of(run, "after").success.total == 12
+
+
 async def test_reserved_names_and_double_tasks_are_refused(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
         with pytest.raises(ConfigError, match="cannot be named 'train'"):
