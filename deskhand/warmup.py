@@ -52,7 +52,7 @@ class Shown(Protocol):
 
     def working(self, text: str) -> None: ...
 
-    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+    def demonstrated(self, done: int, total: int, successes: int) -> None: ...
 
     def parked(self, text: str) -> None: ...
 
@@ -88,7 +88,7 @@ async def demonstrate(config: Config, run: Run, display: Shown) -> None:
     def ended(result: EpisodeResult) -> None:
         nonlocal done, successes
         done, successes = done + 1, successes + result.success
-        display.evaluated(DEMONSTRATIONS, done, max(done, len(tasks)), successes)
+        display.demonstrated(done, max(done, len(tasks)), successes)
 
     display.working(f"{DEMONSTRATIONS}: the oracle plays")
     async with (

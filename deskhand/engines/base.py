@@ -161,6 +161,11 @@ class TakesAdapters(Protocol):
         """Whether it does so now."""
         ...
 
+    @property
+    def takes_tower_adapters(self) -> bool:
+        """Whether an adapter may be for the vision tower, too."""
+        ...
+
     async def publish_adapter(self, version: int, adapter: Adapter) -> None:
         """As `Engine.publish`; requests in flight may end with the adapter that they began with, as their versions say."""
         ...

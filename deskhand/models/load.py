@@ -127,8 +127,15 @@ def base_of(folder: Path) -> str | None:
     return base
 
 
+def quiet_bitsandbytes() -> None:
+    """Call it before peft is imported, which imports bitsandbytes: that tells everyone with a newer processor to install a package
+    which downloads code when it is imported; without it the library computes the same."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
 def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
     """The base model with the adapters of `folder` merged in."""
+    quiet_bitsandbytes()
     try:
         from peft import PeftModel
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from deskhand.engines.base import Adapter
 from deskhand.errors import ConfigError
+from deskhand.models.load import quiet_bitsandbytes
 from deskhand.training.config import AdapterConfig
 from deskhand.training.quantise import is_quantised, quantise, restored
 
@@ -26,6 +27,7 @@ _VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "d
 def inject_adapter(model: Any, config: AdapterConfig) -> None:
     """Freeze `model` and add adapters, in its own precision, to the named projections of its language model, and to its vision
     tower where the settings say so. Raises `ConfigError` when none match, and for 4 bits without their library."""
+    quiet_bitsandbytes()
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -81,7 +83,8 @@ def adapter_of(model: Any, config: AdapterConfig) -> Adapter:
     """A copy of the model's adapter, for an engine that holds the model below it. Its modules are named one by one: engines do not
     read peft's regular expressions."""
     weights = {peft_name(name): value.detach().clone() for name, value in model.named_parameters() if ".lora_" in name}
-    return Adapter(weights, {**peft_config(config, ""), "target_modules": list(config.targets), "task_type": "CAUSAL_LM"})
+    modules = [*config.targets, *(_VISION if config.vision else ())]
+    return Adapter(weights, {**peft_config(config, ""), "target_modules": modules, "task_type": "CAUSAL_LM"})
 
 
 @contextmanager

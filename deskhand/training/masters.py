@@ -1,4 +1,5 @@
-"""float32 masters of weights in half precision. Invariant: no update and no sum of gradients is ever rounded to half precision.
+"""float32 masters of weights in half precision. Invariant: no update of a weight and no sum of its gradients is ever rounded to
+half precision.
 
 A parameter in float32 is its own master. One in bfloat16 or float16 has a float32 copy: what the backward passes of the
 micro-batches leave at the parameter is moved to the copy at once and added up there, the optimizer updates the copy, and

@@ -203,8 +203,8 @@ def predict(
         beyond = max(0.0, 4 * made.trained - made.micro_batch)
         terms.append(Term("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
     if engine is not None:
-        alone = policy.adapter is not None and not (policy.adapter.vision or policy.adapter.quantise)
-        terms += _engine_terms(made, engine, work, cuda=cuda, sent=lm.trained * made.size if alone else made.weights)
+        alone = policy.adapter is not None and not policy.adapter.quantise
+        terms += _engine_terms(made, engine, work, cuda=cuda, sent=made.trained * made.size if alone else made.weights)
     if cuda:
         tensors = sum(term.bytes for term in terms)
         terms.append(Term("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))

@@ -85,11 +85,11 @@ class Policy:
         with self.lock:
             return merged_weights(unwrap(self.model), device)
 
-    def adapter(self) -> Adapter | None:
-        """A consistent copy of the adapter, where an engine that holds the model below it can take one: it has no adapters for the
-        vision tower, and that model's weights are not rounded here."""
+    def adapter(self, *, tower: bool = False) -> Adapter | None:
+        """A consistent copy of the adapter, where an engine that holds the model below it can take one: that model's weights are
+        not rounded here, and the adapter is for the language model alone or (`tower`) for the vision tower, too."""
         config = self.config.adapter
-        if config is None or config.vision or config.quantise:
+        if config is None or config.quantise or (config.vision and not tower):
             return None
         with self.lock:
             return adapter_of(unwrap(self.model), config)

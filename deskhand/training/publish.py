@@ -39,7 +39,7 @@ async def publish(policy: Policy, engine: Engine, version: int) -> None:
         await engine.adopt(version)
         return
     if isinstance(engine, TakesAdapters) and engine.takes_adapters:
-        adapter = await asyncio.to_thread(policy.adapter)
+        adapter = await asyncio.to_thread(policy.adapter, tower=engine.takes_tower_adapters)
         if adapter is not None:
             await engine.publish_adapter(version, adapter)
             return

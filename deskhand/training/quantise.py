@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from deskhand.errors import ConfigError
+from deskhand.models.load import quiet_bitsandbytes
 
 
 def quantise(model: Any) -> None:
@@ -50,6 +51,7 @@ def restored(module: Any) -> Tensor:
 
 
 def _library() -> Any:
+    quiet_bitsandbytes()
     try:
         return importlib.import_module("bitsandbytes")
     except (ImportError, RuntimeError, OSError) as error:

@@ -105,7 +105,7 @@ class Speed:
 
     def lines(self) -> Iterator[str]:
         rate = f"{self.train_tokens_per_s:.0f} tokens/s, {self.step_s:.1f} s a step"
-        yield f"training: {self.flops_per_token / 1e9:.1f} GFLOP a token, {rate}"
+        yield f"training: {self.flops_per_token / 1e9:.3g} GFLOP a token, {rate}"
         yield f"sampling: {self.sample_tokens_per_s:.0f} tokens/s"
         yield f"assumed: {self.assumed}"
 
@@ -164,7 +164,7 @@ def speed_of(values: dict[str, Any], config: Any, memory: Prediction, work: Work
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
     token_s = max((weights + cache / 2) / (SAMPLE_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_SHARE:.0f} % of {device.flops(config.dtype) / 1e12:.1f} TFLOP/s in training, {100 * SAMPLE_SHARE:.0f} % of "
-        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
+        f"{100 * TRAIN_SHARE:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_SHARE:.0f} % of "
+        f"{device.bandwidth / GIB:.3g} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
     )
     return Speed(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)

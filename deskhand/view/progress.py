@@ -104,7 +104,14 @@ class Display:
 
     def evaluated(self, name: str, done: int, total: int, successes: int) -> None:
         """Held-out episodes so far."""
-        self._status = f"{name}: {done} of {total} held-out episodes, {successes} successes"
+        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total)
+
+    def demonstrated(self, done: int, total: int, successes: int) -> None:
+        """Demonstrations so far; they are of training tasks."""
+        self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total)
+
+    def _count(self, status: str, done: int, total: int) -> None:
+        self._status = status
         if self._live is None and (done % LINE_EVERY == 0 or done == total):
             self._print(self._status)
 

@@ -28,22 +28,29 @@ def apart(dtype: torch.dtype = torch.float32, **settings) -> tuple[HfEngine, Tra
     return engine, Trainer(policy, TrainerConfig(learning_rate=3e-2))
 
 
-async def sampled(engine: HfEngine, policy: Policy) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+WORDS = Prompt(tuple(int(word) for word in np.random.default_rng(5).integers(8, 48, 30)))
+
+
+async def sampled(engine: HfEngine, policy: Policy, prompt: Prompt = WORDS) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Log-probs of a reply as the engine gave them, and as the policy scores them."""
-    words = tuple(int(word) for word in np.random.default_rng(5).integers(8, 48, 30))
-    done = await engine.generate(Prompt(words), Sampling(max_tokens=12, banned_ids=BANNED, seed=1))
-    count = len(done.token_ids)
+    done = await engine.generate(prompt, Sampling(max_tokens=12, banned_ids=BANNED, seed=1))
+    given, count = len(prompt.token_ids), len(done.token_ids)
     row = Sequence(
-        words + done.token_ids, (False,) * 30 + (True,) * count, (0.0,) * 30 + done.logprobs, (-1,) * 30 + done.versions, (), ("a",)
+        prompt.token_ids + done.token_ids,
+        (False,) * given + (True,) * count,
+        (0.0,) * given + done.logprobs,
+        (-1,) * given + done.versions,
+        prompt.spans,
+        ("a",),
     )
-    return np.array(done.logprobs), policy.logprobs([row], {})[0], done.versions
+    return np.array(done.logprobs), policy.logprobs([row], prompt.images or {})[0], done.versions
 
 
 class Handed:
     """What an engine is handed, counted; the engine takes it."""
 
     def __init__(self, engine: HfEngine) -> None:
-        self.engine, self.takes_adapters, self.bytes = engine, True, 0
+        self.engine, self.takes_adapters, self.takes_tower_adapters, self.bytes = engine, True, True, 0
 
     async def publish(self, version, weights):
         self.bytes += sum(value.nbytes for value in weights.values())
@@ -68,6 +75,38 @@ async def test_the_engine_computes_what_the_trainer_computes_after_every_publica
             assert set(versions) == {version}
         assert not np.allclose(ours, first, atol=1e-3), "the adapter changed nothing"
         assert handed.bytes == 2 * sum(p.nbytes for n, p in trainer.policy.model.named_parameters() if "lora_" in n)
+    finally:
+        await engine.close()
+
+
+async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
+    """The engine's features of a picture that it has seen before are those of the new adapter."""
+    engine, trainer = apart(adapter=AdapterConfig(rank=4, alpha=8, vision=True))
+    handed, call = Handed(engine), world.graphs[0].calls[0]
+    prompt = Prompt(call.prompt_ids, call.spans, world.images)
+    try:
+        before, _, _ = await sampled(engine, trainer.policy, prompt)
+        with torch.no_grad():
+            for name, parameter in trainer.policy.parameters().items():
+                if ".visual." in name:
+                    parameter.normal_(0, 0.3)
+        await publish(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
+        ours, theirs, versions = await sampled(engine, trainer.policy, prompt)
+        assert np.abs(ours - theirs).max() < 2e-5
+        assert set(versions) == {1}
+        assert not np.allclose(ours[:1], before[:1], atol=1e-3), "the tower's adapter changed nothing"
+        assert handed.bytes == sum(value.nbytes for value in trainer.policy.parameters().values())
+    finally:
+        await engine.close()
+
+
+async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world):
+    engine, trainer = apart(adapter=AdapterConfig(rank=4, vision=True))
+    handed = Handed(engine)
+    handed.takes_tower_adapters = False
+    try:
+        await publish(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
+        assert handed.bytes > sum(value.nbytes for value in _BUILT.parameters())
     finally:
         await engine.close()
 

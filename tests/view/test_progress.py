@@ -23,6 +23,7 @@ def shown(terminal: bool) -> str:
         display.step(STEP)
         display.evaluated("version 3", 20, 40, 11)
         display.evaluated("version 3", 21, 40, 11)
+        display.demonstrated(6, 6, 5)
         display.say("all is said")
     return out.getvalue()
 
@@ -33,6 +34,7 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     assert text.splitlines() == [
         "step 3/40  episodes/min 212  reward 0.51  success 48 %  unscored 1.2 %  version 3  ETA 1 min 35 s",
         "version 3: 20 of 40 held-out episodes, 11 successes",
+        "demonstrations: 6 of 6 episodes, 5 successes",
         "all is said",
     ]
 

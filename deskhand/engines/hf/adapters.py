@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from deskhand.engines.base import Adapter
 from deskhand.errors import ConfigError
+from deskhand.models.load import quiet_bitsandbytes
 
 _PREFIX = "base_model.model."
 """Before the names of a model's own parts in peft's files."""
@@ -64,6 +65,7 @@ class Laid:
                 place.zero_()
 
     def _make_room(self, adapter: Adapter) -> None:
+        quiet_bitsandbytes()
         from peft import LoraConfig, inject_adapter_in_model
 
         owners = sorted({name.removeprefix(_PREFIX).rpartition(".lora_")[0] for name in adapter.weights})

@@ -182,6 +182,11 @@ class HfEngine:
         """Whether `publish_adapter` is of use: the model is laid out as the checkpoint has it."""
         return True
 
+    @property
+    def takes_tower_adapters(self) -> bool:
+        """Whether an adapter may be for the vision tower, too: features that it changes are dropped."""
+        return True
+
     async def publish_adapter(self, version: int, adapter: Adapter) -> None:
         """Lay an adapter over the weights that the engine began with, between two steps; requests in flight go on with it.
 

@@ -163,6 +163,11 @@ class ServedEngine:
     def takes_adapters(self) -> bool:
         return self.wire.takes_adapters
 
+    @property
+    def takes_tower_adapters(self) -> bool:
+        """Servers are started for adapters of the language model alone."""
+        return False
+
     async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write the weights (torch tensors by state-dict names) as a checkpoint and have the server load it between two steps.
 
