@@ -60,8 +60,10 @@ def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | 
     families = families_of(config)
     if needs_model:
         check(config.model)
+    model = Path(config.model)
+    name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
     about = {
-        "title": f"{'The policy in the box' if config.model == 'tiny' else Path(config.model).name} on {', '.join(families)}",
+        "title": f"{'The policy in the box' if config.model == 'tiny' else name} on {', '.join(families)}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,

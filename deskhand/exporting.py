@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,10 @@ def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iter
     if rows:
         families, seeds = sorted({row.family for row in rows}), [row.seed for row in rows]
         yield _line("the policy itself", len(rows), len({row.task_id for row in rows}), families, [min(seeds), max(seeds)])
-    lost = sum(row.state == "unscored" for row in run.episodes(TRAIN))
+    lost = Counter(row.cause or "unknown" for row in run.episodes(TRAIN, "unscored"))
     if lost:
-        yield f"- {lost} further episodes of the run had no score (outages) and were not trained on"
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(lost.items()))
+        yield f"- {lost.total()} further episodes of the run had no score (by cause: {causes}) and were not trained on"
 
 
 def _line(source: str, episodes: int, tasks: int, families: Sequence[str], seeds: Sequence[int]) -> str:
@@ -150,12 +152,15 @@ def _before(model: str) -> Iterator[str]:
 
 
 def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
-    """Before and after, with Wilson intervals."""
-    before, after = report_of(run, "version-0"), report_of(run, f"version-{checkpoint.version}")
+    """Before and after, with Wilson intervals; on the same tasks, each as often, where both were evaluated."""
+    names = "version-0", f"version-{checkpoint.version}"
+    played = [{(row.task_id, row.member) for row in run.episodes(name, "scored")} for name in names]
+    both = played[0] & played[1] or None
+    before, after = (report_of(run, name, both) for name in names)
     if not after.success.total:
         yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder}` does it."
         return
-    held = [row for row in run.episodes(after.name, "scored") if row.split == "held_out"]
+    held = [row for row in run.episodes(after.name, "scored") if both is None or (row.task_id, row.member) in both]
     yield "| family | before | after |\n|---|---|---|"
     rows: list[tuple[str, Rate, Rate]] = [("all families", before.success, after.success)]
     rows += [(name, before.by_family.get(name, Rate(0, 0)), rate) for name, rate in after.by_family.items()]

@@ -195,10 +195,21 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
                 run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
                 states[ticket.episode_id] = ("trained", step)
             run.commit(books={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
+        for version, members in ((0, 3), (2, 1)):  # the one before was played more often
+            for member in range(members):
+                row = new_row(dataclasses.replace(ticket, episode_id=f"v{version}-{member}", member=member), f"version-{version}")
+                run.start_episode(row)
+                run.finish_episode(dataclasses.replace(row, state="scored", value=float(version + member > 0)), {}, b"")
+        lost = new_row(dataclasses.replace(ticket, episode_id="lost"), TRAIN)
+        run.start_episode(lost)
+        run.finish_episode(dataclasses.replace(lost, state="unscored", cause="cancelled"), {}, b"")
         cards = [(export_model(run, tmp_path / f"{step}", step=step) / "README.md").read_text() for step in (1, 2)]
     assert "- 3 episodes of the policy itself on 3 tasks" in cards[0]
     assert "- 6 episodes of the policy itself on 6 tasks" in cards[1]
+    assert "Version 1 has not been evaluated" in cards[0]
+    assert "| all families | 0.0% [0.0%, 79.3%] of 1 | 100.0% [20.7%, 100.0%] of 1 |" in cards[1], "of the same tries"
     for card in cards:
+        assert "1 further episodes of the run had no score (by cause: cancelled 1)" in card
         assert "episodes of the tasks' oracle on" in card
         assert f"(before this run, in {warm.name})" in card
         assert f"before this run: not known, `{checkpoint.name}` has no card" in card
