@@ -166,7 +166,7 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Rate(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(after)}"
+    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(report_of(run, names[1]))}"
 
 
 def _cell(rate: Rate) -> str:
