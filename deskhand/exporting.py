@@ -95,13 +95,21 @@ def card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {about.get('title') or name}",
         f"{'Adapter for' if adapter else 'Weights of'} `{config.model}` after {manifest['updates']} updates in {checkpoint.step} "
-        "steps. Made with Deskhand; every figure below was read from the run.",
+        f"steps. Made with Deskhand; every figure below was read from the run.{_rounding(manifest['adapter'], adapter=adapter)}",
         "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(config.model)]),
         "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
         "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
         f"Settings that are not the defaults:\n\n```yaml\n{yaml.safe_dump(_changed(config), sort_keys=False)}```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _rounding(settings: Mapping[str, Any] | None, *, adapter: bool) -> str:
+    """What has to be known of weights that were kept in 4 bits."""
+    if not settings or not settings["quantise"]:
+        return ""
+    what = "the figures are of the adapter over weights that are rounded so" if adapter else "in these weights they are rounded so"
+    return f" The projections of the language model were kept in 4 bits (NF4, doubly quantised): {what}."
 
 
 def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -141,6 +141,29 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Pat
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-5)
 
 
+def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None:
+    from deskhand.config import Config
+    from deskhand.exporting import export_model
+    from deskhand.store.run import Checkpoint
+    from deskhand.training.config import AdapterConfig, PolicyConfig
+    from deskhand.training.policy import Policy
+    from deskhand.training.trainer import Trainer
+
+    pytest.importorskip("bitsandbytes")
+    source = assembly.checkpoint(tmp_path / "base")
+    policy = Policy(load(str(source)).model, PolicyConfig(adapter=AdapterConfig(rank=2, quantise=True)))
+    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
+        path = Checkpoints(run.folder / "checkpoints").save(Trainer(policy), source)
+        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
+    before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
+    assert changed
+    assert all("language_model.layers" in name for name in changed)
+    assert "in these weights they are rounded so" in (merged / "README.md").read_text()
+    assert "the adapter over weights that are rounded so" in (adapter / "README.md").read_text()
+
+
 @pytest.mark.parametrize("adapter", [False, True])
 def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
     out = tmp_path / "exported"

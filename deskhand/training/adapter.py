@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deskhand.engines.base import Adapter
 from deskhand.errors import ConfigError
@@ -26,7 +26,8 @@ _VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "d
 
 def inject_adapter(model: Any, config: AdapterConfig) -> None:
     """Freeze `model` and add adapters, in its own precision, to the named projections of its language model, and to its vision
-    tower where the settings say so. Raises `ConfigError` when none match, and for 4 bits without their library."""
+    tower where the settings say so. Raises `ConfigError` when one of the names is of no projection, and for 4 bits without their
+    library."""
     quiet_bitsandbytes()
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -40,10 +41,12 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
         lora_dropout=0.0,
         target_modules=_modules(config),
     )
-    names = "|".join(config.targets)
-    found = {name.rpartition(".")[2] for name, _ in model.model.language_model.named_modules()}
-    if not found & set(config.targets):
-        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; name some that it has")
+    layers = model.model.language_model.named_modules()
+    found = {name.rpartition(".")[2] for name, module in layers if isinstance(module, nn.Linear)}
+    unknown = [name for name in config.targets if name not in found]
+    if unknown or not config.targets:
+        names = ", ".join(unknown) or "nothing"
+        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; it has {', '.join(sorted(found))}")
     inject_adapter_in_model(settings, model, adapter_name=_NAME)
     for name, parameter in model.named_parameters():
         if "lora_" in name:

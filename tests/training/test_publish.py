@@ -83,5 +83,8 @@ def test_adapters_are_merged_into_the_snapshot(make_policy, world):
 
 
 def test_an_adapter_for_projections_that_are_not_there_is_refused(make_policy):
-    with pytest.raises(ConfigError, match="query_key_value"):
-        make_policy(adapter=AdapterConfig(targets=("query_key_value",)))
+    for targets in (("query_key_value",), ("q_proj", "query_key_value"), ("q_proj", "query_key_value", "mlp")):
+        with pytest.raises(ConfigError, match=r"no projection named query_key_value.*; it has down_proj, gate_proj"):
+            make_policy(adapter=AdapterConfig(targets=targets))
+    with pytest.raises(ConfigError, match="no projection named nothing"):
+        make_policy(adapter=AdapterConfig(targets=()))
