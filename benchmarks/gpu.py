@@ -179,9 +179,9 @@ async def play(size: Size, runner: Runner, first: int, count: int) -> list[Episo
 
 
 def predicted(
-    size: Size, config: PolicyConfig, trainer: TrainerConfig, rows: list[Sequence], images: ImageCache
+    size: Size, config: PolicyConfig, trainer: TrainerConfig, rows: list[Sequence], images: ImageCache, sizes: dict[str, int]
 ) -> tuple[Prediction, Workload]:
-    """The planner's sum for what was really played."""
+    """The planner's sum for what was really played, with the engine's own `sizes`."""
     shown = {span.sha256: images[span.sha256] for row in rows for span in row.spans}
     largest = max(shown.values(), key=lambda image: image.tokens)
     longest = max(len(row.token_ids) for row in rows)
@@ -198,9 +198,7 @@ def predicted(
         step_rows=len(rows),
         step_images=len(shown),
     )
-    engine = EngineSizes(
-        size.desktops, longest + 128, longest, 4 * longest, ENGINE_IMAGE_TOKENS, size.desktops, shares_weights=True
-    )
+    engine = EngineSizes(max_batch=size.desktops, requests=size.desktops, shares_weights=True, **sizes)
     return predict(size.values, size.dtype, config, trainer, engine, work, cuda=size.device != "cpu"), work
 
 
@@ -258,7 +256,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
             publish_s = time.perf_counter() - began
             apart_s = await apart(size, trainer.policy)
             rows = [sample.sequence for sample in samples]
-            plan, work = predicted(size, config, settings, rows, images)
+            plan, work = predicted(size, config, settings, rows, images, sizes)
     finally:
         await engine.close()
     tokens = sum(len(row.token_ids) for row in rows)
