@@ -1,11 +1,16 @@
 """Held-out evaluations beside training, the best checkpoint, and PPO in the loop."""
 
 import asyncio
+from types import SimpleNamespace
 
 import assembly
 import pytest
 
+from deskhand import demo
+from deskhand.rollout.evaluate import Report
+from deskhand.rollout.rates import Rate
 from deskhand.store.run import TRAIN
+from deskhand.training.checkpoint import Checkpoints
 
 
 async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_kept(tmp_path):
@@ -28,6 +33,20 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
         assert 4 in parts.loop.checkpoints.steps()
         known = {point.step for point in parts.run.checkpoints()}
         assert {2, 3, 4, 5} <= known, "what is evaluated is saved first"
+
+
+@pytest.mark.parametrize(("hits", "best"), [((2, 5), 3), ((5, 2), 0), ((4, 4), 0)])
+def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
+    for step in (0, 3):
+        (tmp_path / f"step-{step:06d}").mkdir()
+    before, after = (Report("v", Rate(count, 10), {}, Rate(0, 0), 0.0) for count in hits)
+    said: list[str] = []
+    kept = Checkpoints(tmp_path, keep=1)
+    demo._say_best(kept, ((0, None), (0, None)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
+    assert said == []
+    demo._say_best(kept, ((0, before), (3, after)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
+    assert kept.best().step == best
+    assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best}, which is kept"]
 
 
 async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
