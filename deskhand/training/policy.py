@@ -1,7 +1,8 @@
 """The model that is trained. Invariant: its log-probs are those of `engines.base.Sampling`, and each image is encoded once.
 
-Within one gradient the vision tower runs once per unique image, whatever number of rows and micro-batches show it: the
-features become leaves of the micro-batches' graphs, their gradients add up, and one backward pass through the tower follows.
+Within one gradient the vision tower runs once per unique image, whatever number of rows and micro-batches show it (and within a
+whole step where nothing trains it: `encoding_once`): the features become leaves of the micro-batches' graphs, their gradients add
+up, and one backward pass through the tower follows.
 The model stays in eval mode: dropout would make the trainer's log-probs differ from the engine's.
 
 Dimensions: W trained tokens of a micro-batch, S rows of image features, H hidden size, V vocabulary.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,7 @@ class Policy:
         self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         """Entered while the model computes something else than the policy; an engine that shares it samples nothing meanwhile."""
         self._reference: Policy | None = None
+        self._kept: Features | None = None
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
         if self.config.adapter is not None:
@@ -126,11 +128,25 @@ class Policy:
     def copy(self, *, frozen: bool = False) -> Policy:
         """Another policy with equal weights and settings, trainable or not; they share no memory."""
         twin = copy.copy(self)
-        twin.model, twin.lock, twin._reference = copy.deepcopy(self.model), threading.Lock(), None
+        twin.model, twin.lock, twin._reference, twin._kept = copy.deepcopy(self.model), threading.Lock(), None, None
         if frozen:
             twin.model.requires_grad_(False)
         twin._masters = twin._make_masters()
         return twin
+
+    @contextmanager
+    def encoding_once(self, images: Mapping[str, PreparedImage]) -> Iterator[None]:
+        """Inside the block a vision tower that nothing trains encodes each of the images once, however often rows that show them
+        are scored and gradients taken. One that learns does so for every gradient."""
+        if not any(parameter.requires_grad for parameter in unwrap(self.model).model.visual.parameters()):
+            self._kept = Features(self.model, images, self.config.image_patches, gradients=False)
+        try:
+            yield
+        finally:
+            self._kept = None
+
+    def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> Features:
+        return self._kept or Features(self.model, images, self.config.image_patches, gradients=gradients)
 
     @torch.no_grad()
     def each(
@@ -141,7 +157,7 @@ class Policy:
     ) -> list[np.ndarray]:
         """`function(batch, hidden_WH)` gives a number for each trained token of a micro-batch; returns those of each row."""
         work = self.plan(sequences, images)
-        features = Features(self.model, work.images, self.config.image_patches, gradients=False)
+        features = self._features(work.images, gradients=False)
         result = [np.empty(0, dtype=np.float32)] * len(sequences)
         for batch in work.batches:
             values_W, rows_W = function(batch, self.hidden(batch, features)).cpu().numpy(), batch.rows_W.cpu().numpy()
@@ -177,7 +193,7 @@ class Policy:
 
     def accumulate_hidden(self, work: Plan, loss: Callable[[Batch, Tensor], Tensor]) -> None:
         """The same for a loss that is a function of the hidden states: `loss(batch, hidden_WH)`."""
-        features = Features(self.model, work.images, self.config.image_patches, gradients=True)
+        features = self._features(work.images, gradients=True)
         for batch in work.batches:
             loss(batch, self.hidden(batch, features)).backward()
         features.backward()

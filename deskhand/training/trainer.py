@@ -73,8 +73,17 @@ class Trainer:
             return self._step(samples, images)
 
     def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
-        started, config = time.perf_counter(), self.config
+        started = time.perf_counter()
         samples, rejected = self._accepted(samples, images)
+        if not self._scores_first:
+            return self._take(samples, rejected, images, started)
+        with self.policy.encoding_once({span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}):
+            return self._take(samples, rejected, images, started)
+
+    def _take(
+        self, samples: Sequence[TrainingSample], rejected: dict[str, int], images: Mapping[str, PreparedImage], started: float
+    ) -> StepMetrics:
+        config = self.config
         work, tally = self._prepare(samples, images), Tally(self.steps)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
@@ -131,6 +140,14 @@ class Trainer:
             except RecordError as error:
                 causes[sample.episode_id] = error.cause
         return [sample for sample in samples if sample.episode_id not in causes], dict(Counter(causes.values()))
+
+    @property
+    def _scores_first(self) -> bool:
+        """Whether the policy scores the rows before the first update, so that their pictures are needed more than once."""
+        config = self.config
+        several = config.passes * config.minibatches > 1
+        proximal, reference = config.proximal == "start" and several, config.kl_coefficient and self.policy.config.adapter
+        return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _Work:
         """Score the rows under the weights before the first update, as far as the algorithm needs it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deskhand.training.batch import TrainingSample
-from deskhand.training.config import TrainerConfig
+from deskhand.training.config import AdapterConfig, TrainerConfig
 from deskhand.training.trainer import Trainer
 
 ADVANTAGES = (1.5, -0.5, 0.75, -1.0)
@@ -203,6 +204,43 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy, wor
     assert metrics.updates == 0
     assert torch.equal(weights(policy), before)
     assert Trainer(policy).step(samples(world), world.images).updates == 1
+
+
+STEPS = {
+    "a penalty": ({"kl_coefficient": 0.1}, {"adapter": AdapterConfig(rank=2)}),
+    "a critic": ({"algorithm": "ppo"}, {"train_vision": False}),
+    "several updates": ({"minibatches": 2, "passes": 2}, {"train_vision": False}),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_encodes_each_picture_once_where_the_tower_does_not_learn(make_policy, world, monkeypatch, kind):
+    settings, mode = STEPS[kind]
+    found = []
+    for spared in (True, False):
+        policy, encoded = make_policy(**mode), []
+        policy.model.model.visual.register_forward_hook(
+            lambda module, args, kwargs, output, encoded=encoded: encoded.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+        )
+        if not spared:
+            monkeypatch.setattr(policy, "encoding_once", lambda images: contextlib.nullcontext())
+        trainer = Trainer(policy, TrainerConfig(learning_rate=1e-2, **settings))
+        trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1.0)  # Adam makes much of gradients that are almost 0
+        trainer.step(samples(world), world.images)
+        found.append((sum(encoded), weights(policy)))
+    (once, ours), (often, theirs) = found
+    assert once == len(world.images)
+    assert often >= 2 * once
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_a_tower_that_learns_is_asked_anew_for_every_gradient(make_policy, world):
+    policy, encoded = make_policy(), []
+    policy.model.model.visual.register_forward_hook(
+        lambda module, args, kwargs, output: encoded.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+    )
+    Trainer(policy, TrainerConfig(learning_rate=1e-2, minibatches=2)).step(samples(world), world.images)
+    assert sum(encoded) >= 2 * len(world.images)
 
 
 def test_the_learning_rate_warms_up(make_policy, world):
