@@ -93,7 +93,8 @@ def sft(
     folder
         Where demonstrations and checkpoints are kept.
     episodes
-        Run folder whose successful training episodes are learned from; may be given several times. Left out: the oracle plays.
+        Run folder whose successful training episodes are learned from, or a folder of deskhand record; may be given several
+        times. Left out: the oracle plays.
     """
     from deskhand import demo as story
     from deskhand import planning, warmup

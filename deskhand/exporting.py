@@ -130,6 +130,8 @@ def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iter
 
 
 def _line(source: str, episodes: int, tasks: int, families: Sequence[str], seeds: Sequence[int]) -> str:
+    if not tasks:
+        return f"- {episodes} conversations of {source}; on what tasks is not known here"
     return (
         f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds {seeds[0]} to {seeds[1]}, all of the "
         "training split"

@@ -1,9 +1,9 @@
-"""`deskhand sft`: demonstrations in, a checkpoint out. Invariant: what is learned was recorded by the recorder, and none of it
-comes from a held-out task; what was interrupted goes on from its last checkpoint with the same batches.
+"""`deskhand sft`: demonstrations in, a checkpoint out. Invariant: what is learned was recorded, and none of what was played on
+tasks of ours comes from a held-out one; what was interrupted goes on from its last checkpoint with the same batches.
 
-Demonstrations are successful episodes: the oracle's, played here on training tasks that no training run meets, or those of other
-runs. The result is a run whose checkpoints are ordinary Hugging Face folders, from which `deskhand train --set model=<folder>`
-starts.
+Demonstrations are successful episodes: the oracle's, played here on training tasks that no training run meets, those of other
+runs, or conversations of any agent that `deskhand record` kept. The result is a run whose checkpoints are ordinary Hugging Face
+folders, from which `deskhand train --set model=<folder>` starts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from deskhand import recordings
 from deskhand.config import Config
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import ConfigError
 from deskhand.evaluation import Chosen, playing
-from deskhand.models.load import checkpoint_folder, load
+from deskhand.models.load import checkpoint_folder, load, load_reading
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.evaluate import evaluate
@@ -61,13 +62,11 @@ class Shown(Protocol):
 class Lesson:
     """One episode's rows. `source`: who played it."""
 
-    episode: EpisodeRow
+    episode_id: str
     rows: tuple[SupervisedRow, ...]
     source: str
-
-    @property
-    def episode_id(self) -> str:
-        return self.episode.id
+    episode: EpisodeRow | None = None
+    """None where it was not played on a task of ours."""
 
 
 def demonstration_tasks(config: Config) -> list[Task]:
@@ -104,9 +103,10 @@ def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
     rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
     found = (
         Lesson(
-            row,
+            row.id,
             tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences())),
             ORACLE if row.purpose == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
+            row,
         )
         for row in rows
     )
@@ -115,26 +115,26 @@ def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
 
 def told(taught: Sequence[Lesson]) -> list[dict[str, Any]]:
     """What lessons are made of, by who played them; JSON types, kept with every checkpoint for the card of an export."""
-    return [
-        {
-            "source": source,
-            "episodes": len(rows),
-            "tasks": len({row.task_id for row in rows}),
-            "families": sorted({row.family for row in rows}),
-            "seeds": [min(row.seed for row in rows), max(row.seed for row in rows)],
-        }
-        for source in sorted({lesson.source for lesson in taught})
-        for rows in [[lesson.episode for lesson in taught if lesson.source == source]]
-    ]
+    found: list[dict[str, Any]] = []
+    for source in sorted({lesson.source for lesson in taught}):
+        part = [lesson for lesson in taught if lesson.source == source]
+        rows = [lesson.episode for lesson in part if lesson.episode is not None]
+        seeds = [row.seed for row in rows]
+        tasks = {"tasks": len({row.task_id for row in rows}), "families": sorted({row.family for row in rows})}
+        found.append({"source": source, "episodes": len(part), **tasks, "seeds": [min(seeds), max(seeds)] if seeds else []})
+    return found
 
 
-def recorded(folders: Sequence[Path], config: Config, frames: Frames) -> list[Lesson]:
-    """Lessons of other runs; their screens are copied to `frames`.
+def recorded(folders: Sequence[Path], config: Config, frames: Frames, display: Shown) -> list[Lesson]:
+    """Lessons of other runs and of what `deskhand record` kept; their screens are copied to `frames`.
 
     Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
     """
     own, found = _tokenizer_sha256(checkpoint_folder(config.model)), list[Lesson]()
     for folder in folders:
+        if recordings.is_recording(folder):
+            found += overheard(folder, config, frames, display)
+            continue
         with Run.open(folder, read_only=True) as other:
             model = other.about.get("config", {}).get("model", "")
             first = other.folder / "checkpoints" / "step-000000"
@@ -149,6 +149,18 @@ def recorded(folders: Sequence[Path], config: Config, frames: Frames) -> list[Le
                 frames.put(name, other.frames.rgb(name))
             found += part
     return found
+
+
+def overheard(folder: Path, config: Config, frames: Frames, display: Shown) -> list[Lesson]:
+    """Lessons of the conversations that `deskhand record` kept, whatever model said them."""
+    tokenizer, processor = load_reading(config.model)
+    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.history)
+    kept = recordings.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
+    left = "".join(f"; {count} replies left out: {reason}" for reason, count in kept.left_out.most_common())
+    poor = f", {kept.poor} of them with too low a reward" if kept.poor else ""
+    display.say(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
+    source = f"what deskhand record kept in {folder.name}"
+    return [Lesson(name, tuple(map(SupervisedRow.of, graph.sequences())), source) for name, graph in kept.graphs.items()]
 
 
 def _tokenizer_sha256(folder: Path) -> str:
@@ -241,7 +253,7 @@ def loss_on(policy: Policy, held: Sequence[Lesson], images: ImageCache, size: in
 def warm_up(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:
     """The whole command; returns the folder of the last checkpoint."""
     if folders:
-        found = recorded(folders, config, run.frames)
+        found = recorded(folders, config, run.frames, display)
     else:
         asyncio.run(demonstrate(config, run, display))
         found = lessons(run, DEMONSTRATIONS)

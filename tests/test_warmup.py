@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import assembly
+import overheard
 import pytest
 import torch
 from test_cli import called
@@ -184,7 +185,7 @@ def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatc
     card = (tmp_path / "exported" / "README.md").read_text()
     with Run.open(warm, read_only=True) as run:
         taught, _ = split(lessons(run, DEMONSTRATIONS), 0.2)
-    seeds, count = [lesson.episode.seed for lesson in taught], len(taught)
+    seeds, count = [lesson.episode.seed for lesson in taught if lesson.episode is not None], len(taught)
     assert f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
     assert "after 6 updates in 6 steps" in card
     assert "Version 6 has not been evaluated" in card
@@ -236,6 +237,23 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
         assert "episodes of the tasks' oracle on" in card
         assert f"(before this run, in {warm.name})" in card
         assert f"before this run: not known, `{checkpoint.name}` has no card" in card
+
+
+def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(checkpoint: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    recorded, folder = tmp_path / "recorded", tmp_path / "run"
+    for session in ("one", "two"):
+        overheard.talk(recorded, session)
+    overheard.talk(recorded, "poor", reward=0.0)
+    (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
+    command = ["sft", str(tmp_path / "empty.yaml"), "--folder", str(folder), "--episodes", str(recorded)]
+    code, out, err = called(monkeypatch, capsys, *command, *options(**{"sft.held_out": "0", "sft.steps": "2"}))
+    assert code == 0, err
+    assert "recorded: 2 conversations of 3 sessions, 1 of them with too low a reward" in out
+    assert "2 episodes to learn from, 0 held out" in out
+    code, _, err = called(monkeypatch, capsys, "export", str(folder), "--out", str(tmp_path / "exported"))
+    assert code == 0, err
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "- 2 conversations of what deskhand record kept in recorded; on what tasks is not known here" in card
 
 
 WRONG = {

@@ -166,7 +166,7 @@ class ChatRenderer:
             if said is not None and (text := _rewritten(said.text, layout, index < asked)) != said.text:
                 self._put_turn(line, "assistant", (text,), layout)
             elif said is None and one.role == "assistant":
-                text = self._with_calls(one) if one.calls else one.text
+                text = self.text_said(one)
                 self._put_turn(line, "assistant", (_rewritten(text, layout, index < asked),), layout)
             elif said is not None:
                 line.special(self._start)
@@ -178,6 +178,10 @@ class ChatRenderer:
                 self._put_tool_response(line, one, layout, first, last)
             else:
                 self._put_turn(line, one.role, one.parts, layout)
+
+    def text_said(self, reply: Message) -> str:
+        """The text that a model of this family says to give an assistant's message, calls of tools included."""
+        return self._with_calls(reply) if reply.calls else reply.text
 
     def _with_calls(self, one: Message) -> str:
         """The text of an assistant's turn that this recorder did not sample, as the family writes its calls."""
