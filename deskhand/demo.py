@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from deskhand.config import Config
+from deskhand.errors import ConfigError
 from deskhand.evaluation import chosen, evaluate_policy
 from deskhand.models.load import check
 from deskhand.rollout.evaluate import Report
@@ -132,9 +133,12 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
             display.say(f"first update {time.monotonic() - began:.0f} s after the start")
             first_update = False
 
+    last = run.checkpoint()
+    if config.untrainable and (last is None or last.step < config.loop.steps):
+        raise ConfigError(config.untrainable)
     display.working("starting desktops and loading the policy")
     async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder, display.parked) as pool:
-        last, before, after = run.checkpoint(), None, None
+        before, after = None, None
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)
             last = run.checkpoint()

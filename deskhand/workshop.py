@@ -163,9 +163,7 @@ async def train(
     alarmed: Callable[[Alarm], None] | None = None,
 ) -> None:
     """Train `run` up to its last step, from its last checkpoint if it has one. `progress` is told of every step, `alarmed` of what
-    is wrong between two. Raises `ConfigError` when nothing can be trained with these settings."""
-    if config.untrainable:
-        raise ConfigError(config.untrainable)
+    is wrong between two. The settings must be trainable (`Config.untrainable`)."""
     if config.tracking.wandb:
         run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
     async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:

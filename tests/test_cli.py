@@ -69,6 +69,10 @@ WRONG = {
     "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
     "a model that is not there": (["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"], "/no/such: no such folder"),
+    "settings that cannot be trained": (
+        ["train", CONFIG, "--folder", "{new}", "--set", "agent.temperature=0"],
+        "agent.temperature 0 plays all members of a group alike",
+    ),
     "a folder without a run": (["report", "{new}"], "name the folder of a run"),
     "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
     "evaluating nothing": (["eval", "{new}"], "holds no run"),
