@@ -169,7 +169,7 @@ def test_rows_that_leave_room_in_a_micro_batch_give_a_least_and_a_most() -> None
 
 def test_the_total_is_the_sum_of_what_is_printed() -> None:
     made = predict(values_of("qwen3_vl"), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=True, available=GIB)
-    printed = [re.match(r"(.+?)  +([\d.]+) GiB", line) for line in made.lines()]
+    printed = [re.match(r"(.+?)  +([\d.]+) MiB", line) for line in made.lines()]
     found = [(each.group(1), float(each.group(2))) for each in printed if each]
     for place in ("device", "host"):
         names = [term.name for term in made.terms if term.place == place]
