@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.areal import peer
+from deskhand.areal.clients import httpx_client
 from deskhand.areal.data import task_for
 from deskhand.areal.place import Place, visiting
 from deskhand.areal.settings import WorkflowSettings
@@ -42,8 +44,8 @@ class OSWorldAgent:
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
         """The reward of one episode. Raises `InfrastructureError` or `EvaluatorError` when it has no score, and `ConfigError`."""
         task = task_for(self.settings, data)
-        inside = extra.get("http_client") is not None
-        async with visiting(self.settings, keep=inside) as place:
+        async with visiting(self.settings, keep=peer.runs_this()) as place:
+            extra["http_client"] = extra.get("http_client") or await httpx_client()
             workflow = DesktopWorkflow(lambda: _leased(place, task), lambda family, seed: task, self.make_agent(place))
             episode = {"family": task.family, "seed": task.seed, "episode_id": str(data.get("episode_id", task.id))}
             return await workflow.run(episode, **extra)

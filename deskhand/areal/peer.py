@@ -51,6 +51,14 @@ def is_running() -> bool:
     return "areal.infra.workflow_context" in sys.modules
 
 
+def runs_this() -> bool:
+    """Whether AReaL runs the episode that asks: its clients then belong to this event loop and are closed with it.
+
+    Agents of its subproc mode are in a process where AReaL is loaded and runs nothing.
+    """
+    return is_running() and need("infra.workflow_context", "an episode").get().task_id is not None
+
+
 def record(**values: float) -> None:
     """Add to AReaL's statistics of rollouts (of evaluation rollouts, in one); outside of AReaL it does nothing."""
     if is_running():

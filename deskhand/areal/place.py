@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.areal.clients import close_clients
 from deskhand.areal.peer import when_loop_ends
 from deskhand.areal.settings import Desktops, WorkflowSettings, imported
 from deskhand.areal.trajectory import Limits
@@ -110,6 +111,8 @@ async def close_place(settings: WorkflowSettings) -> None:
     found = _places.pop((settings.model_dump_json(), id(loop)), None)
     if found is not None and found.loop is loop:
         await found.pool.close()
+    if not any(key[1] == id(loop) for key in _places):
+        await close_clients()
 
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> Place:
