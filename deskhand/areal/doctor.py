@@ -1,5 +1,5 @@
 """What AReaL needs on this machine: `deskhand areal doctor [--fix]`. Invariant: looking changes nothing; mending is the same
-however often it is done, and touches nothing but AReaL's own environment and the cache of compiled kernels.
+however often it is done, and touches nothing but AReaL's own environment.
 
 Findings and their lines are those of `deskhand.doctor`.
 """
@@ -20,6 +20,17 @@ from deskhand.doctor import Finding
 from deskhand.errors import ConfigError
 
 LOOK_S = 180
+SHIM = '''"""pydrive2 under the name that OSWorld imports. `deskhand areal doctor --fix` wrote it."""
+
+import sys
+from importlib import import_module
+
+for _name in ("auth", "drive", "files"):
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = import_module(f"pydrive2.{_name}")
+'''
+COMPILERS = (("g++", "gcc"), ("c++", "cc"))
+VERSIONS = (12, 13, 11, 14, 10, 15)
+"""Of GCC, those that CUDA's compiler takes first: it is stopped by one that is newer than itself."""
 
 
 def examine(environment: Mapping[str, str] | None = None) -> list[Finding]:
@@ -52,39 +63,49 @@ def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Itera
         "path", first, f"python3 is {said['python3']}", "deskhand train --trainer areal puts it first; nothing to do", needed=False
     )
     yield _pydrive(said)
-    yield from _gpu(said, environment)
+    yield from _gpu(said, python, environment)
 
 
 def _pydrive(said: dict) -> Finding:
     """OSWorld's evaluators import pydrive; its successor pydrive2 is what can be installed today."""
     if said["desktop-env"] is None:
         return Finding("pydrive", True, "OSWorld's own evaluators are not in this environment", needed=False)
-    fine = said["pydrive"] is not None or said["pydrive2"] is None or _shim(said).is_file()
-    return Finding(
-        "pydrive", fine, "pydrive2 stands in for pydrive" if fine else "pydrive is not there, pydrive2 is", "--fix", False
-    )
+    shim = _packages(Path(said["executable"])) / "pydrive" / "__init__.py"
+    if said["pydrive"] is not None or (said["pydrive2"] is not None and shim.is_file()):
+        return Finding("pydrive", True, "it can be imported", needed=False)
+    if said["pydrive2"] is None:
+        return Finding("pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False)
+    return Finding("pydrive", False, "it is not there, pydrive2 is", "deskhand areal doctor --fix", False)
 
 
-def _shim(said: dict) -> Path:
-    folder = Path(said["executable"]).parents[1] / "lib"
-    return next(folder.glob("python3.*")) / "site-packages" / "pydrive" / "__init__.py"
+def _packages(python: Path) -> Path:
+    """site-packages of the environment of that Python."""
+    return next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
 
 
-def _gpu(said: dict, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _gpu(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     if not said["gpus"]:
         yield Finding("gpu", True, "none: experiments with deskhand.processor_server only", needed=False)
         return
     yield Finding("gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False)
     yield Finding("sglang", said["sglang"] is not None, str(said["sglang"]), "pip install 'areal[cuda]' there")
     yield Finding("flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there")
-    compiler = environment.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    yield Finding(
-        "c++20", compiler is not None and _compiles_cpp20(compiler), str(compiler), "install g++ 10 or newer, for SGLang's kernels"
-    )
+    compiler, named = _compiler(python, environment), environment.get("CXX")
+    mend = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
+    yield Finding("c++20", compiler is not None, compiler or "the compiler on PATH does not take it", mend)
+    if named:
+        yield Finding("CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX")
+
+
+def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
+    """The compiler that a worker has on its PATH, where nvcc looks, if it takes C++20."""
+    path = surroundings_of(python, environment)["PATH"]
+    found = next((each for each in (shutil.which(name, path=path) for name, _ in COMPILERS) if each), None)
+    return found if found and _compiles_cpp20(found) else None
 
 
 def _compiles_cpp20(compiler: str) -> bool:
-    program = "#include <concepts>\ntemplate <std::integral T> T f(T x) { return x; }\nint main() { return f(0); }\n"
+    program = "#include <concepts>\n#include <source_location>\ntemplate <std::integral T> T f(T x) { return x; }\nint x = f(0);\n"
     words = [compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     try:
         return subprocess.run(words, input=program, text=True, capture_output=True, timeout=60, check=False).returncode == 0
@@ -105,13 +126,39 @@ def fix(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
         subprocess.run(["bash", str(script), "areal"], check=True, env=dict(environment), stdin=subprocess.DEVNULL)
         done.append("made the environment of AReaL")
         python = areal_python(environment)
-    packages = next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
-    shim = packages / "pydrive" / "__init__.py"
-    if (packages / "pydrive2").is_dir() and not (packages / "pydrive").exists():
-        shim.parent.mkdir()
-        names = "auth", "drive", "files"
-        shim.write_text('"""pydrive2 under the name that OSWorld imports."""\n')
-        for name in names:
-            (shim.parent / f"{name}.py").write_text(f"from pydrive2.{name} import *\n")
-        done.append(f"pydrive2 answers to the name pydrive in {packages}")
+    done += _mend_pydrive(_packages(python))
+    if (_packages(python) / "sglang").is_dir():
+        done += _mend_compiler(python, environment)
     return done
+
+
+def _mend_pydrive(packages: Path) -> Iterator[str]:
+    """Let pydrive2 answer to the name pydrive, where it is and pydrive is not."""
+    shim = packages / "pydrive" / "__init__.py"
+    there = shim.read_text(encoding="utf-8") if shim.is_file() else None
+    if not (packages / "pydrive2").is_dir() or there == SHIM or any(packages.glob("[pP]y[dD]rive-*.dist-info")):
+        return
+    shim.parent.mkdir(exist_ok=True)
+    shim.write_text(SHIM, encoding="utf-8")
+    yield f"pydrive2 answers to the name pydrive in {packages}"
+
+
+def _mend_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Put a compiler that takes C++20 under the usual names into the environment's own programs, which come first in a worker's
+    PATH. What is there and is no link stays."""
+    if _compiler(python, environment) is not None:
+        return
+    path = environment.get("PATH", os.defpath)
+    for version in VERSIONS:
+        plus, plain = (shutil.which(f"{name}-{version}", path=path) for name in COMPILERS[0])
+        if plus and plain and _compiles_cpp20(plus):
+            break
+    else:
+        return
+    links = {python.parent / name: target for names in COMPILERS for name, target in zip(names, (plus, plain), strict=True)}
+    if taken := [str(link) for link in links if link.exists() and not link.is_symlink()]:
+        raise ConfigError(f"{taken[0]} is a compiler of this environment's own and does not take C++20; remove or renew it")
+    for link, target in links.items():
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    yield f"{plus} answers to the names of compilers in {python.parent}"
