@@ -36,6 +36,30 @@ def doctor(*, fix: Annotated[bool, Parameter(negative="")] = False) -> None:
         raise SystemExit(WRONG)
 
 
+@areal_app.command
+def play(
+    config: Path,
+    *,
+    folder: Path,
+    overrides: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+) -> None:
+    """Play an experiment's tasks for a run of AReaL in its online mode, until all rows are played.
+
+    Parameters
+    ----------
+    config
+        The experiment that `deskhand train --trainer areal` runs, with `rollout.agent.mode: online`.
+    folder
+        That run's folder.
+    overrides
+        Settings of the experiment, KEY=VALUE.
+    """
+    from deskhand.areal.start import play as started
+
+    if code := started(config, folder, overrides or ()):
+        raise SystemExit(code)
+
+
 def train_by_areal(config: Path | None, folder: Path, stage: str | None, overrides: Sequence[str] | None) -> int:
     """`deskhand train --trainer areal`; returns the exit code."""
     from deskhand.areal.start import train

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from deskhand.areal import peer
 from deskhand.areal.data import read_rows, rows, task_for
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
+from deskhand.areal.online import Gateway
 from deskhand.areal.place import key_of
 from deskhand.areal.plan import desktops_needed, picture_of, problems
 from deskhand.areal.settings import Desktops, WorkflowSettings
@@ -40,11 +42,18 @@ LOOKED_AT = 32
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Exits with 2 and one line for what the user can mend."""
+    signal.signal(signal.SIGTERM, _ended)
     try:
         run(list(sys.argv[1:] if arguments is None else arguments))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _ended(number: int, frame: Any) -> None:
+    """Let AReaL end its workers, which it does when an exception leaves its trainer."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def run(arguments: list[str]) -> None:
@@ -55,23 +64,37 @@ def run(arguments: list[str]) -> None:
     settings = WorkflowSettings.of(config.deskhand.workflow, {})
     datasets = rows_of(config)
     check(config, settings, datasets[0])
+    folder = Path(config.cluster.fileroot)
     if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
     allow_slow_forks()
     trainer_class = trainer_of(config.deskhand.servers)
+    if config.rollout.agent is not None and config.rollout.agent.mode == "online":
+        with trainer_class(config) as trainer:
+            keep_statistics(trainer.stats_logger, folder)
+            serve_online(trainer, config, folder)
+        return
     make = import_module("datasets").Dataset.from_list
     made = [make(found) if found else None for found in datasets]
     keywords: dict[str, Any] = {"settings": settings.model_dump(mode="json")}
     if config.deskhand.kind.endswith(".OSWorldWorkflow"):
         keywords["gconfig"] = config.gconfig
     with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
-        keep_statistics(trainer.stats_logger, Path(config.cluster.fileroot))
+        keep_statistics(trainer.stats_logger, folder)
         trainer.train(
             workflow=config.deskhand.kind,
             workflow_kwargs=keywords,
             eval_workflow=config.deskhand.kind,
             eval_workflow_kwargs=keywords,
         )
+
+
+def serve_online(trainer: Any, config: Any, folder: Path) -> None:
+    """Train on sessions that others play (`areal.online`); where they find the gateway is written to the run's folder."""
+    trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
+    gateway = Gateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
+    print(f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal play", flush=True)
+    trainer.train(workflow=None, dynamic_filter_fn="deskhand.areal.online.is_scored")
 
 
 def load(arguments: list[str]) -> Any:

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from deskhand.engines.making import newest_environment
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import checkpoint_folder
 
-LAUNCH = "deskhand.areal.launch"
+LAUNCH, ONLINE = "deskhand.areal.launch", "deskhand.areal.online"
 SERVER_START_S = 120.0
-END_S = 30.0
+END_S = 60.0
 
 
 def train(
@@ -45,20 +45,33 @@ def train(
     content = _content(config)
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    words = [str(python), "-m", LAUNCH, "--config", str(config.resolve())]
-    told = [f"cluster.fileroot={folder}", f"++deskhand.workflow.journal={folder}", *overrides]
-    model = _said("actor.path", content, overrides)
-    if isinstance(model, str):
-        model = str(checkpoint_folder(model))
-        told.append(f"actor.path={model}")
+    told, model = _told(config, content, folder, overrides)
     surroundings = surroundings_of(python, environment)
     with _processor_server(content, overrides, model, folder) as servers:
         if servers:
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
         staged = ["--stage", stage] if stage else []
-        code = _run([*words, *staged, *told], surroundings, folder)
+        code = _run([str(python), "-m", LAUNCH, *staged, *told], surroundings, folder)
     join(folder, {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}})
     return code
+
+
+def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
+    """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
+    environment = dict(os.environ if environment is None else environment)
+    python = areal_python(environment)
+    told = _told(config, _content(config), folder.resolve(), overrides)[0]
+    return _run([str(python), "-m", ONLINE, *told, str(folder.resolve())], surroundings_of(python, environment), folder)
+
+
+def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
+    """What AReaL's parser is told of a run: file, folder, checkpoint, overrides; and that checkpoint."""
+    words = ["--config", str(config.resolve()), f"cluster.fileroot={folder}", f"++deskhand.workflow.journal={folder}", *overrides]
+    model = _said("actor.path", content, overrides)
+    if isinstance(model, str):
+        model = str(checkpoint_folder(model))
+        words.append(f"actor.path={model}")
+    return words, model
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:
@@ -136,12 +149,14 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def _run(words: list[str], environment: dict[str, str], folder: Path) -> int:
-    """The exit code of a program that is ended with this one."""
-    child = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, cwd=folder)
+    """The exit code of a program that is ended with this one, and whose workers are."""
+    child = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
     try:
         return child.wait()
     finally:
         _end(child)
+        with suppress(ProcessLookupError):  # AReaL's workers are in its group; one that it could not end would keep its desktops
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
