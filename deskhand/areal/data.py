@@ -27,16 +27,18 @@ def rows(families: Sequence[str], count: int, split: Split = "train", first: int
 
 
 def task_of(row: Mapping[str, Any]) -> Task:
-    """The task of a row with `family` and `seed`, or with `osworld`, the path of a task file of OSWorld.
+    """The task of a row with `family` and `seed`, or with the path of a task file of OSWorld: `osworld`, or OpenAdapt's
+    `task_config_path`.
 
-    Further keys of a row with `osworld`: `width`, `height` and `max_steps`. Raises `ConfigError` for another row, and for a task
-    that cannot be judged here.
+    Further keys of a row with a path: `width`, `height`, `max_steps` and `instruction`. Desktops are leased, so an OpenAdapt row's
+    `server_url` and `evaluate_url` are not asked. Raises `ConfigError` for another row, and for a task that cannot be judged here.
     """
-    if row.get("osworld"):
+    if path := row.get("osworld") or row.get("task_config_path"):
         from deskhand.compat.osworld.task import MAX_STEPS, SCREEN, load_task
 
         size = int(row.get("width") or SCREEN[0]), int(row.get("height") or SCREEN[1])
-        return load_task(Path(row["osworld"]), size=size, max_steps=int(row.get("max_steps") or MAX_STEPS))
+        task = load_task(Path(path), size=size, max_steps=int(row.get("max_steps") or MAX_STEPS))
+        return replace(task, instruction=str(row.get("instruction") or task.instruction))
     try:
         return catalogue.make_task(str(row["family"]), int(row["seed"]))
     except KeyError as error:

@@ -58,6 +58,7 @@ def problems(
         *_budgets(experiment, settings, picture, max_steps),
         *_attention(experiment),
         *_capacity(experiment, settings),
+        *_memory(experiment, settings, picture, max_steps),
         *_vision(experiment, settings),
     ]
 
@@ -66,12 +67,23 @@ def desktops_needed(experiment: Mapping[str, Any], settings: WorkflowSettings) -
     """Desktops in use when as many groups run as AReaL allows."""
     rollout = experiment["rollout"]
     groups = rollout.get("max_concurrent_rollouts") or rollout.get("consumer_batch_size") or 1
-    return int(groups) * settings.group_size
+    size = int(experiment["gconfig"].get("n_samples", 1)) if _is_agent(experiment) else settings.group_size
+    return int(groups) * size
+
+
+def _is_agent(experiment: Mapping[str, Any]) -> bool:
+    """Whether it names a plain agent, whose groups and rewards are AReaL's business."""
+    kind = str(experiment.get("deskhand", {}).get("kind", "OSWorldWorkflow")).rpartition(".")[2]
+    return not kind.endswith("Workflow") or kind == "WAADesktopWorkflow"
 
 
 def _algorithm(experiment: Mapping[str, Any]) -> Iterator[str]:
-    """`rewards` are advantages already: nothing may change them."""
+    """A workflow's `rewards` are advantages already: nothing may change them. A plain agent's are rewards, in groups of AReaL's."""
     actor = experiment["actor"]
+    if actor.get("temperature", 1.0) != experiment["gconfig"].get("temperature", 1.0):
+        yield "actor.temperature differs from gconfig.temperature: log-probs would be of another distribution; write the same"
+    if _is_agent(experiment):
+        return
     wanted = {"reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0, "gae_lambda": 1.0}
     for key, value in {**wanted, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False}.items():
         if actor.get(key, value) != value:
@@ -81,8 +93,6 @@ def _algorithm(experiment: Mapping[str, Any]) -> Iterator[str]:
         yield f"gconfig.n_samples is {experiment['gconfig']['n_samples']}: the group is deskhand.workflow.group_size; write 1"
     if actor.get("kl_ctl"):
         yield "actor.kl_ctl is not 0: AReaL adds it to the rewards, which are advantages; write 0"
-    if actor.get("temperature", 1.0) != experiment["gconfig"].get("temperature", 1.0):
-        yield "actor.temperature differs from gconfig.temperature: log-probs would be of another distribution; write the same"
 
 
 def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
@@ -146,8 +156,21 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
         yield "rollout.consumer_batch_size differs from train_dataset.batch_size: staleness would be counted wrongly"
 
 
+def _memory(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
+    """AReaL hands the pixels of a rank's rows about in float32, and the rank holds those of its share of a batch."""
+    rooms = [one["mem"] for one in experiment["actor"].get("scheduling_spec") or () if one.get("mem")]
+    batch = experiment.get("train_dataset", {}).get("batch_size")
+    if picture is None or not rooms or not batch:
+        return
+    held_gib = trajectory_mib(settings, picture, max_steps) * batch / _replicas(str(experiment["actor"].get("backend", ""))) / 1024
+    if held_gib > min(rooms):
+        yield (
+            f"pixels of a batch are {held_gib:.0f} GiB for each rank, actor.scheduling_spec[].mem is {min(rooms)}: raise it, show "
+            "fewer screenshots, or lower train_dataset.batch_size"
+        )
+
+
 def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
-    kind = str(experiment.get("deskhand", {}).get("kind", "OSWorldWorkflow"))
     if not settings.sees:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
@@ -155,9 +178,9 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
                 "batch without pictures; name a text model"
             )
         return
-    if not kind.rpartition(".")[2].endswith("Workflow") or kind.endswith("WAADesktopWorkflow"):
+    if _is_agent(experiment):
         yield (
-            f"deskhand.kind {kind}: AReaL 1.0.4's proxy trains rows without their pictures; write "
+            f"deskhand.kind {experiment['deskhand']['kind']}: AReaL 1.0.4's proxy trains rows without their pictures; write "
             "deskhand.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.screen: words"
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import painted
@@ -64,6 +65,15 @@ def test_a_wrong_row_is_named(tmp_path, text, word):
     assert "rows.jsonl" in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_rows(tmp_path / "nothing.json")
+
+
+def test_a_row_of_openadapt_that_names_a_task_file_is_that_task():
+    file = Path(__file__).parents[3] / "shared" / "data" / "osworld" / "chrome" / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there; it is a file of OSWorld's repository")
+    brought = {"task_id": "a", "max_steps": 4, "server_url": "http://h:1", "task_config_path": str(file), "instruction": "Do it"}
+    task = task_of(brought)
+    assert (task.id, task.max_steps, task.instruction) == (task_of({"osworld": str(file)}).id, 4, "Do it")
 
 
 def episode(run: Run, member: int, reward: float | None) -> None:

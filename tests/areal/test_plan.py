@@ -46,6 +46,7 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
     "AReaL's own worker": ([("actor.attn_impl", "flash_attention_2"), ("actor.scheduling_spec", [{"cmd": "x"}])], "spec[].cmd"),
     "a proxy that drops pictures": ([("deskhand.kind", "deskhand.areal.agent.OSWorldAgent")], "deskhand.kind"),
+    "pixels beyond a worker's memory": ([("train_dataset.batch_size", 4096), ("rollout.consumer_batch_size", 4096)], "spec[].mem"),
     "vllm": ([("rollout.backend", "vllm:d1")], "rollout.backend"),
     "more ranks than groups": ([("actor.backend", "fsdp:d64")], "train_dataset.batch_size"),
     "another consumer": ([("rollout.consumer_batch_size", 77)], "rollout.consumer_batch_size"),
@@ -95,3 +96,13 @@ def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     assert stage_overrides(path, None) == stage_overrides(path, "full") == []
     with pytest.raises(ConfigError, match="smoke, full"):
         stage_overrides(path, "nothing")
+
+
+def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
+    content, settings = experiment()
+    content["deskhand"]["kind"] = "deskhand.areal.agent.OSWorldAgent"
+    content["actor"] |= {"reward_norm": {"mean_level": "group"}, "kl_ctl": 0.01}
+    content["gconfig"]["n_samples"] = 3
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    assert problems(content, words, None, 10) == []
+    assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
