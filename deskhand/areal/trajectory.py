@@ -4,7 +4,8 @@ rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by
 | cause            | what AReaL does with it |
 |---|---|
 | `keys`           | cannot be joined with the trajectories of the batch: the step fails |
-| `shape`, `dtype` | not the form in which the others of a batch come |
+| `shape`          | an array that is shorter than its row is padded at its end: values of other tokens, no error |
+| `dtype`          | float64 beside float32 fails the step |
 | `padding`        | rows are cut to their length from the left: placeholders are lost and the step fails |
 | `last_token`     | the reward stands where nothing is trained: advantages of 0, no error |
 | `first_token`    | marks are rolled by one: the row's last position is trained in its place |
@@ -19,7 +20,7 @@ rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by
 | `no_picture`     | a rank whose batch holds no picture at all fails |
 | `too_long`       | a row above `max_tokens_per_mb` fails the step |
 
-`tests/contract/areal` shows all but `shape` and `dtype` on AReaL's own code.
+`tests/contract/areal` shows each on AReaL's own code.
 """
 
 from __future__ import annotations

@@ -106,12 +106,31 @@ def no_pictures(batch: Trajectories, image_id: int) -> Trajectories:
     return batch
 
 
+def shifted(batch: Trajectories, image_id: int) -> Trajectories:
+    """The first trajectory's log-probs begin with the second token, as those of most trainers; the other trajectory is longer."""
+    batch[0]["logprobs"] = batch[0]["logprobs"][:, 1:]
+    width = batch[0]["input_ids"].shape[1] + 1 - batch[1]["input_ids"].shape[1]
+    for name, array in batch[1].items():
+        if name not in ("rewards", "multi_modal_input") and width > 0:
+            batch[1][name] = torch.nn.functional.pad(array, (0, width), value=-1 if name == "versions" else 0)
+    return batch
+
+
+def double(batch: Trajectories, image_id: int) -> Trajectories:
+    """Numbers as NumPy makes them."""
+    for one in batch:
+        one["logprobs"] = one["logprobs"].double()
+    return batch
+
+
 def unchanged(batch: Trajectories, image_id: int) -> Trajectories:
     return batch
 
 
 SPOILS: dict[str, Callable[[Trajectories, int], Trajectories]] = {
     "keys": missing_key,
+    "shape": shifted,
+    "dtype": double,
     "padding": hole,
     "last_token": unsampled_end,
     "first_token": sampled_start,
@@ -158,10 +177,14 @@ def measure(name: str, actor: Any, good: Trajectories, bad: Trajectories) -> flo
         if name == "first_token":  # marks that came round to the last place of a row
             return float(sum(one["loss_mask"][:, -1].sum() for one in made))
         return float(sum(torch.isnan(one["advantages"]).any() for one in made))
-    if name == "nothing_sampled":
+    if name == "shape":  # the largest error of what counts as a sampled token's log-prob
+        made = actor.compute_advantages([{**one, "prox_logp": torch.zeros(one["input_ids"].shape)} for one in deepcopy(bad)])
+        right = torch.roll(good[0]["logprobs"] * good[0]["loss_mask"], -1, -1)
+        return float((made[0]["logprobs"][:, : right.shape[1]] - right).abs().max())
+    if name in ("nothing_sampled", "dtype"):
         prepared = deepcopy(bad)
         for one in prepared:
-            one["prox_logp"] = torch.zeros_like(one["logprobs"])
+            one["prox_logp"] = torch.zeros_like(one["logprobs"], dtype=torch.float32)
         actor.ppo_update(actor.compute_advantages(prepared))
         return 0.0
     if name == "logprobs":  # how far the weight of a token with log-prob 0 is from the true one

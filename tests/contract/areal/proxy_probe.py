@@ -23,11 +23,11 @@ torch.set_num_threads(1)
 KEY = "an-admin-key-of-this-test"
 
 
-def served(app: Any) -> str:
+def served(app: Any, lifespan: Any = "off") -> str:
     """The address of an application in a thread."""
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan=lifespan))
     threading.Thread(target=server.run, daemon=True).start()
     while not (server.started and server.servers):
         time.sleep(0.01)
@@ -97,6 +97,8 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     found["failing_group"] = play(checkpoint, address, "individual", areal_agents.FailingSecond(settings), rows[:1], 2)
     found["late"] = play(checkpoint, address, "individual", areal_agents.Late(settings), rows[:1], 1)
     found["subproc"] = subproc(checkpoint, address, areal_agents.Watched(settings), rows[0])
+    found["online"] = online(checkpoint, address, areal_agents.FailingSecond(settings), [*rows, *rows][:3])
+    found["habits"] = habits(checkpoint, address, out)
     found["seconds"] = time.monotonic() - began
     (out / "found.json").write_text(json.dumps(found))
 
@@ -125,6 +127,54 @@ def subproc(checkpoint: str, address: str, agent: Any, row: dict[str, Any]) -> f
         return asyncio.run(run())
     finally:
         module._engine.destroy()
+
+
+def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
+    """Clients and judges inside of an episode of AReaL's executor."""
+    from areal.engine.sglang_remote import RemoteSGLangEngine
+    from areal_habits import Habits
+
+    engine = RemoteSGLangEngine(config_of(checkpoint, "individual"))
+    engine.initialize(addr=address)
+    try:
+        engine.submit({"folder": str(out)}, workflow=Habits())
+        engine.wait(1, timeout=60)
+    finally:
+        engine.destroy()
+    return Habits.found
+
+
+async def playing(agent: Any, rows: list[dict[str, Any]], gateway: Any) -> Any:
+    from deskhand.areal.online import play
+    from deskhand.areal.place import visiting
+
+    async with visiting(agent.settings, keep=False):
+        return await play(agent, rows, gateway)
+
+
+def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """AReaL's gateway and its workflow of the online mode, and our player in front of them, as another program would be."""
+    from areal.engine.sglang_remote import RemoteSGLangEngine
+    from areal.experimental.openai.proxy.proxy_gateway import create_proxy_gateway_app
+    from areal.experimental.openai.proxy.workflow import OpenAIProxyWorkflow
+
+    from deskhand.areal.online import Gateway
+
+    module, at = proxy(checkpoint, address, "individual")
+    gateway = Gateway(served(create_proxy_gateway_app([at], admin_api_key=KEY), "on"), KEY)
+    engine = RemoteSGLangEngine(config_of(checkpoint, "individual"))
+    engine.initialize(addr=address)
+    try:
+        for _ in rows:
+            workflow = OpenAIProxyWorkflow("online", proxy_addr=at, admin_api_key=KEY, proxy_gateway_addr=gateway.address)
+            engine.submit({}, workflow=workflow, should_accept_fn="deskhand.areal.online.is_scored")
+        played = asyncio.run(playing(agent, rows, gateway))
+        taken = [one for one in engine.wait(len(rows), timeout=120) if one is not None]
+    finally:
+        engine.destroy()
+        module._engine.destroy()
+    finite = [reward for one in taken for reward in one["rewards"].tolist()]
+    return {"scored": played.rewards, "unscored": played.unscored, "taken": len(taken), "rewards": finite}
 
 
 if __name__ == "__main__":

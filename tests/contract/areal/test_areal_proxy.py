@@ -1,4 +1,5 @@
-"""Our plain agent on real embedded desktops behind AReaL's own proxy: rewards arrive, failures are rejected and never scored."""
+"""Our plain agent on real embedded desktops behind AReaL's own proxy, and our judges and clients in its executor: rewards arrive,
+failures are rejected and never scored."""
 
 from __future__ import annotations
 
@@ -49,3 +50,31 @@ def test_an_agent_that_is_late_is_rejected(proxied):
 
 def test_an_agent_in_another_process_finds_the_model_by_its_environment(proxied):
     assert isinstance(proxied["subproc"], float)
+
+
+def test_sessions_that_others_play_are_taken_and_one_without_a_score_is_no_zero(proxied):
+    online = proxied["online"]
+    assert len(online["scored"]) == online["taken"] == 2
+    (why,) = online["unscored"]
+    assert "told to fail" in why
+    assert {round(reward, 5) for reward in online["rewards"]} == {round(reward, 5) for reward in online["scored"]}
+
+
+def test_clients_in_an_episode_are_areal_s_own_and_stay_open(proxied):
+    assert proxied["habits"]["shared"] == [True] * 4
+
+
+def test_a_late_judge_is_repeated_and_becomes_zero_there_and_not_here(proxied):
+    habits = proxied["habits"]
+    assert habits["theirs late"] == [0, 2]
+    said, asked = habits["outside late"]
+    assert "longer than 1.5 s" in said
+    assert asked == 1
+    assert habits["outside"] == [0.0, 1]
+
+
+def test_areal_s_wrapper_is_used_for_pure_rewards_without_its_zero(proxied):
+    said, asked = proxied["habits"]["pure late"]
+    assert "longer than 1.5 s, 2 times" in said
+    assert asked == 2
+    assert proxied["habits"]["pure"] == [0.0, 1]
