@@ -1,18 +1,18 @@
-"""A real AReaL in its own environment."""
+"""A real AReaL in its own environment, and what is done there for the tests that were chosen (`areal_jobs`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from areal_serving import HERE, ROOT, surroundings
+from areal_serving import ROOT
 
-Probe = Callable[..., dict[str, Any]]
+AT_ONCE = 2
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +27,17 @@ def areal_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def probe(areal_python: Path) -> Probe:
-    """`probe("training_probe.py", folder, *arguments)` runs a program beside this file and returns what it wrote to
-    folder/found.json."""
+def found(areal_python, request, tmp_path_factory) -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    """What the jobs of the chosen tests find, by name. They are begun here and end in their own time."""
+    from areal_jobs import JOBS
 
-    def run(name: str, folder: Path, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
-        words = [str(areal_python), str(HERE / name), *arguments, str(folder)]
-        with (folder / "log.txt").open("w") as log:
-            done = subprocess.run(words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s)
-        said = (folder / "log.txt").read_text()
-        assert done.returncode == 0, said[-6000:]
-        return json.loads((folder / "found.json").read_text())
-
-    return run
+    files = {item.path.stem for item in request.session.items}
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield {
+            name: pool.submit(job, areal_python, tmp_path_factory.mktemp(name))
+            for name, (file, job) in JOBS.items()
+            if file in files
+        }
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -7,14 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from areal_serving import ROOT, surroundings
-
-from deskhand.models.load import TINY_FOLDER
+from areal_serving import ROOT
 
 
 @pytest.fixture(scope="module")
-def parsed(probe, tmp_path_factory):
-    return probe("configs_probe.py", tmp_path_factory.mktemp("configs"), str(ROOT), str(TINY_FOLDER))
+def parsed(found):
+    return found["parsed"].result()
 
 
 def test_every_shipped_experiment_and_stage_loads_and_adds_up(parsed):
@@ -53,15 +51,12 @@ def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
     assert parsed["slow"] == [True, False, [500.0]]
 
 
-def test_the_doctor_says_what_is_there_and_mending_again_changes_nothing(areal_python):
-    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(areal_python)}
-    words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
-    subprocess.run(words, env=environment, check=True, capture_output=True, cwd=ROOT)
-    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not [line for line in done.stdout.splitlines() if line.startswith("done")]
-    assert "ok    areal" in done.stdout
-    assert "ok    proxy" in done.stdout
+def test_the_doctor_says_what_is_there_and_mends_nothing_where_nothing_is_missing(parsed):
+    code, said, trouble = parsed["doctor"]
+    assert code == 0, said + trouble
+    assert not [line for line in said.splitlines() if line.startswith("done")]
+    assert "ok    areal" in said
+    assert "ok    proxy" in said
 
 
 def test_the_doctor_names_the_script_where_there_is_no_environment(tmp_path):

@@ -4,16 +4,11 @@ failures are rejected and never scored."""
 from __future__ import annotations
 
 import pytest
-from areal_serving import inference_server
-
-from deskhand.models.load import TINY_FOLDER
 
 
 @pytest.fixture(scope="module")
-def proxied(probe, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("proxied")
-    with inference_server(TINY_FOLDER, 4096) as address:
-        return probe("proxy_probe.py", folder, str(TINY_FOLDER), address)
+def proxied(found):
+    return found["proxied"].result()
 
 
 def test_each_call_is_a_row_in_the_individual_style(proxied):

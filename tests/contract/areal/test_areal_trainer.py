@@ -4,68 +4,22 @@ disk; three in ten desktops are lost."""
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from areal_serving import ROOT, surroundings
+from areal_jobs import STEPS
+from areal_serving import ROOT
 
 from deskhand.store.run import TRAIN, Run
 
-STEPS = 5
-"""In one go; then the run is ended from outside and goes on for one more."""
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def group_of(parent: int) -> list[int]:
-    """Processes of the groups that children of `parent` lead."""
-    stats = [[*path.read_text().rpartition(")")[2].split(), path.parent.name] for path in Path("/proc").glob("[0-9]*/stat")]
-    leaders = {int(stat[-1]) for stat in stats if int(stat[1]) == parent}
-    return [int(stat[-1]) for stat in stats if int(stat[2]) in leaders]
-
 
 @pytest.fixture(scope="module")
-def run(areal_python, tmp_path_factory) -> dict[str, Any]:
-    """The folder of a run that is ended from outside after five steps and started again for a sixth, and what was left between."""
-    made = tmp_path_factory.mktemp("trainer") / "run"
-    experiment = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
-    words = [sys.executable, "-m", "deskhand", "train", experiment, "--trainer", "areal", "--folder", str(made)]
-    for setting in (
-        f"total_train_steps={STEPS + 1}",
-        "~deskhand.workflow.desktops.embedded",
-        "++deskhand.workflow.desktops.make=areal_workflows.flaky_pool",
-        "deskhand.workflow.refills=0",
-        "actor.optimizer.lr=1e-4",
-    ):
-        words += ["--set", setting]
-    log, statistics = made.parent / "log.txt", made / "areal.jsonl"
-    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(areal_python), "PATH": os.environ["PATH"]}
-    with log.open("w") as file:
-        first = subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)
-        deadline = time.monotonic() + 420
-        while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
-            assert first.poll() is None, log.read_text()[-8000:]
-            assert time.monotonic() < deadline, log.read_text()[-8000:]
-            time.sleep(0.1)
-        processes = group_of(first.pid)
-        first.send_signal(signal.SIGTERM)
-        code = first.wait(90)
-        left = [process for process in processes if is_alive(process)]
-        before = statistics.read_text().count("\n")
-        done = subprocess.run(words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=300)
-    assert done.returncode == 0, log.read_text()[-8000:]
-    return {"folder": made, "processes": processes, "left": left, "code": code, "before": before}
+def run(found) -> dict[str, Any]:
+    """The folder of a run that was ended from outside and went on, and what was left in between."""
+    return found["trainer"].result()
 
 
 @pytest.fixture(scope="module")

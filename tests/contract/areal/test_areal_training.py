@@ -3,16 +3,12 @@ what our trainer trains, and what our validator refuses does damage there."""
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
-import areal_models
 import areal_workflows
 import pytest
-import torch
-from areal_serving import inference_server
+from areal_jobs import FAMILIES
 
-FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 SILENT = {"shape", "last_token", "first_token", "placeholders", "types", "logprobs", "versions", "reward"}
 """Rules whose breach AReaL does not notice."""
 LOUD = {"keys", "dtype", "padding", "pictures", "banned_id", "no_picture", "too_long", "nothing_sampled"}
@@ -20,16 +16,9 @@ LOUD = {"keys", "dtype", "padding", "pictures", "banned_id", "no_picture", "too_
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def trained(request, probe, tmp_path_factory) -> dict[str, Any]:
+def trained(request, found) -> dict[str, Any]:
     """What `training_probe.py` found for a family, and the checkpoint."""
-    folder = tmp_path_factory.mktemp(request.param)
-    torch.set_num_threads(1)
-    checkpoint = areal_models.save_checkpoint(folder / "checkpoint", request.param)
-    with inference_server(checkpoint) as address:
-        found = probe("training_probe.py", folder, str(checkpoint), address)
-    with (folder / "samples.pickle").open("rb") as file:
-        samples, images = pickle.load(file)
-    return {**found, "family": request.param, "checkpoint": checkpoint, "samples": samples, "images": images}
+    return found[request.param].result()
 
 
 def test_episodes_are_long_forked_ragged_and_one_member_of_a_group_is_dropped(trained):

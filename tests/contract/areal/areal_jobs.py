@@ -1,0 +1,181 @@
+"""What takes long in the tests against a real AReaL, two pieces at a time. Invariant: each piece is done once, by itself, and what
+it found is what the tests look at.
+
+A piece is a program in AReaL's environment with what it needs around it. Most of one is waiting, for imports and for desktops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import areal_models
+import recording
+import torch
+from areal_osworld import TASK_ID
+from areal_serving import HERE, ROOT, inference_server, surroundings
+from fake_sglang import listening
+from text_server import text_server
+
+from deskhand.models.load import TINY_FOLDER
+
+OSWORLD_FILE = ROOT.parent / "shared" / "data" / "osworld" / "chrome" / f"{TASK_ID}.json"
+FAMILIES = ("qwen3_vl", "qwen2_5_vl")
+STEPS = 5
+"""Of AReaL's trainer in one go; then the run is ended from outside and goes on for one more."""
+_making = threading.Lock()
+"""Models are made one after another: their weights come from one generator."""
+
+
+def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:
+    """What a program beside this file wrote to folder/found.json."""
+    words = [str(python), str(HERE / name), *arguments, str(folder)]
+    with (folder / "log.txt").open("w") as log:
+        done = subprocess.run(words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s)
+    assert done.returncode == 0, (folder / "log.txt").read_text()[-6000:]
+    return json.loads((folder / "found.json").read_text())
+
+
+def checkpoint_of(folder: Path, family: str) -> Path:
+    with _making:
+        torch.set_num_threads(1)
+        return areal_models.save_checkpoint(folder / family, family)
+
+
+def training(family: str) -> Callable[[Path, Path], dict[str, Any]]:
+    def run(python: Path, folder: Path) -> dict[str, Any]:
+        checkpoint = checkpoint_of(folder, family)
+        with inference_server(checkpoint) as address:
+            found = probe(python, "training_probe.py", folder, str(checkpoint), address)
+        with (folder / "samples.pickle").open("rb") as file:
+            samples, images = pickle.load(file)
+        return {**found, "family": family, "checkpoint": checkpoint, "samples": samples, "images": images}
+
+    return run
+
+
+def proxied(python: Path, folder: Path) -> dict[str, Any]:
+    with inference_server(TINY_FOLDER, 4096) as address:
+        return probe(python, "proxy_probe.py", folder, str(TINY_FOLDER), address)
+
+
+def parsed(python: Path, folder: Path) -> dict[str, Any]:
+    found = probe(python, "configs_probe.py", folder, str(ROOT), str(TINY_FOLDER))
+    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(python)}
+    words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
+    return {**found, "doctor": [done.returncode, done.stdout, done.stderr]}
+
+
+def text(python: Path, folder: Path) -> dict[str, Any]:
+    from transformers import Qwen3ForCausalLM
+
+    with _making:
+        checkpoint = areal_models.save_text_checkpoint(folder / "model")
+    with listening(text_server(Qwen3ForCausalLM.from_pretrained(checkpoint).eval())) as address:
+        return probe(python, "text_probe.py", folder, str(checkpoint), address.removeprefix("http://"))
+
+
+def osworld(python: Path, folder: Path) -> dict[str, Any]:
+    if not OSWORLD_FILE.is_file():
+        return {}
+    checkpoint = checkpoint_of(folder, "qwen3_vl")
+    with inference_server(checkpoint) as address:
+        return probe(python, "osworld_probe.py", folder, str(checkpoint), address, str(OSWORLD_FILE))
+
+
+def reading(python: Path, folder: Path) -> dict[str, Any]:
+    checkpoints, pictures, out = folder / "checkpoints", folder / "pictures", folder / "out"
+    for made in (checkpoints, pictures, out):
+        made.mkdir()
+    for family in FAMILIES:
+        checkpoint_of(checkpoints, family)
+    shutil.copytree(TINY_FOLDER, checkpoints / "tiny")
+    for number, size in enumerate([(320, 256), (333, 211), (64, 48)]):
+        (pictures / f"{number}.png").write_bytes(recording.png(number, *size))
+    found = probe(python, "reading_probe.py", out, str(checkpoints), str(pictures))
+    return {**found, "checkpoints": checkpoints, "pictures": pictures}
+
+
+def trainer(python: Path, folder: Path) -> dict[str, Any]:
+    """A run that is ended from outside after `STEPS` steps and started again for one more, and what was left in between."""
+    made, log = folder / "run", folder / "log.txt"
+    experiment = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
+    words = [sys.executable, "-m", "deskhand", "train", experiment, "--trainer", "areal", "--folder", str(made)]
+    for setting in (
+        f"total_train_steps={STEPS + 1}",
+        "~deskhand.workflow.desktops.embedded",
+        "++deskhand.workflow.desktops.make=areal_workflows.flaky_pool",
+        "deskhand.workflow.refills=0",
+        "actor.optimizer.lr=1e-4",
+    ):
+        words += ["--set", setting]
+    statistics = made / "areal.jsonl"
+    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(python), "PATH": os.environ["PATH"]}
+    with log.open("w") as file, _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first:
+        deadline = time.monotonic() + 420
+        while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
+            assert first.poll() is None, log.read_text()[-8000:]
+            assert time.monotonic() < deadline, log.read_text()[-8000:]
+            time.sleep(0.1)
+        processes = _led_by_children(first.pid)
+        first.send_signal(signal.SIGTERM)
+        code = first.wait(120)
+        left = [process for process in processes if _is_alive(process)]
+        before = statistics.read_text().count("\n")
+        done = subprocess.run(words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, log.read_text()[-8000:]
+    return {"folder": made, "processes": processes, "left": left, "code": code, "before": before}
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(120)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _led_by_children(parent: int) -> list[int]:
+    """Processes of the groups that children of `parent` lead."""
+    stats: list[list[str]] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            stats.append([*path.read_text().rpartition(")")[2].split(), path.parent.name])
+        except OSError:  # it has just ended
+            continue
+    leaders = {int(stat[-1]) for stat in stats if int(stat[1]) == parent}
+    return [int(stat[-1]) for stat in stats if int(stat[2]) in leaders]
+
+
+JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
+    "trainer": ("test_areal_trainer", trainer),
+    "qwen3_vl": ("test_areal_training", training("qwen3_vl")),
+    "qwen2_5_vl": ("test_areal_training", training("qwen2_5_vl")),
+    "proxied": ("test_areal_proxy", proxied),
+    "osworld": ("test_areal_osworld", osworld),
+    "parsed": ("test_areal_configs", parsed),
+    "text": ("test_areal_text", text),
+    "reading": ("test_areal_reading", reading),
+}
+"""By name, with the file of tests that looks at what it finds; those that take longest first."""
