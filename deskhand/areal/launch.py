@@ -194,6 +194,8 @@ def trainer_of(servers: Sequence[str]) -> type:
         def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
             from copy import deepcopy
 
+            if is_eval and self.config.deskhand.valid is None:
+                return None  # a worker that would have nothing to do; AReaL's trainer asks whether it is there
             config = deepcopy(rollout_config)
             if is_eval:
                 config.max_head_offpolicyness = int(1e12)

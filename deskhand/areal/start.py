@@ -58,7 +58,10 @@ def train(
 
 def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
     """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
+    from deskhand.areal.online import Gateway
+
     environment = dict(os.environ if environment is None else environment)
+    Gateway.of_run(folder)
     python = areal_python(environment)
     told = _told(config, _content(config), folder.resolve(), overrides)[0]
     return _run([str(python), "-m", ONLINE, *told, str(folder.resolve())], surroundings_of(python, environment), folder)

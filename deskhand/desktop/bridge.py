@@ -14,6 +14,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 __all__ = ["BridgeDesktop", "BridgePool", "Timeouts"]
 
+DESKTOPS_A_LINK = 32
+"""An HTTP client looks through all its connections for each request; more desktops get further clients."""
 BEATS = 4
 """How often a lease is renewed within the time after which an idle one is given back."""
 
@@ -205,8 +208,12 @@ class BridgePool:
         self.template = template or Template()
         self.episode_s = (timeouts or Timeouts()).episode_s
         self._wait_s = wait_s
-        self.link = Link(check_address(address, "the bridge's address"), key, timeouts=timeouts, lot=lot, transport=transport)
+        address = check_address(address, "the bridge's address")
+        self._make_link = partial(Link, address, key, timeouts=timeouts, transport=transport)
+        self.link = self._make_link(lot=lot)
+        self._links, self._users = [self.link], [0]
         self._held: dict[str, tuple[BridgeDesktop, asyncio.Task[None]]] = {}
+        self._seats: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
     async def __aenter__(self) -> BridgePool:
@@ -224,16 +231,23 @@ class BridgePool:
         """A fresh desktop in the state `template` (default: the pool's). Waits while the bridge has none free."""
         body = {"template": asdict(template or self.template), "wait_s": self._wait_s}
         headers = {wire.REQUEST_HEADER: secrets.token_hex(16)}
-        reply = await self.link.send(
-            "POST", "/leases", repeatable=True, acquires=True, may_take_s=self._wait_s + 60, headers=headers, json=body
-        )  # fmt: skip
-        told = _json(reply)
-        if reply.status_code != 201:
-            self.link.gate.desktops.released()
-            kind = ConfigError if reply.status_code in (400, 401, 403) else InfrastructureError
-            raise kind(f"POST {self.link.address}/leases: {reply.status_code} {told.get('error', '')}")
-        desktop = BridgeDesktop(self.link, told)
+        number = self._take_seat()
+        link = self._links[number]
+        try:
+            reply = await link.send(
+                "POST", "/leases", repeatable=True, acquires=True, may_take_s=self._wait_s + 60, headers=headers, json=body
+            )  # fmt: skip
+            told = _json(reply)
+            if reply.status_code != 201:
+                self.link.gate.desktops.released()
+                kind = ConfigError if reply.status_code in (400, 401, 403) else InfrastructureError
+                raise kind(f"POST {self.link.address}/leases: {reply.status_code} {told.get('error', '')}")
+        except BaseException:
+            self._users[number] -= 1
+            raise
+        desktop = BridgeDesktop(link, told)
         self._held[told["lease"]] = (desktop, asyncio.create_task(_renewing(desktop, float(told["idle_s"]))))
+        self._seats[told["lease"]] = number
         self._names[told["epoch"]] = told["lease"]
         held: StagedDesktop = desktop
         return Lease(held, told["epoch"])
@@ -248,7 +262,17 @@ class BridgePool:
         """Give all leases back. Idempotent."""
         for epoch in list(self._names):
             await self._give_back(self._names.pop(epoch))
-        await self.link.close()
+        for link in self._links:
+            await link.close()
+
+    def _take_seat(self) -> int:
+        """The number of a link that has room for one more desktop, which then has one less."""
+        number = next((number for number, users in enumerate(self._users) if users < DESKTOPS_A_LINK), len(self._links))
+        if number == len(self._links):
+            self._links.append(self._make_link(lot=self.lot, gate=self.link.gate))
+            self._users.append(0)
+        self._users[number] += 1
+        return number
 
     async def _give_back(self, name: str) -> None:
         desktop, renewing = self._held.pop(name)
@@ -256,6 +280,7 @@ class BridgePool:
         try:
             await desktop.close()
         finally:
+            self._users[self._seats.pop(name)] -= 1
             self.link.gate.desktops.released()
 
 

@@ -215,6 +215,23 @@ async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_ha
         await pool.close()
 
 
+async def test_many_desktops_share_few_clients_which_later_ones_use_again(monkeypatch):
+    monkeypatch.setattr("deskhand.desktop.bridge.DESKTOPS_A_LINK", 1)
+    async with bridge(2) as running, pool_of(running) as pool:
+        leases = [await pool.lease(), await pool.lease()]
+        assert len(pool._links) == 2
+        assert len({id(lease.desktop._link) for lease in leases}) == 2
+        for lease in leases:
+            assert (await lease.desktop.observe()).size == (320, 240)
+            await pool.release(lease)
+        with pytest.raises(ConfigError):
+            await pool.lease(Template("no such"))
+        assert pool._users == [0, 0]
+        again = await pool.lease()
+        assert again.desktop._link is pool.link
+        assert len(pool._links) == 2
+
+
 async def test_events_come_in_order_and_go_on_after_a_break():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
