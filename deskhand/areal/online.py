@@ -5,9 +5,6 @@ ended.
 A session that ends without a reward counts as 0 there. So one whose episode has no score is given a reward that is no number, which
 AReaL 1.0.4 stumbles over when it fetches the session, and rejects it. `is_scored` rejects it where it would not stumble;
 `areal.launch` hands it to AReaL as its filter.
-
-`python -m deskhand.areal.online --config FILE [key=value ...] FOLDER` plays the rows of an experiment on the gateway of the run in
-FOLDER, in AReaL's environment; `deskhand areal play` starts it.
 """
 
 from __future__ import annotations
@@ -16,8 +13,7 @@ import asyncio
 import json
 import math
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,31 +145,3 @@ async def play(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: Gateway, 
 def is_scored(trajectory: Mapping[str, Any]) -> bool:
     """For AReaL's `dynamic_filter_fn`: whether every row's reward is a number."""
     return bool(trajectory["rewards"].isfinite().all())
-
-
-def main(arguments: Sequence[str]) -> None:
-    """The program. Exits with 2 and one line for what the user can mend."""
-    from deskhand.areal.launch import load, rows_of
-    from deskhand.areal.place import visiting
-    from deskhand.areal.settings import imported
-
-    async def whole() -> Played:
-        async with visiting(agent.settings, keep=False):  # desktops stay between episodes
-            return await play(agent, rows_of(config)[0], Gateway.of_run(Path(folder)), at_once=at_once)
-
-    try:
-        *words, folder = arguments
-        config = load(list(words))
-        agent: Any = imported(config.deskhand.kind)(config.deskhand.workflow)
-        at_once = agent.settings.desktops.embedded or int(config.rollout.max_concurrent_rollouts or 1)
-        played = asyncio.run(whole())
-    except (ConfigError, InfrastructureError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    mean = sum(played.rewards) / max(1, len(played.rewards))
-    print(f"{len(played.rewards)} episodes scored, {mean:.3f} on average; {len(played.unscored)} without a score")
-
-
-if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main(sys.argv[1:])

@@ -26,7 +26,7 @@ from deskhand.engines.making import newest_environment
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import checkpoint_folder
 
-LAUNCH, ONLINE = "deskhand.areal.launch", "deskhand.areal.online"
+LAUNCH, PLAYER = "deskhand.areal.launch", "deskhand.areal.player"
 SERVER_START_S = 120.0
 END_S = 60.0
 
@@ -64,7 +64,7 @@ def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment:
     Gateway.of_run(folder)
     python = areal_python(environment)
     told = _told(config, _content(config), folder.resolve(), overrides)[0]
-    return _run([str(python), "-m", ONLINE, *told, str(folder.resolve())], surroundings_of(python, environment), folder)
+    return _run([str(python), "-m", PLAYER, *told, str(folder.resolve())], surroundings_of(python, environment), folder)
 
 
 def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:

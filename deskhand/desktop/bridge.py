@@ -31,7 +31,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 __all__ = ["BridgeDesktop", "BridgePool", "Timeouts"]
 
-DESKTOPS_A_LINK = 32
+DESKTOPS_A_LINK = 8
 """An HTTP client looks through all its connections for each request; more desktops get further clients."""
 BEATS = 4
 """How often a lease is renewed within the time after which an idle one is given back."""

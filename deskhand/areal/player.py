@@ -1,0 +1,45 @@
+"""Plays the rows of an experiment on the gateway of a run of AReaL in its online mode; `deskhand areal play` starts it, in AReaL's
+environment. Invariant: desktops stay between episodes and are given back at the end, however it comes.
+
+    python -m deskhand.areal.player --config FILE [key=value ...] FOLDER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deskhand.areal.launch import load, rows_of
+from deskhand.areal.online import Gateway, Played, play
+from deskhand.areal.place import visiting
+from deskhand.areal.settings import imported
+from deskhand.errors import ConfigError, InfrastructureError
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The program. Exits with 2 and one line for what the user can mend."""
+    try:
+        *words, folder = arguments
+        config = load(list(words))
+        agent: Any = imported(config.deskhand.kind)(config.deskhand.workflow)
+        at_once = agent.settings.desktops.embedded or int(config.rollout.max_concurrent_rollouts or 1)
+        played = asyncio.run(_whole(agent, rows_of(config)[0], Gateway.of_run(Path(folder)), at_once))
+    except (ConfigError, InfrastructureError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    mean = sum(played.rewards) / max(1, len(played.rewards))
+    print(f"{len(played.rewards)} episodes scored, {mean:.3f} on average; {len(played.unscored)} without a score")
+
+
+async def _whole(agent: Any, rows: Sequence[dict[str, Any]], gateway: Gateway, at_once: int) -> Played:
+    async with visiting(agent.settings, keep=False):
+        return await play(agent, rows, gateway, at_once=at_once)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main(sys.argv[1:])
