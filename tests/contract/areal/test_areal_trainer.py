@@ -37,7 +37,8 @@ def test_a_run_that_is_ended_from_outside_leaves_no_process_and_goes_on_where_it
     assert len(run["processes"]) > 3
     assert run["left"] == []
     assert [line["step"] for line in steps[run["before"] :]] == [STEPS + 1]
-    with Run.open(max((run["folder"] / "workers").iterdir(), key=lambda path: path.stat().st_ctime), read_only=True) as later:
+    newest = max((run["folder"] / "workers").iterdir(), key=lambda path: int(path.name.rsplit("-", 1)[1]))
+    with Run.open(newest, read_only=True) as later:
         assert {row.version_min for row in later.episodes(TRAIN) if row.reward is not None} <= {STEPS, STEPS + 1}
     assert steps[-1]["ppo_actor/update/behave_imp_weight/avg"] == pytest.approx(1.0, abs=1e-3)
 

@@ -115,6 +115,7 @@ def damage(actor: Any, good: list[dict[str, Any]], image_id: int) -> dict[str, A
     """What AReaL does with trajectories that break a rule of `deskhand.areal.trajectory`: an error, or a number that says how wrong
     it is."""
     import damages
+    from areal.utils import stats_tracker
 
     found: dict[str, Any] = {}
     for name, spoil in damages.SPOILS.items():
@@ -123,6 +124,9 @@ def damage(actor: Any, good: list[dict[str, Any]], image_id: int) -> dict[str, A
             found[name] = damages.measure(name, actor, good, spoil(batch, image_id))
         except Exception as error:
             found[name] = f"{type(error).__name__}: {str(error)[:200]}"
+        for tracker in stats_tracker.TRACKERS.values():  # a step that failed leaves half of its statistics
+            tracker.denominators, tracker.reduce_types = {}, {}
+            tracker.stats.clear()
     return found
 
 
