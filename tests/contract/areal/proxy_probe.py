@@ -131,6 +131,7 @@ def subproc(checkpoint: str, address: str, agent: Any, row: dict[str, Any]) -> f
 
 def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
     """Clients and judges inside of an episode of AReaL's executor."""
+    from areal.api.reward_api import AsyncRewardWrapper
     from areal.engine.sglang_remote import RemoteSGLangEngine
     from areal_habits import Habits
 
@@ -141,6 +142,7 @@ def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
         engine.wait(1, timeout=60)
     finally:
         engine.destroy()
+        AsyncRewardWrapper._atexit_shutdown_all()  # this program ends without its atexit
     return Habits.found
 
 
