@@ -1,6 +1,6 @@
 """What a bridge adds to a desktop's own time: `python -m benchmarks.bridge [--full]`.
 
-One bridge process, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no time, so all
+One bridge process with a key, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no time, so all
 that is measured is the bridge, its protocol and its client. Steps arrive in an open loop: a step that is late does not put off the
 next one, and its waiting counts. Whether the bridge's memory grows is measured over all runs after the first.
 """
@@ -27,6 +27,7 @@ from deskhand.desktop.pool import DesktopPool, Lease
 
 WIDTH, HEIGHT = 1280, 720
 STEPS_PER_S = 32
+KEY = "the-key-of-the-benchmark"
 TIMER_S = 0.0015
 """The event loop's timers are rounded up to a millisecond, which is the load's and not the bridge's: the end of each pause is
 waited for without them."""
@@ -79,7 +80,7 @@ async def serve(leases: int) -> None:
     sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = leases, 1  # prepared screens take no processor to start, and no memory of their own
     async with (
         DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
-        serving(pool, Settings(port=0, idle_s=3600)) as running,
+        serving(pool, Settings(port=0, owner_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -112,7 +113,7 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        async with BridgePool(address, template=Template(width=WIDTH, height=HEIGHT)) as pool:
+        async with BridgePool(address, KEY, template=Template(width=WIDTH, height=HEIGHT)) as pool:
             held = [await pool.lease() for _ in range(leases)]
             for lease in held:
                 await lease.desktop.observe()
