@@ -1,8 +1,8 @@
 """What a bridge adds to a desktop's own time: `python -m benchmarks.bridge [--full]`.
 
-One bridge process with a key, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no time, so all
-that is measured is the bridge, its protocol and its client. Steps arrive in an open loop: a step that is late does not put off the
-next one, and its waiting counts. Whether the bridge's memory grows is measured over all runs after the first.
+One bridge process with a key, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no
+time, so all that is measured is the bridge, its protocol and its client. Steps arrive in an open loop: a step that is late does not
+put off the next one, and its waiting counts. Whether the bridge's memory grows is measured over all runs after the first.
 """
 
 from __future__ import annotations
