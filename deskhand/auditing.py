@@ -14,7 +14,9 @@ from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import Row
-from deskhand.tasks.suites import basics, catalogue
+from deskhand.tasks.sources import files
+from deskhand.tasks.sources.native_task import load_task
+from deskhand.tasks.suites import basics, catalogue, miniwob
 from deskhand.tasks.task import Family, Task, seed_for
 
 WRONG = 2
@@ -29,7 +31,8 @@ def audit(families: list[str] | None = None, /, *, variants: int = 1, agents: st
     Parameters
     ----------
     families
-        Which families; all of the suite `basics` whose applications are installed when none is named.
+        Which families, or task files in Deskhand's YAML; all of the suite `basics` whose applications are installed when none
+        is named.
     variants
         How many training seeds of each.
     agents
@@ -38,7 +41,7 @@ def audit(families: list[str] | None = None, /, *, variants: int = 1, agents: st
         A folder for the end states, for `deskhand rejudge`.
     """
     names = families or list(basics.FAMILIES)
-    tasks = [catalogue.make_task(name, seed_for("train", index)) for name in names for index in range(variants)]
+    tasks = [task for name in names for task in _tasks(name, variants)]
     chosen = [name for name in agents.split(",") if name]
     rows, skipped = asyncio.run(run(tasks, chosen, keep, print))
     for line in skipped:
@@ -51,10 +54,17 @@ def audit(families: list[str] | None = None, /, *, variants: int = 1, agents: st
         raise SystemExit(WRONG)
 
 
+def _tasks(name: str, variants: int) -> list[Task]:
+    """Variants of a family, or the one task of a file."""
+    if Path(name).suffix in files.SUFFIXES:
+        return [load_task(Path(name))]
+    return [catalogue.make_task(name, seed_for("train", index)) for index in range(variants)]
+
+
 def packages_of(task: Task) -> tuple[str, ...]:
     """Debian packages that a task's family needs."""
     found: Family | None = basics.FAMILIES.get(task.family)
-    return found.applications if found is not None else ("chromium",)
+    return found.applications if found is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
 
 
 async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:

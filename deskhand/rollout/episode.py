@@ -88,7 +88,8 @@ async def run_episode(
     graph, ended = CallGraph(), False
     try:
         with deadlines.metered() as course.meter:
-            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), longest_s)
+            most_s = min((s for s in (longest_s, ticket.task.longest_s) if s is not None), default=None)
+            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
         ended, graph = True, end_session()
         if end_states is not None:
             await _keep_end_state(ticket.task, desktop, outcome, end_states)
@@ -104,6 +105,23 @@ async def run_episode(
     course.seconds["total"] = time.monotonic() - began - course.meter.parked_s
     course.seconds["model"] = course.transcript.model_seconds
     return _result(ticket, course, outcome, graph)
+
+
+class _InSteps:
+    """`desktop` as the agent sees it, where a step that takes longer than `most_s` is an outage."""
+
+    def __init__(self, desktop: Desktop, most_s: float) -> None:
+        self._desktop, self._most_s = desktop, most_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desktop, name)
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        try:
+            async with deadlines.limit(self._most_s):
+                return await self._desktop.perform(ops, action_id=action_id)
+        except TimeoutError:
+            raise InfrastructureError(f"a step took longer than {self._most_s:g} s (the task's limits.step_s)") from None
 
 
 async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path) -> None:
@@ -154,7 +172,7 @@ async def _run(
     with course.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
         course.transcript = await agent.solve(
-            desktop,
+            desktop if task.step_s is None else _InSteps(desktop, task.step_s),  # type: ignore[arg-type]
             course.instruction,
             client,
             frame=frame,

@@ -239,12 +239,17 @@ def _shown(value: float | None) -> str:
 def _applies(task: Task, agent: Agent, steps: Steps, others: bool) -> bool:
     """Whether an agent has something to do that is not what the oracle did, whose steps these are; `others`: something else could
     be clicked."""
-    needed = {"slip": bool(_texts(steps)), "misled": others, "forge": bool(task.forged), "nearly": task.end_states is not None}
+    needed = {
+        "slip": bool(_texts(steps)),
+        "misled": others and not task.no_oracle,
+        "forge": bool(task.forged),
+        "nearly": task.end_states is not None,
+    }
     return needed.get(agent.name, True)
 
 
 async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path | None = None) -> Row:
-    """The oracle and all agents (or those of `names`) on a task; end states are kept in `keep`, by agent.
+    """The oracle, where there is one, and all agents (or those of `names`) on a task; end states are kept in `keep`, by agent.
 
     Raises `InfrastructureError` when a desktop cannot be had or set up, `ConfigError` for a name that is no agent's.
     """
@@ -254,11 +259,12 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path 
     row = Row(task.id, {}, {})
     async with lease(task) as desktop:
         await task.setup(desktop)
-        others = bool((await task.targets(desktop))[1])
-        steps, outcome, earlier = await _solved(task, desktop)
-        await _enter(row, task, desktop, ORACLE, outcome, keep)
-        if HASTY in wanted and earlier is not None:
-            row.values[HASTY] = earlier
+        others, steps = bool((await task.targets(desktop))[1]), Steps()
+        if not task.no_oracle:
+            steps, outcome, earlier = await _solved(task, desktop)
+            await _enter(row, task, desktop, ORACLE, outcome, keep)
+            if HASTY in wanted and earlier is not None:
+                row.values[HASTY] = earlier
     for session in SESSIONS:
         agents = [agent for agent in session if agent.name in wanted and _applies(task, agent, steps, others)]
         if not agents:

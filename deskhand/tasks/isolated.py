@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import EvaluatorError
+from deskhand.tasks import readers
 from deskhand.tasks.readers import NotOfItsFormat
 
 TIMEOUT_S = 15.0
+MATCH_S = 5.0
 MEMORY_MIB = 1536
 OUTPUT_MIB = 16
 REMEMBERED = 32
@@ -60,6 +62,13 @@ def call(
     if "raised" in answer:
         raise EvaluatorError(f"{function} raised {answer['raised']}")
     return answer["value"]
+
+
+def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool = True) -> bool:
+    """Whether a regular expression fits a guest's text. In this process a text that is made for it could stop everything, since
+    Python's search neither ends early nor lets other threads run. Blocks; raises `EvaluatorError` past `MATCH_S`."""
+    data = text.encode("utf-8", errors="surrogatepass")
+    return bool(call(f"{readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S))
 
 
 def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:

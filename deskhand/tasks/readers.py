@@ -162,6 +162,12 @@ def saved_by(data: bytes) -> str:
     return found.group(1) if found else ""
 
 
+def matches(data: bytes, pattern: str, ignore_case: bool, whole: bool) -> bool:
+    """Whether a regular expression fits a text, all of it or (not `whole`) some piece; such a search may take without end."""
+    find = re.fullmatch if whole else re.search
+    return find(pattern, data.decode("utf-8", errors="surrogatepass"), re.IGNORECASE if ignore_case else re.NOFLAG) is not None
+
+
 def archived(data: bytes) -> dict[str, str]:
     """The first plain files of a gzipped archive, in a process of its own; bytes as Latin-1. Raises `NotOfItsFormat`."""
     try:
@@ -173,3 +179,56 @@ def archived(data: bytes) -> dict[str, str]:
             return {name: file.read().decode("latin-1") for name, file in read.items() if file is not None}
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise NotOfItsFormat(f"no archive: {type(error).__name__}") from error
+
+
+LARGEST_PICTURE_PX = 20_000_000
+_BLOCK_PX = 8
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+
+
+def picture(data: bytes) -> tuple[int, int, float | None]:
+    """Width, height and how similar a picture is to another; `data` is the other one's length (8 bytes), itself (it may be empty:
+    no similarity) and the picture. Pictures of different sizes have nothing in common. Raises `NotOfItsFormat`."""
+    length = int.from_bytes(data[:8], "big")
+    found = _grey(data[8 + length :])
+    height, width = found.shape
+    if not length:
+        return width, height, None
+    wanted = _grey(data[8 : 8 + length])
+    return width, height, similarity(found, wanted) if found.shape == wanted.shape else 0.0
+
+
+def similarity(one: Any, other: Any) -> float:
+    """Mean structural similarity of two pictures of one size, `float[H, W]` from 0 to 255, over blocks of 8x8 pixels.
+
+    Wang, Bovik, Sheikh, Simoncelli: Image quality assessment (2004), equation 13 with its constants; blocks do not overlap.
+    """
+    import numpy as np
+
+    high, wide = (max(_BLOCK_PX, side // _BLOCK_PX * _BLOCK_PX) for side in one.shape)
+    padding = [(0, max(0, side - there)) for side, there in zip((high, wide), one.shape, strict=True)]
+
+    def blocks(pixels: Any) -> Any:
+        cut = np.pad(pixels, padding, mode="edge")[:high, :wide]
+        parts = cut.reshape(high // _BLOCK_PX, _BLOCK_PX, wide // _BLOCK_PX, _BLOCK_PX).swapaxes(1, 2)
+        return parts.reshape(-1, _BLOCK_PX * _BLOCK_PX)
+
+    a, b = blocks(one), blocks(other)
+    mean_a, mean_b = a.mean(axis=1), b.mean(axis=1)
+    together = (a * b).mean(axis=1) - mean_a * mean_b
+    first, second = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    light = (2 * mean_a * mean_b + first) / (mean_a**2 + mean_b**2 + first)
+    return float((light * (2 * together + second) / (a.var(axis=1) + b.var(axis=1) + second)).mean())
+
+
+def _grey(data: bytes) -> Any:
+    import numpy as np
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(data), formats=_FORMATS) as picture:
+            if picture.width * picture.height > LARGEST_PICTURE_PX:
+                raise NotOfItsFormat(f"a picture of {picture.width}x{picture.height} pixels, more than {LARGEST_PICTURE_PX}")
+            return np.asarray(picture.convert("L"), np.float64)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise NotOfItsFormat(f"no picture: {type(error).__name__}") from error

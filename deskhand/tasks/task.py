@@ -134,10 +134,15 @@ class Task:
     """What it is worth that the agent says it cannot be done; None: the end state is judged all the same."""
     check_timeout_s: float | None = None
     """How long the check may take; None: as long as the judge gives any."""
+    step_s: float | None = None
+    """The most that performing a step may take; beyond it, and beyond `longest_s` of it all, the episode has no score."""
+    longest_s: float | None = None
     step_cost: float = 0.0
     """What every step takes from the reward."""
     end_states: Callable[[], EndStates] | None = None
     """What the end may look like, nearly right and right, where files say it."""
+    no_oracle: str = ""
+    """Why `oracle` solves nothing; empty: it does."""
     forged: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Files, by path, as a forger would write them who knows what is asked for and does not use the application that the task
     names; the check must not pay for them."""

@@ -113,7 +113,7 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     machine = Machine(tmp_path / "vm")
     async with on_a_port(machine.fake.app) as address, on_a_port(machine.evaluate.app) as judge_address:
         evaluator = WaaEvaluator(Link(judge_address, timeouts=TIMES))
-        task = task_of(waa.load(file), evaluator, 320, 240)
+        task = task_of(waa.load(file), lambda _: evaluator, 320, 240)
         desktop = WaaDesktop(Link(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
         result = await run_episode(Ticket("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(result.outcome, Scored)

@@ -61,6 +61,13 @@ async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> 
         assert f"{good.id}: {agent} scores 1" in row.wrong
 
 
+async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
+    row = await audited(
+        replace(catalogue.make_task("terminal_run", 3), no_oracle="there is none"), "done", "nearly", "slip", "misled"
+    )
+    assert (row.values, row.wrong) == ({"done": 0.0, "nearly": 0.0}, [])
+
+
 def test_a_row_says_what_must_not_be() -> None:
     fine = {"oracle": 1.0, "done": 0.0, "hasty": 0.5, "misled": 0.0, "disk": None}
     assert Row("t", fine, {}).wrong == []

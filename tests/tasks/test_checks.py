@@ -12,6 +12,7 @@ from typing import Any
 
 import packed_documents as packed
 import pytest
+from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
 from deskhand.desktop.base import Completed
@@ -39,7 +40,7 @@ class Guest:
 
 
 async def value_of(check: dict[str, Any], folder: Path, said: Completed | None = None) -> Check:
-    return await measure(CheckNode.model_validate(check), Guest(folder, said))
+    return await measure(CheckNode.model_validate(check), Guest(folder, said), folder)
 
 
 def database_file(*statements: str, wal: bool = False) -> dict[str, bytes]:
@@ -57,8 +58,17 @@ def database_file(*statements: str, wal: bool = False) -> dict[str, bytes]:
         return files
 
 
+def painting(width: int, height: int, colour: str = "red", at: int = 0) -> bytes:
+    picture, buffer = Image.new("RGB", (width, height), "white"), BytesIO()
+    ImageDraw.Draw(picture).ellipse((at, 4, at + width // 2, height - 4), fill=colour)
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 TEXT = "Red apples\n2  pears\n"
 SHEET: packed.Rows = [["name", "price"], ["pear", 2.5], [None, 4], ["yes", True], [None, None]]
+SETTINGS = b"size = 12 = large\n[look]\nTheme=light\nTheme=dark\n# Font=Sans\n[other]\nTheme=none\n"
+PICTURE = painting(64, 48)
 DOCUMENT = packed.text_document(["One", "", "Two and three"], [["a", "b"], ["c", "d"]])
 RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
     ("file", b"x", {"exists": True}, {"exists": False}),
@@ -88,6 +98,10 @@ RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
             ({"cells": {"B2": 2.4}, "within": 0.2}, {"cells": {"B2": 2.4}}),
         ]
     ),
+    ("settings", SETTINGS, {"section": "look", "key": "Theme", "equals": "dark"}, {"key": "Theme", "equals": "dark"}),
+    ("settings", SETTINGS, {"key": "size", "equals": "12 = large"}, {"section": "look", "key": "size", "equals": "12 = large"}),
+    ("settings", SETTINGS, {"section": "look", "key": "font", "absent": True}, {"section": "look", "key": "Theme", "absent": True}),
+    ("image", PICTURE, {"size": [64, 48]}, {"size": [48, 64]}),
     ("document", DOCUMENT, {"paragraphs": ["One", "Two and three"]}, {"paragraphs": ["One"]}),
     ("document", DOCUMENT, {"tables": [[["a", "b"], ["c", "d"]]]}, {"tables": []}),
     ("document", DOCUMENT, {"contains": ["and", "c"], "lacks": ["e and"]}, {"lacks": ["Two"]}),
@@ -114,6 +128,8 @@ ASKS: dict[str, dict[str, Any]] = {
     "csv": {"rows": []},
     "sheet": {"rows": []},
     "document": {"lacks": ["x"]},
+    "settings": {"key": "x", "absent": True},
+    "image": {"size": [1, 1]},
     "sqlite": {"query": "select 1 where 0", "rows": []},
 }
 """For each kind what an empty file, or none, could be thought to fulfil."""

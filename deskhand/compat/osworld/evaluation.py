@@ -64,7 +64,7 @@ async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Ev
         return Verdict(0.0, detail="the agent said that it cannot be done")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
     questions = await _questions(clauses, conj, Reader(stage))
-    judged = await evaluators.judge(questions, conj) if evaluators is not None else own(questions, conj)
+    judged = await evaluators.judge(questions, conj) if evaluators is not None else await asyncio.to_thread(own, questions, conj)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
     findings = tuple(
@@ -99,11 +99,11 @@ def _asks(getter: getters.Getter) -> bool:
 
 
 def own(questions: Sequence[Question], conj: str) -> Judged:
-    """The score by our own versions of the metrics, joined as OSWorld joins. Raises `EvaluatorError`."""
+    """The score by our own versions of the metrics, joined as OSWorld joins. Blocks; raises `EvaluatorError`."""
     scores: list[float] = []
     for question in questions:
         result, expected = _by_value(question.result), _by_value(question.expected)
-        scores.append(metrics.score(question.metric, result, expected, dict(question.options)))
+        scores.append(metrics.score_apart(question.metric, result, expected, dict(question.options)))
         if len(questions) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return Judged(scores[-1], tuple(scores))
     return Judged(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from deskhand.tasks import isolated
 from deskhand.tasks.checks.part import UNREADABLE, GuestPath, NotOfItsFormat, Part, measure_file, quoted
 from deskhand.tasks.task import Check, StagedDesktopLike
 
@@ -94,10 +95,8 @@ class TextCheck(Part):
         for piece in self.lacks:
             if self._plain(piece) in found:
                 return f"contains {quoted(piece)}"
-        if self.matches is not None:
-            flags = re.IGNORECASE if "case" in self.ignore else re.NOFLAG
-            if not re.fullmatch(self.matches, found, flags):
-                return f"{quoted(text)} does not match {self.matches}"
+        if self.matches is not None and not isolated.matches(self.matches, found, ignore_case="case" in self.ignore):
+            return f"{quoted(text)} does not match {self.matches}"
         if self.lines is not None and found.splitlines() != [self._plain(line) for line in self.lines]:
             return f"its lines are {quoted(found.splitlines())}"
         return None

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, model_validator
 
+from deskhand.tasks.checks.beside import Beside, ImageCheck, PythonCheck
 from deskhand.tasks.checks.database import SqliteCheck
 from deskhand.tasks.checks.guest import CommandCheck
+from deskhand.tasks.checks.live import ProcessCheck, WindowCheck
 from deskhand.tasks.checks.looks import LooksCheck
 from deskhand.tasks.checks.office import DocumentCheck, SheetCheck
 from deskhand.tasks.checks.part import GuestPath, Leaf, Part
 from deskhand.tasks.checks.plain import CsvCheck, FileCheck, JsonCheck, TextCheck
-from deskhand.tasks.sources.documents import Document, Problem, TaskFileError, load_yaml, validated
+from deskhand.tasks.checks.settings import BrowserCheck, SettingsCheck
+from deskhand.tasks.sources.documents import Document, Keys, Problem, TaskFileError, load_yaml, validated
 from deskhand.tasks.task import Tier
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -131,6 +134,12 @@ class CheckNode(OneOf):
     sqlite: SqliteCheck | None = None
     command: CommandCheck | None = None
     looks: LooksCheck | None = None
+    settings: SettingsCheck | None = None
+    browser: BrowserCheck | None = None
+    window: WindowCheck | None = None
+    process: ProcessCheck | None = None
+    image: ImageCheck | None = None
+    python: PythonCheck | None = None
     weight: float | None = Field(default=None, gt=0)
 
     @classmethod
@@ -145,9 +154,19 @@ class CheckNode(OneOf):
         return parts
 
     @property
-    def leaf(self) -> Leaf | None:
+    def leaf(self) -> Leaf | Beside | None:
         found = self.chosen[1]
         return None if isinstance(found, list) else found
+
+    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, Leaf | Beside]]:
+        """The facts in it, with their places; `keys` are its own."""
+        name, found = self.chosen
+        name = type(self).model_fields[name].alias or name
+        if isinstance(found, list):
+            for index, part in enumerate(found):
+                yield from part.leaves((*keys, name, index))
+        else:
+            yield (*keys, name), found
 
 
 class MilestoneNode(Part):
@@ -197,7 +216,17 @@ class Screen(Part):
 
 
 class Limits(Part):
+    """The most that is allowed. Where one of the seconds but `late_s` runs out, the episode has no score."""
+
     steps: int = Field(ge=1, le=10_000)
+    check_s: Seconds | None = None
+    """Seconds of one judging; None: the judge's own limit."""
+    step_s: Seconds | None = None
+    """Of performing one step."""
+    episode_s: float | None = Field(default=None, gt=0, le=86_400)
+    """Of an episode, from its reset to its score."""
+    late_s: float | None = Field(default=None, ge=0, le=60)
+    """Within which the check may come true after the end, where a program writes late."""
 
 
 class NativeTask(Part):
@@ -215,6 +244,8 @@ class NativeTask(Part):
     check: CheckNode
     milestones: list[MilestoneNode] = Field(default_factory=list)
     limits: Limits
+    network: list[str] = Field(default_factory=list)
+    """Hosts that the guest may reach. Embedded desktops reach none, so no host can be named."""
     format_penalty: float = Field(default=0.0, ge=0, le=1)
     step_cost: float = Field(default=0.0, ge=0, le=1)
     oracle: list[list[OracleOp]] | None = Field(default=None, min_length=1)
@@ -226,6 +257,13 @@ class NativeTask(Part):
         if not _WORD.fullmatch(name):
             raise ValueError("give a name of letters, digits, '.', '_' and '-'")
         return name
+
+    @field_validator("network")
+    @classmethod
+    def _offline(cls, hosts: list[str]) -> list[str]:
+        if hosts:
+            raise ValueError("desktops have no network; serve what the task needs inside the guest and leave this empty")
+        return hosts
 
 
 def load(path: Path) -> NativeTask:
@@ -258,6 +296,11 @@ def _problems(document: Document, task: NativeTask, folder: Path) -> Iterator[Pr
             yield document.problem(("setup", index, "write", "copy_of"), f"there is no file {folder / step.write.copy_of}")
         if step.place is not None and (wrong := _off_screen(step.place.at, task.screen)):
             yield document.problem(("setup", index, "place", "at"), wrong)
+    nodes: list[tuple[Keys, CheckNode]] = [(("check",), task.check)]
+    nodes += [(("milestones", index, "check"), milestone.check) for index, milestone in enumerate(task.milestones)]
+    for keys, leaf in (found for place, node in nodes for found in node.leaves(place)):
+        if isinstance(leaf, Beside) and (name := leaf.needs()) is not None and not (folder / name).is_file():
+            yield document.problem(keys, f"there is no file {folder / name}")
     names: list[str] = []
     for index, milestone in enumerate(task.milestones):
         if milestone.name in names:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks.checks.beside import Beside
 from deskhand.tasks.checks.part import UNREADABLE, quoted
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources import native
@@ -19,6 +20,7 @@ from deskhand.tasks.sources.native import CheckNode, NativeTask, OracleOp, Setup
 from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
 
 SUITE = "native"
+NO_ORACLE = "has no oracle; write one under the key oracle"
 WAIT_S = 20.0
 _LOOK_AGAIN_S = 0.1
 
@@ -38,7 +40,7 @@ def task_of(file: NativeTask, folder: Path) -> Task:
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         if file.oracle is None:
-            raise ConfigError(f"task {file.id} has no oracle; write one under the key oracle")
+            raise ConfigError(f"task {file.id} {NO_ORACLE}")
         for step in file.oracle:
             ops: list[Op] = []
             for node in step:
@@ -66,34 +68,42 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         height=file.screen.height,
         max_steps=file.limits.steps,
         setup=setup,
-        check=check_of(file.check),
+        check=check_of(file.check, folder),
         oracle=oracle,
         targets=targets,
         template=file.template,
-        milestones=tuple(Milestone(each.name, each.weight, check_of(each.check), tuple(each.after)) for each in file.milestones),
+        milestones=tuple(
+            Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after)) for each in file.milestones
+        ),
         tier=file.tier,
+        no_oracle="" if file.oracle is not None else NO_ORACLE,
+        grace_s=file.limits.late_s,
+        check_timeout_s=file.limits.check_s,
+        step_s=file.limits.step_s,
+        longest_s=file.limits.episode_s,
         format_penalty=file.format_penalty,
         step_cost=file.step_cost,
         metadata={"programs": file.programs},
     )
 
 
-def check_of(node: CheckNode) -> CheckFunction:
+def check_of(node: CheckNode, folder: Path) -> CheckFunction:
     """The function that measures a check and the checks in it, all of them, so that the detail tells of each."""
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        return await measure(node, desktop)
+        return await measure(node, desktop, folder)
 
     return check
 
 
-async def measure(node: CheckNode, desktop: StagedDesktopLike) -> Check:
+async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> Check:
+    """What a check is worth; `folder` is that of the task file."""
     leaf = node.leaf
     if leaf is not None:
-        check = await leaf.measure(desktop)
+        check = await (leaf.measure(desktop, folder) if isinstance(leaf, Beside) else leaf.measure(desktop))
         return check if check.findings else replace(check, findings=(_finding(node, check),))
     name, parts = node.chosen
-    found = [await measure(part, desktop) for part in parts]
+    found = [await measure(part, desktop, folder) for part in parts]
     values = [check.value for check in found]
     if name == "sum":
         weights = [part.weight or 1.0 for part in parts]

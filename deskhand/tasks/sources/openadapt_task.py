@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from deskhand.actions.ops import Op
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks import isolated
 from deskhand.tasks.checks.part import UNREADABLE, quoted
+from deskhand.tasks.outcome import LONGEST_TEXT, Finding
 from deskhand.tasks.sources.openadapt import LoadedOpenAdapt, OpenAdaptCheck, load
 from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
 
@@ -23,6 +24,7 @@ SUITE = "openadapt"
 FUZZY = 0.8
 COMMAND_S = 20.0
 SHORTEST_STEPS = 15
+NO_ORACLE = "a file of this kind has no solution in it"
 
 
 def load_task(path: Path, width: int, height: int) -> Task:
@@ -49,10 +51,11 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         found = [await each(desktop) for each in ends or milestones]
         values = [each.value for each in found]
         value = max(values) if file.combine == "or" else min(values)
-        return Check(value, "; ".join(each.detail for each in found), any(each.guest_trusted for each in found))
+        findings = tuple(finding for each in found for finding in each.findings)
+        return Check(value, "; ".join(each.detail for each in found), any(each.guest_trusted for each in found), findings)
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        raise ConfigError(f"{where}: a file of this kind has no solution in it")
+        raise ConfigError(f"{where}: {NO_ORACLE}")
         yield []
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
@@ -74,6 +77,7 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         targets=targets,
         milestones=tuple(Milestone(name, 1 / len(names), each) for name, each in zip(names, milestones, strict=True)),
         tier="medium",
+        no_oracle=NO_ORACLE,
     )
 
 
@@ -106,12 +110,13 @@ async def _command(desktop: StagedDesktopLike, command: str, expected: str, matc
     if match == "contains":
         holds = wanted in said
     elif match == "regex":
-        holds = re.search(wanted, said) is not None
+        holds = await asyncio.to_thread(isolated.matches, wanted, said, whole=False)
     elif match == "fuzzy":
         holds = difflib.SequenceMatcher(None, said, wanted, autojunk=False).ratio() >= FUZZY
     else:
         holds = said == wanted
-    return Check(float(holds), f"{quoted(command)} said {quoted(said)}", guest_trusted=True)
+    finding = Finding(f"what {quoted(command)} says", float(holds), quoted(said), f"{match}: {quoted(wanted)}")
+    return Check(float(holds), f"{quoted(command)} said {quoted(said)}", guest_trusted=True, findings=(finding,))
 
 
 async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> Check:
@@ -121,6 +126,13 @@ async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> Check:
     except UNREADABLE:
         data = None
     if check.exists is False:
-        return Check(float(data is None), f"{path}: {'gone' if data is None else 'there'}", guest_trusted=True)
+        return _found(path, data is None, "gone" if data is None else "there", "gone")
     holds = data is not None and (check.contains is None or check.contains in data.decode("utf-8", errors="replace"))
-    return Check(float(holds), f"{path}: {'as asked' if holds else 'not as asked'}", guest_trusted=True)
+    read = "gone" if data is None else quoted(data[:LONGEST_TEXT].decode("utf-8", errors="replace"))
+    return _found(path, holds, read, "there" if check.contains is None else f"contains {quoted(check.contains)}")
+
+
+def _found(path: str, holds: bool, read: str, expected: str) -> Check:
+    """A fact about a file, as its one clause."""
+    told = f"{path}: {'as asked' if holds else 'not as asked'}"
+    return Check(float(holds), told, guest_trusted=True, findings=(Finding(path, float(holds), read, expected),))

@@ -4,17 +4,19 @@ server fails at is unscored; a task whose answer is the agent's last word (infea
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from deskhand.actions.ops import Op
 from deskhand.errors import ConfigError
+from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources.osworld import Loaded, dump
 from deskhand.tasks.sources.waa import WindowsTask
 from deskhand.tasks.task import Check, Rect, StagedDesktopLike, Task
 
 SUITE = "waa"
 STEPS = 15
+NO_ORACLE = "a file of this kind has no solution in it"
 
 
 class Evaluator(Protocol):
@@ -25,7 +27,11 @@ class Evaluator(Protocol):
     async def evaluate(self, task: dict[str, Any]) -> tuple[float, str]: ...
 
 
-def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, height: int, max_steps: int = STEPS) -> Task:
+EvaluatorOf = Callable[[StagedDesktopLike], Evaluator]
+"""The one of the machine that a task is played on."""
+
+
+def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorOf, width: int, height: int, max_steps: int = STEPS) -> Task:
     """The task of a file that was read, for screens of this size. Raises `ConfigError`.
 
     It is named after its file, as in the benchmark's own lists: two of its files carry one `id`.
@@ -35,14 +41,17 @@ def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, heigh
     document = dump(loaded.task)
 
     async def setup(desktop: StagedDesktopLike) -> None:
-        await evaluator.setup(document.get("config", []))
+        await evaluator(desktop).setup(document.get("config", []))
 
     async def check(desktop: StagedDesktopLike) -> Check:
-        score, why = await evaluator.evaluate(document)
-        return Check(score, why, guest_trusted=True)
+        score, why = await evaluator(desktop).evaluate(document)
+        func = document["evaluator"]["func"]
+        clause = " ".join(["the evaluate server:", *([func] if isinstance(func, str) else func)])
+        expected = str(document["evaluator"].get("expected", ""))
+        return Check(score, why, guest_trusted=True, findings=(Finding(clause, score, why, expected),))
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        raise ConfigError(f"{loaded.path}: a file of this kind has no solution in it")
+        raise ConfigError(f"{loaded.path}: {NO_ORACLE}")
         yield []
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
@@ -62,4 +71,5 @@ def task_of(loaded: Loaded[WindowsTask], evaluator: Evaluator, width: int, heigh
         oracle=oracle,
         targets=targets,
         tier="medium",
+        no_oracle=NO_ORACLE,
     )
