@@ -47,6 +47,7 @@ for _command in (cli_models.sft, cli_models.export, cli_models.plan):
 app.command(serve)
 app.command(rejudge)
 tasks_app.command(audit)
+tasks_app.command(cli_models.suite)
 app.command(gateway)
 
 DEMO_CONFIG = "tiny_cpu.yaml"
@@ -73,6 +74,7 @@ def demo(
     """
     from deskhand import demo as story
     from deskhand.config import load
+    from deskhand.workshop import families_of
 
     if resume and fresh:
         raise ConfigError("--resume and --fresh exclude each other; give one")
@@ -87,7 +89,7 @@ def demo(
         raise ConfigError(f"{folder} holds no run to resume; leave --resume out")
     if there == "none" or fresh:
         config = load(_shipped_config(DEMO_CONFIG), overrides or (), os.environ)
-        story.families_of(config)
+        families_of(config)
         moved = story.set_aside(folder)
         if moved is not None:
             print(f"the run that was in {folder} is now in {moved}")

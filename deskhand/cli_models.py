@@ -181,3 +181,24 @@ def plan(
     print("\n".join(made.lines()))
     if not made.memory.fits:
         raise SystemExit(WRONG)
+
+
+def suite(config: Path | None = None, /, *, stage: Stage = None, overrides: Overrides = None) -> None:
+    """The tasks that settings train and evaluate on, and which files of their suite are left out, each with the reason.
+
+    Parameters
+    ----------
+    config
+        YAML file of settings; left out for settings given by --set alone.
+    """
+    from deskhand.config import load
+    from deskhand.suite import suite_of
+
+    found = suite_of(load(config, overrides or (), os.environ, stage=stage))
+    for name in dict.fromkeys([*found.trained, *found.held_out]):
+        task = found.make(name, 0)
+        use = "held out" if name not in found.trained else "trained" if name not in found.held_out else "both"
+        more = f"; no oracle: {task.no_oracle}" if task.no_oracle else ""
+        print(f"{name}  {task.width}x{task.height}  at most {task.max_steps} steps  {use}{more}")
+    print("\n".join(f"left out: {line}" for line in found.left_out), end="\n" if found.left_out else "")
+    print(found.summary)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -173,6 +173,53 @@ class EvaluationSection(_Section):
     """Keep what each episode was judged on, in the run's folder end_states, for `deskhand rejudge`."""
 
 
+class SuiteSection(_Section):
+    """Which tasks: a suite in the box by its name alone (`suite: miniwob`), or the task files of a folder
+    (`suite: {osworld: ../OSWorld}`)."""
+
+    plain: ClassVar[str] = "name"
+    displaces: ClassVar[tuple[str, ...]] = ("name", "osworld", "waa", "native", "openadapt", "python")
+
+    name: Literal["basics", "miniwob"] | None = None
+    families: tuple[str, ...] = ()
+    """Task families (those of MiniWoB++ as "miniwob/click-button"), of files the tasks or their folders; none named is all of the
+    suite, of basics `tasks.suites.catalogue.DEFAULT`."""
+    osworld: Path | None = None
+    """A checkout of OSWorld, or a folder with its task files."""
+    waa: Path | None = None
+    """The same of Windows Agent Arena."""
+    native: Path | None = None
+    """Tasks in Deskhand's YAML."""
+    openadapt: Path | None = None
+    """Tasks in OpenAdapt's YAML."""
+    python: Path | None = None
+    """A Python file with `FAMILIES`, a sequence of `tasks.task.Family`, whose variants differ as those of basics do."""
+    held_out: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the files that is not trained on; evaluation plays these, or all where nothing is held out."""
+    screen: tuple[int, int] | None = None
+    """Width and height in pixels; None is what the benchmark's own machines have."""
+    max_steps: int | None = Field(default=None, ge=2)
+    """Of an episode; None is what the file says, or the benchmark."""
+    evaluate_port: int = Field(default=5050, ge=1, le=65535)
+    """Of WAA's evaluate server, on the host of each machine."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> SuiteSection:
+        if self.name is not None and self.files is not None:
+            raise ValueError(f"name and {self.files[0]} exclude each other; give one")
+        if sum(getattr(self, key) is not None for key in self.displaces[1:]) > 1:
+            raise ValueError(f"give one of {', '.join(self.displaces[1:])}")
+        if (self.files is None or self.python is not None) and (self.held_out or self.screen or self.max_steps):
+            raise ValueError("held_out, screen and max_steps are for task files; give their folder")
+        return self
+
+    @property
+    def files(self) -> tuple[str, Path] | None:
+        """Whose task files, and their folder; None for a suite in the box."""
+        found = [(key, path) for key in self.displaces[1:] if (path := getattr(self, key)) is not None]
+        return found[0] if found else None
+
+
 class TrackingSection(_Section):
     """Where metrics go besides the run folder."""
 
@@ -190,9 +237,9 @@ class Config(_Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     memory_gib: float | None = Field(default=None, gt=0)
     """Of the device, for the plan that a run must fit into; None is what this machine's device has."""
-    suite: Literal["basics"] = "basics"
+    suite: SuiteSection = SuiteSection()
     families: tuple[str, ...] = ()
-    """Task families, of MiniWoB++ as "miniwob/click-button"; none named is `tasks.suites.catalogue.DEFAULT`."""
+    """Where some are named they take the place of `suite.families`."""
     seed: int = Field(default=0, ge=0, lt=100)
     """Which training tasks are met; the held-out tasks are always the same."""
     minutes: float | None = Field(default=None, gt=0)
@@ -247,9 +294,11 @@ def load(
     ]
     settings = [setting for keys, value, origin in said for setting in _flattened(keys, value, origin)]
     values: dict[str, Any] = {}
+    displaced = _Displaced()
     for keys, value, origin in settings:
         _check_key(keys, origin)
         place = values
+        displaced.note(values, keys, value, origin)
         for key in keys[:-1]:
             if not isinstance(place.get(key), dict):
                 place[key] = {}
@@ -259,6 +308,26 @@ def load(
         return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explained(error, settings)) from None
+
+
+class _Displaced:
+    """Of keys that exclude each other the one of the later place counts; what the earlier place said beside its own goes too."""
+
+    def __init__(self) -> None:
+        self._origins: dict[tuple[str, ...], str] = {}
+        self._chosen: dict[tuple[str, ...], str] = {}
+
+    def note(self, values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str) -> None:
+        """Take out of `values` what `keys`, which are said at `origin`, take the place of."""
+        section, place = keys[:-1], values
+        if keys[-1] in getattr(_section_at(section)[0], "displaces", ()) and value is not None:
+            earlier = self._chosen.get(section, origin)
+            for key in section:
+                place = place.get(key, {})
+            for key in [key for key in place if earlier != origin and self._origins.get((*section, key)) == earlier]:
+                del place[key]
+            self._chosen[section] = origin
+        self._origins[keys] = origin
 
 
 def known_keys(model: type[BaseModel] = Config) -> Iterator[tuple[str, ...]]:
@@ -342,6 +411,8 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
     if section and isinstance(value, dict):
         for key, inner in value.items():
             yield from _flattened((*keys, str(key)), inner, origin)
+    elif isinstance(value, str) and (plain := getattr(section, "plain", None)):
+        yield (*keys, plain), value, origin
     elif section and not (optional and value is None):
         if value is not None:
             name = ".".join(keys)

@@ -24,10 +24,13 @@ from deskhand.rollout.evaluate import Report
 from deskhand.rollout.progress import Progress
 from deskhand.rollout.runner import Pool
 from deskhand.store.run import Run
+from deskhand.suite import suite_of
 from deskhand.training.checkpoint import Checkpoints
-from deskhand.workshop import LEASES, desktops, families_of, train
+from deskhand.workshop import LEASES, desktops, train
 
 WATCH_S = 2.0
+NAMED = 12
+"""Families that a run's title names one by one."""
 BOOK = tuple(f"{LEASES}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
@@ -58,13 +61,16 @@ class Finished:
 
 def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
     """A new run; `more` is kept with what it is about. Raises `ConfigError` when the folder holds one or the model is not there."""
-    families = families_of(config)
+    suite = suite_of(config)
+    named = ", ".join(suite.trained) if len(suite.trained) <= NAMED else f"{len(suite.trained)} families"
     if needs_model:
         check(config.model)
+    if not suite.varied:
+        print(suite.summary)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
     about = {
-        "title": f"{'The policy in the box' if config.model == 'tiny' else name} on {', '.join(families)}",
+        "title": f"{'The policy in the box' if config.model == 'tiny' else name} on {named}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,

@@ -25,8 +25,9 @@ from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Pool
 from deskhand.rollout.scheduler import settled_memory
-from deskhand.rollout.scripts import SCRIPTS
+from deskhand.rollout.scripts import ORACLE, SCRIPTS
 from deskhand.store.run import Run
+from deskhand.suite import need_oracles
 from deskhand.workshop import evaluation_name, held_out_tasks, player, scripted_player, source_of
 
 END_STATES = "end_states"
@@ -155,6 +156,8 @@ async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, 
     tasks = held_out_tasks(config)
     if not tasks:
         raise ConfigError("evaluation.episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
+    if policy.kind == "script" and policy.source == ORACLE:
+        need_oracles(tasks)
     total = len(tasks) * repeats
     kept = {task.id for task in tasks}
     earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]

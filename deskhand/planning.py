@@ -23,7 +23,7 @@ from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.training.config import TrainerConfig
 from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict, server_bytes
 from deskhand.training.speed import Speed, device_of, speed_of
-from deskhand.workshop import training_task
+from deskhand.workshop import families_of, training_task
 
 TEXT_PER_TURN = 48
 """Tokens of a turn beside screenshot and reply: the instruction or a remark, and what marks the roles."""
@@ -31,6 +31,8 @@ CHARACTERS_PER_TOKEN = 3
 """Of English and JSON, on the safe side."""
 SAMPLED_TASKS = 8
 """Of each family, looked at for screen size and length."""
+MOST_SAMPLED = 1200
+"""Tasks that are looked at together."""
 MOST = 1e6
 """GiB, turns or pixels of a side that a plan is made for."""
 CHECKED_FROM = 200_000_000
@@ -133,7 +135,7 @@ def _predicted(
 def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None) -> Workload:
     """What episodes of the config's families look like: the largest screen, the longest episode."""
     make = training_task(config)
-    tasks = [make(number) for number in range(SAMPLED_TASKS * max(1, len(config.families) or 4))]
+    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(families_of(config))))]
     width, height = screen or (max(task.width for task in tasks), max(task.height for task in tasks))
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]

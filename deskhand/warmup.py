@@ -31,14 +31,14 @@ from deskhand.rollout.journal import load_result
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
-from deskhand.tasks.suites import catalogue
+from deskhand.suite import need_oracles, suite_of
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.optimizer import torch_threads
 from deskhand.training.policy import Policy
 from deskhand.training.sft import PolicyLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, fit
 from deskhand.training.trainer import Trainer
-from deskhand.workshop import SEEDS_PER_RUN, desktops, families_of
+from deskhand.workshop import SEEDS_PER_RUN, desktops
 
 DEMONSTRATIONS = "demonstrations"
 ORACLE = "the tasks' oracle"
@@ -71,14 +71,15 @@ class Lesson:
 
 def demonstration_tasks(config: Config) -> list[Task]:
     """Families in turn, each with seeds of its own."""
-    names, count = families_of(config), config.sft.demonstrations
-    first = START + config.seed * SEEDS_PER_RUN
-    return [catalogue.make_task(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
+    suite, count = suite_of(config), config.sft.demonstrations
+    names, first = suite.trained, START + config.seed * SEEDS_PER_RUN
+    return [suite.make(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
 
 
 async def demonstrate(config: Config, run: Run, display: Shown) -> None:
     """Let the oracle play what it has not played yet, through agent and recorder."""
     tasks = demonstration_tasks(config)
+    need_oracles(tasks)
     done = len(run.episodes(DEMONSTRATIONS, "scored"))
     if done >= len(tasks):
         return

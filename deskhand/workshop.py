@@ -16,7 +16,6 @@ from pathlib import Path
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.asking import agent_of
 from deskhand.config import Config
-from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.desktop.embedded.walls import Limits
 from deskhand.desktop.leases import LeaseBook
@@ -32,6 +31,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.config import LoopConfig
+from deskhand.rollout.episode import template_of
 from deskhand.rollout.evaluate import evaluate
 from deskhand.rollout.health import Alarm
 from deskhand.rollout.loop import TrainingLoop
@@ -40,7 +40,7 @@ from deskhand.rollout.runner import Pool, Runner, Script
 from deskhand.rollout.scheduler import settled_memory
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
-from deskhand.tasks.suites import catalogue
+from deskhand.suite import suite_of
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import verify
 from deskhand.training.policy import Policy
@@ -68,28 +68,24 @@ class Player:
 
 def families_of(config: Config) -> list[str]:
     """The task families that are trained, checked. Raises `ConfigError` for an unknown one."""
-    names = list(config.families or catalogue.DEFAULT)
-    for name in names:
-        catalogue.make_task(name, 0)
-    return names
+    return list(suite_of(config).trained)
 
 
 def training_task(config: Config) -> Callable[[int], Task]:
     """The task of the group of a number: families in turn, each with seeds of its own."""
-    names = families_of(config)
+    suite = suite_of(config)
+    names = suite.trained
 
     def make(number: int) -> Task:
         index = number // len(names)
-        return catalogue.make_task(names[number % len(names)], seed_for("train", config.seed * SEEDS_PER_RUN + index))
+        return suite.make(names[number % len(names)], seed_for("train", config.seed * SEEDS_PER_RUN + index))
 
     return make
 
 
 def held_out_tasks(config: Config) -> list[Task]:
     """The same tasks for every version and every `config.seed`, as many of each family."""
-    names = families_of(config)
-    each = -(-config.evaluation.episodes // len(names))
-    return [catalogue.make_task(name, seed_for("held_out", index)) for index in range(each) for name in names]
+    return suite_of(config).held_out_tasks(config.evaluation.episodes)
 
 
 @asynccontextmanager
@@ -104,7 +100,7 @@ async def desktops(
     if desktop.kind != "embedded":
         lot = parking.ParkingLot(folder / parking.FILE if folder is not None else None)
         lot.listen(lambda: parked(lot.line()))
-        wanted = Template(first.template, first.width, first.height)
+        wanted = template_of(first)
         async with remote_pool(desktop.kind, desktop, wanted, lot, os.environ) as elsewhere:
             elsewhere.episode_s = desktop.episode_s
             yield elsewhere
@@ -116,7 +112,7 @@ async def desktops(
         isolation = None if desktop.isolation == "best" else desktop.isolation
         return EmbeddedDesktop(isolation=isolation, limits=limits, quiet_ms=desktop.quiet_ms, cap_s=desktop.cap_s)
 
-    template = Template(first.template, first.width, first.height)
+    template = template_of(first)
     book = LeaseBook(folder / LEASES if folder is not None else None)
     async with DesktopPool(count, template, spares=desktop.spares, make=make, book=book, expected_mib=desktop.expected_mib) as pool:
         yield pool

@@ -48,4 +48,5 @@ def _view(agent: AgentConfig, task: Task) -> View:
     return replace(View.of_screen(task.width, task.height), seen=seen)
 
 
-SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {"oracle": oracle, "idle": idle}
+ORACLE = "oracle"
+SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, "idle": idle}

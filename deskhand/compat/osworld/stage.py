@@ -61,8 +61,8 @@ class Stage:
         self._prepared = False
 
     async def prepare(self) -> None:
-        """Make the home OSWorld's, once."""
-        if not self._prepared:
+        """Make a home of ours OSWorld's, once."""
+        if self.wire.ours and not self._prepared:
             await prepare(self.wire.guest)
             self._prepared = True
 

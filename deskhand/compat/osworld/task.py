@@ -14,8 +14,8 @@ from pathlib import Path
 from deskhand.actions.ops import Fail, Op
 from deskhand.compat.osworld.evaluation import Verdict, default_evaluators, evaluate, needs_accessibility, reasons_against
 from deskhand.compat.osworld.evaluators import Evaluators
+from deskhand.compat.osworld.machine_wire import wire_to
 from deskhand.compat.osworld.stage import Stage
-from deskhand.compat.osworld.wire import Wire
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks.sources import osworld
@@ -42,7 +42,7 @@ class Stages:
         """Carry out the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._of.pop(desktop, None)) is not None:
             await before.wire.close()
-        stage = self._of[desktop] = Stage(Wire(desktop, self._template), self._cache)
+        stage = self._of[desktop] = Stage(wire_to(desktop, self._template), self._cache)
         await stage.set_up(self._task.config)
         await desktop.observe()
 
@@ -79,13 +79,14 @@ def task_of(
     telling = needs_accessibility(task) if accessibility is None else accessibility
     template = Template("plain", *size, accessibility=telling)
     stages = Stages(task, template, cache, evaluators)
+    no_oracle = "" if task.infeasible else "OSWorld's files have no solution in them"
 
     async def check(desktop: StagedDesktopLike) -> Check:
         return (await stages.verdict(desktop, failed=False)).check
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        if not task.infeasible:
-            raise ConfigError(f"OSWorld task {task.id} has no oracle")
+        if no_oracle:
+            raise ConfigError(f"OSWorld task {task.id}: {no_oracle}")
         yield [Fail()]
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
@@ -108,5 +109,6 @@ def task_of(
         accessibility=telling,
         fail_value=float(task.infeasible),
         check_timeout_s=CHECK_S,
+        no_oracle=no_oracle,
         metadata={"related_apps": task.related_apps},
     )

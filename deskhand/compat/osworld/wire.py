@@ -35,6 +35,9 @@ class _Alone:
 class Wire:
     """`desktop`, whose screen is as `template` says, by OSWorld's endpoints. To be used in one event loop."""
 
+    ours = True
+    """Whether the home is one of ours, which is to be made OSWorld's first."""
+
     def __init__(self, desktop: StagedDesktop, template: Template) -> None:
         self._held = Held(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
         app = Starlette(routes=routes(lambda _: self._held, _Alone()))

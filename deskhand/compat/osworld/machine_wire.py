@@ -1,0 +1,67 @@
+"""OSWorld's own server in its own machine, for a stage. Invariant: requests go to that server as they are, and nothing of ours is
+put into the machine: it has already what a home of ours is given first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from deskhand.bridge.guest import Guest
+from deskhand.compat.osworld.wire import Wire
+from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.osworld import OsworldDesktop
+
+_LOOKS = frozenset({"/file", "/list_directory", "/screen_size", "/window_size", "/wallpaper", "/setup/upload"})
+"""What may be sent again when its answer is lost."""
+
+
+class MachineGuest(Guest):
+    """Files and programs of a machine, by its server."""
+
+    async def expand(self, path: str) -> str:
+        """The server does it."""
+        return path
+
+    async def finds(self, program: str) -> bool:
+        return (await self.desktop.run(["/bin/sh", "-c", 'command -v -- "$1" >/dev/null', "sh", program])).returncode == 0
+
+    async def read(self, path: str) -> bytes:
+        return await self.desktop.pull(path)
+
+
+class MachineWire(Wire):
+    """`machine` by its own server."""
+
+    ours = False
+
+    def __init__(self, machine: OsworldDesktop, template: Template) -> None:
+        self._machine = machine
+        self._size = template.width, template.height
+        self._guest = MachineGuest(machine, *self._size)
+
+    @property
+    def desktop(self) -> StagedDesktop:
+        return self._machine
+
+    @property
+    def guest(self) -> Guest:
+        return self._guest
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._size
+
+    async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
+        looks = method == "GET" or path in _LOOKS
+        link = self._machine.server.link
+        return await link.send(method, path, repeatable=looks, acts=not looks, parks=False, may_take_s=timeout_s, **body)
+
+    async def close(self) -> None:
+        """The machine is its pool's to close."""
+
+
+def wire_to(desktop: StagedDesktop, template: Template) -> Wire:
+    """By the server of OSWorld's machine, or for any other desktop by one of this process."""
+    return MachineWire(desktop, template) if isinstance(desktop, OsworldDesktop) else Wire(desktop, template)
