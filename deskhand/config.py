@@ -200,6 +200,8 @@ class SuiteSection(_Section):
     """Width and height in pixels; None is what the benchmark's own machines have."""
     max_steps: int | None = Field(default=None, ge=2)
     """Of an episode; None is what the file says, or the benchmark."""
+    infeasible: bool = True
+    """Whether those of OSWorld's tasks are played that are solved by saying that they cannot be done."""
     evaluate_port: int = Field(default=5050, ge=1, le=65535)
     """Of WAA's evaluate server, on the host of each machine."""
 

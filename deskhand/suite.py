@@ -201,6 +201,8 @@ def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Ta
 
     def of_osworld(path: Path) -> Task:
         task = osworld.load(path).task
+        if task.infeasible and not section.infeasible:
+            raise ConfigError(f"{path}: it is solved by saying that it cannot be done (suite.infeasible)")
         _runs(path, task, kind)
         return osworld_task.task_of(task, domain=path.parent.name, size=(width, height), max_steps=steps or osworld_task.MAX_STEPS)
 

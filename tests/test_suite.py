@@ -127,6 +127,14 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     assert len(set(found.held_out) & set(again.held_out)) >= 4, "a new file moves others at the edge alone"
 
 
+def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
+    folder = corpus(tmp_path, osworld_task)
+    task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
+    assert suite_of(load(None, [f"suite.osworld={folder}"])).trained == ("os/1", "os/2", "os/3")
+    found = suite_of(load(None, [f"suite.osworld={folder}", "suite.infeasible=false"]))
+    assert (found.trained, len(found.left_out)) == (("os/1", "os/2"), 1)
+
+
 REFUSED = {
     "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
     "a task that is not there": (["suite.native={native}", "families=[onee]"], "has no task 'onee'; did you mean 'one'?"),
