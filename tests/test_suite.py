@@ -135,6 +135,25 @@ def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     assert (found.trained, len(found.left_out)) == (("os/1", "os/2"), 1)
 
 
+OPENADAPT = """
+name: Write hello
+id: {id}
+evaluate: [{{check: {check}}}]
+"""
+
+
+def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
+    for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
+        (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
+    found = suite_of(load(None, [f"suite.openadapt={tmp_path}", "suite.screen=[1280, 720]", "desktop.kind=waa"]))
+    (task,) = found.held_out_tasks(1)
+    assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
+    (why,) = found.left_out
+    assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
+    with pytest.raises(ConfigError, match=r"set desktop.kind to osworld or waa, which is embedded"):
+        suite_of(load(None, [f"suite.openadapt={tmp_path}"]))
+
+
 REFUSED = {
     "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
     "a task that is not there": (["suite.native={native}", "families=[onee]"], "has no task 'onee'; did you mean 'one'?"),
