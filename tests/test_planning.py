@@ -78,7 +78,9 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
-    code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), "--set", "memory_gib=0.02")
+    settings = ("memory_gib=0.02", "families=[dialog_choice]", "sft.demonstrations=2", "sft.steps=1")
+    options = [word for setting in settings for word in ("--set", setting)]
+    code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), *options)
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.0 GiB \(largest: .*sft\.batch_episodes", err)
     assert not folder.exists()
