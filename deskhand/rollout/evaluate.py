@@ -41,6 +41,8 @@ class Report:
     name: str
     success: Rate
     by_family: dict[str, Rate]
+    """Of each family; where families are one task each, as those of files are, of the folders that they are named under: the
+    domains of a benchmark."""
     first_click: Rate
     """Over scored episodes whose task has a target."""
     reward: float
@@ -58,10 +60,11 @@ def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = N
     rows = [row for row in run.episodes(name) if asked is None or (row.task_id, row.member) in asked]
     scored = [row for row in rows if row.state == "scored"]
     clicked = [row for row in scored if row.first_click is not None]
-    families = sorted({row.family for row in scored})
+    part_of = _parts(rows)
+    families = sorted({part_of[row.family] for row in scored})
     done = {(row.task_id, row.member) for row in scored}
     lost = {(row.task_id, row.member): row.cause or "" for row in rows if row.state == "unscored"}
-    of_family = {family: [row for row in scored if row.family == family] for family in families}
+    of_family = {family: [row for row in scored if part_of[row.family] == family] for family in families}
     return Report(
         name,
         _rate(scored, _succeeded),
@@ -72,6 +75,15 @@ def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = N
         _pass_at(scored),
         {family: _pass_at(rows) for family, rows in of_family.items()},
     )
+
+
+def _parts(rows: Sequence[EpisodeRow]) -> dict[str, str]:
+    """The row of a table that each family belongs to."""
+    tasks: dict[str, set[str]] = {}
+    for row in rows:
+        tasks.setdefault(row.family, set()).add(row.task_id)
+    single = all(len(found) == 1 for found in tasks.values())
+    return {family: family.partition("/")[0] if single else family for family in tasks}
 
 
 def _succeeded(row: EpisodeRow) -> bool:

@@ -105,6 +105,17 @@ async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played
         assert report_of(run, "after").success.total == 12
 
 
+@pytest.mark.parametrize(("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})])
+async def test_tasks_of_files_are_reported_by_domain_and_families_by_name(tmp_path, variants, names):
+    made = [painted.square_task(seed_for("held_out", index)) for index in range(3 * variants)]
+    families = ("chrome/a", "chrome/b", "gimp/c")
+    tasks = [dataclasses.replace(task, family=families[index % 3]) for index, task in enumerate(made)]
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "x", tasks, Player(lambda seed, attempt: 1.0), 2)
+    assert {name: rate.total for name, rate in report.by_family.items()} == names
+    assert report.success.total == 3 * variants
+
+
 async def test_reserved_names_and_double_tasks_are_refused(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
         with pytest.raises(ConfigError, match="cannot be named 'train'"):
