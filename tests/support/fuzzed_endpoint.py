@@ -139,7 +139,7 @@ def changed(data: bytes, size: int, seed: int) -> bytes:
         elif action == 1 and isinstance(place, list):
             place.insert(key, copy.deepcopy(place[key]))
         elif action == 2 and isinstance(place[key], dict):
-            place[key][chance.choice(["type", "role", "content", "x", "text", "name"])] = chance.choice(VALUES)
+            place[key][chance.choice(["type", "role", "content", "x", "text", "name"])] = copy.deepcopy(chance.choice(VALUES))
         else:
             place[key] = copy.deepcopy(chance.choice(VALUES))
     route = chance.randrange(len(PATHS)) if chance.random() < 0.1 else data[0]
