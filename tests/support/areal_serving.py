@@ -4,6 +4,7 @@ SGLang's protocol around our `hf` engine."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from fake_sglang import listening
 
 ROOT = Path(__file__).parents[2]
+LOADING = threading.Lock()
+"""Models are made and loaded one after another: transformers switches things of the whole process meanwhile."""
 HERE = ROOT / "tests" / "contract" / "areal"
 
 
@@ -27,5 +30,7 @@ def inference_server(checkpoint: Path | str, context_tokens: int = 1024) -> Iter
     from deskhand.areal.serving import Serving
     from deskhand.models.load import load
 
-    with listening(Serving(load(str(checkpoint)), context_tokens).app()) as address:
+    with LOADING:
+        serving = Serving(load(str(checkpoint)), context_tokens)
+    with listening(serving.app()) as address:
         yield address.removeprefix("http://")

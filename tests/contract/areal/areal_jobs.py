@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import areal_models
 import recording
 import torch
 from areal_osworld import TASK_ID
-from areal_serving import HERE, ROOT, inference_server, surroundings
+from areal_serving import HERE, LOADING, ROOT, inference_server, surroundings
 from fake_sglang import listening
 from text_server import text_server
 
@@ -34,8 +33,6 @@ OSWORLD_FILE = ROOT.parent / "shared" / "data" / "osworld" / "chrome" / f"{TASK_
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 STEPS = 5
 """Of AReaL's trainer in one go; then the run is ended from outside and goes on for one more."""
-_making = threading.Lock()
-"""Models are made one after another: their weights come from one generator."""
 
 
 def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:
@@ -48,7 +45,7 @@ def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: flo
 
 
 def checkpoint_of(folder: Path, family: str) -> Path:
-    with _making:
+    with LOADING:
         torch.set_num_threads(1)
         return areal_models.save_checkpoint(folder / family, family)
 
@@ -81,9 +78,10 @@ def parsed(python: Path, folder: Path) -> dict[str, Any]:
 def text(python: Path, folder: Path) -> dict[str, Any]:
     from transformers import Qwen3ForCausalLM
 
-    with _making:
+    with LOADING:
         checkpoint = areal_models.save_text_checkpoint(folder / "model")
-    with listening(text_server(Qwen3ForCausalLM.from_pretrained(checkpoint).eval())) as address:
+        model = Qwen3ForCausalLM.from_pretrained(checkpoint).eval()
+    with listening(text_server(model)) as address:
         return probe(python, "text_probe.py", folder, str(checkpoint), address.removeprefix("http://"))
 
 

@@ -156,7 +156,8 @@ def main(checkpoint: str, address: str, out: Path) -> None:
 
     found["mended"] = [mend(), mend()]
     found["gap"] = gap(actor, trajectories)
-    found["damage"] = damage(actor, trajectories[:2], image_id)
+    rewarded = sorted(trajectories, key=lambda one: -int(one["rewards"].count_nonzero()))
+    found["damage"] = damage(actor, rewarded[:2], image_id)
     actor.set_version(1)
     found["updates"] = [update(actor, trajectories) for _ in range(3)]
     found["train_s"] = time.monotonic() - played
