@@ -150,9 +150,14 @@ class Checkpoints:
             raise ConfigError(f"{file}: unreadable; remove it, and the next evaluation writes it anew") from error
 
     def rate(self, step: int, success: float) -> bool:
-        """Note a step's held-out success; a better one than all before is kept whatever follows. Returns whether it was better."""
+        """Note a step's held-out success; a better one than all before is kept whatever follows, of equals the earlier step.
+
+        Returns whether it is kept now.
+        """
         before = self.best()
-        if not math.isfinite(success) or (before is not None and (before.step == step or before.success >= success)):
+        if not math.isfinite(success) or (before is not None and before.step == step):
+            return False
+        if before is not None and (before.success, -before.step) > (success, -step):
             return False
         draft = self.folder / ".best.json"
         draft.write_text(json.dumps({"step": step, "success": success}) + "\n", encoding="utf-8")

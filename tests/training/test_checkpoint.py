@@ -96,6 +96,8 @@ def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
     assert checkpoints.steps() == [0, 2, 5, 6]
     assert not checkpoints.rate(2, 1.0), "a step is rated once"
     verify(checkpoints.path(2))
+    assert checkpoints.rate(0, 0.9), "of equals the earlier, which a run rates last when it rates its beginning"
+    assert checkpoints.best().step == 0
     (tmp_path / "run" / "best.json").write_text("{")
     with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
         checkpoints.best()
