@@ -29,9 +29,9 @@ test: setup
 test-vllm: setup
 	@$(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
 
-# The first time this makes an environment of 2.3 GB for AReaL outside the checkout (scripts/environment says where).
+# A part of `make test`. The first time this makes an environment of 2.3 GB for AReaL outside the checkout (scripts/environment says where).
 test-areal: setup
-	@DESKHAND_TEST_AREAL=1 $(PYTHON) -m pytest tests/contract/areal -s $(ARGS)
+	@$(PYTHON) -m pytest tests/contract/areal -s $(ARGS)
 
 lint: setup
 	@bash scripts/lint
