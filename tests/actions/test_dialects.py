@@ -61,11 +61,12 @@ def test_every_kind_of_op_is_carried_as_the_dialect_says(name, view):
 
 @everyone
 def test_the_share_of_ops_that_is_refused_is_small(name):
-    """So that the round trips above are not round trips of nothing."""
+    """So that the round trips above are not round trips of nothing. The examples are the same in every run: a share of random ones
+    is now and then below any bound."""
     dialect, view = dialects.get(name), cases.VIEWS[1]
     said: list[bool] = []
 
-    @settings(quick, max_examples=200)
+    @settings(quick, max_examples=200, derandomize=True)
     @given(cases.one_op(dialect, view))
     def count(op):
         said.append(cases.round_trip(dialect, view, [op]) is not None)
