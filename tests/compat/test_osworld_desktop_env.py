@@ -6,7 +6,7 @@ The tasks are written for these tests; the metrics are our own versions, so that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,18 @@ def test_the_tree_and_the_terminal_come_when_they_are_asked_for() -> None:
         env.close()
 
 
+def played_on(desktop: Callable[[], Awaitable[StagedDesktop]]) -> float:
+    """The score of an episode that types a file's text into a terminal."""
+    env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=desktop)
+    try:
+        env.reset(task_config=task(TYPED["evaluator"], TERMINAL))
+        env.step("pyautogui.click(100, 60)", pause=0)
+        env.step("pyautogui.write('echo two > Documents/notes.txt\\n')", pause=0.2)
+        return env.evaluate()
+    finally:
+        env.close()
+
+
 async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
     async with bridge() as running:
 
@@ -282,17 +294,7 @@ async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
             pool = BridgePool(f"http://127.0.0.1:{running.port}", OWNER_KEY, template=SCREEN)
             return (await pool.lease()).desktop
 
-        def play() -> float:
-            env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=leased)
-            try:
-                env.reset(task_config=task(TYPED["evaluator"], TERMINAL))
-                env.step("pyautogui.click(100, 60)", pause=0)
-                env.step("pyautogui.write('echo two > Documents/notes.txt\\n')", pause=0.2)
-                return env.evaluate()
-            finally:
-                env.close()
-
-        assert await asyncio.to_thread(play) == 1.0
+        assert await asyncio.to_thread(played_on, leased) == 1.0
 
 
 async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,18 +305,7 @@ async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_name
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", token)
             looking = Looking(0.05, 2, 2)
-
-            def play() -> float:
-                sandbox = partial(sandbox_desktop, template=SCREEN, looking=looking)
-                env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=sandbox)
-                try:
-                    env.reset(task_config=task(TYPED["evaluator"], TERMINAL))
-                    env.step("pyautogui.click(100, 60)", pause=0)
-                    env.step("pyautogui.write('echo two > Documents/notes.txt\\n')", pause=0.2)
-                    return env.evaluate()
-                finally:
-                    env.close()
-
-            assert await asyncio.to_thread(play) == 1.0
+            sandbox = partial(sandbox_desktop, template=SCREEN, looking=looking)
+            assert await asyncio.to_thread(played_on, sandbox) == 1.0
             assert list(running.book) == [], "the sandbox has ended with the environment"
         await server.close()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.checks.settings import addresses
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
@@ -230,7 +231,7 @@ def bookmark(seed: int) -> Task:
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         kept = _json(((await wide.file_bytes(desktop, BOOKMARKS)) or b"").decode(errors="replace"))
-        found = [address if not address.endswith(f"/{page}") else page for address in _addresses(kept)]
+        found = [address if not address.endswith(f"/{page}") else page for address in addresses(kept)]
         return [clause("the addresses of the bookmarks", found, [page])]
 
     def end_states() -> EndStates:
@@ -244,15 +245,6 @@ def bookmark(seed: int) -> Task:
 
     text = f"Open the page about {topics[place].lower()} and bookmark it"
     return scene.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
-
-
-def _addresses(kept: Any) -> list[str]:
-    """Of all bookmarks in Chromium's file, at any depth that it makes."""
-    if isinstance(kept, dict):
-        if kept.get("type") == "url":
-            return [str(kept.get("url"))]
-        return [address for value in kept.values() for address in _addresses(value)]
-    return [address for value in kept for address in _addresses(value)] if isinstance(kept, list) else []
 
 
 def save_page(seed: int) -> Task:
