@@ -2,10 +2,11 @@
 
 Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
 
-Three things of AReaL 1.0.4 are dealt with here, in this process alone. Its admin key is made anew for each run when the
+Four things of AReaL 1.0.4 are dealt with here, in this process alone. Its admin key is made anew for each run when the
 configuration leaves the well-known one, which a proxy on a network address refuses. Proxies of health checks are switched off for
 addresses of this machine. A forked worker may take `FORK_READY_S` instead of a fixed minute to import torch: the default of one
-private function's argument is replaced, after its name and default were compared with those of the version that is known.
+private function's argument is replaced, after its name and default were compared with those of the version that is known. And
+ports are drawn by chance (`areal.ports`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deskhand.areal import peer
+from deskhand.areal import peer, ports
 from deskhand.areal.data import read_rows, rows, task_for
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
@@ -68,6 +69,7 @@ def run(arguments: list[str]) -> None:
     if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
     allow_slow_forks()
+    ports.draw_by_chance()
     trainer_class = trainer_of(config.deskhand.servers)
     if config.rollout.agent is not None and config.rollout.agent.mode == "online":
         with trainer_class(config) as trainer:

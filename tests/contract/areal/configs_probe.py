@@ -13,7 +13,7 @@ STAGES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "sm
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
-    from deskhand.areal import launch
+    from deskhand.areal import launch, ports
     from deskhand.areal.settings import WorkflowSettings
     from deskhand.errors import ConfigError
 
@@ -61,7 +61,20 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
         launch.allow_slow_forks(500.0),
         LocalScheduler._wait_for_fork_ready.__defaults__,
     ]
+    by_seed = _drawn_under_one_seed()
+    ports.draw_by_chance()
+    extra["ports"] = by_seed, _drawn_under_one_seed()
     (out / "found.json").write_text(json.dumps({"found": found, **extra}))
+
+
+def _drawn_under_one_seed() -> list[list[int]]:
+    from areal.utils import network, seeding
+
+    drawn = []
+    for _ in range(2):
+        seeding.set_random_seed(1, "trainer0")
+        drawn.append(network.find_free_ports(3))
+    return drawn
 
 
 if __name__ == "__main__":

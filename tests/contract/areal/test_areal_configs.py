@@ -51,6 +51,12 @@ def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
     assert parsed["slow"] == [True, False, [500.0]]
 
 
+def test_two_runs_of_one_seed_draw_ports_of_their_own(parsed):
+    by_seed, by_chance = parsed["ports"]
+    assert by_seed[0] == by_seed[1], "AReaL draws other ports in every run by now: areal.ports is not needed any more"
+    assert by_chance[0] != by_chance[1]
+
+
 def test_the_doctor_says_what_is_there_and_mends_nothing_where_nothing_is_missing(parsed):
     code, said, trouble = parsed["doctor"]
     assert code == 0, said + trouble
