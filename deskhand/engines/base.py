@@ -6,9 +6,13 @@ translate to what their server wants and report what was really served. An engin
 
 from __future__ import annotations
 
+import functools
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
 
 from deskhand.errors import AgentError
 
@@ -24,12 +28,47 @@ class ImageSpan:
     sha256: str
 
 
+class Checksum:
+    """Of an image's pixel values as they were first made; one for all that stand for the image in a process.
+
+    `value` is None while no values were made.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+
+    def note(self, values: np.ndarray) -> None:
+        """Take the checksum of these values, if they are the first."""
+        if self.value is None:
+            self.value = _checksum(values)
+
+    def agrees(self, values: np.ndarray) -> bool:
+        """Whether these are the values that were first made."""
+        return self.value == _checksum(values)
+
+
+def _checksum(values: np.ndarray) -> int:
+    """CRC-32 over one number of each row: its bytes, eight at a time, times odd numbers that differ by place, modulo 2^64.
+
+    So the place of every byte counts, as in a CRC-32 over all of them, at a quarter of its time. `values`: float32[rows, columns].
+    """
+    words_RW = values.view(np.uint32 if values.shape[1] % 2 else np.uint64)
+    return zlib.crc32(np.einsum("rw,w->r", words_RW, _odd_numbers(words_RW.shape[1])).data)
+
+
+@functools.cache
+def _odd_numbers(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 1 << 63, count, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
     """An image after the checkpoint's preprocessing; made once per process per content hash.
 
     `pixel_values`: float32[patches, channels*temporal*patch*patch] as the Qwen-VL towers take it, or what `numpy.asarray` makes
-    that of. `grid_thw`: (t, h, w) in patches.
+    that of, which is blocking work of milliseconds. `grid_thw`: (t, h, w) in patches.
     `tokens`: placeholders that it takes (`t*h*w / merge_size**2`).
     """
 
@@ -39,8 +78,8 @@ class PreparedImage:
     tokens: int
     width: int
     height: int
-    checksum: int | None = None
-    """CRC-32 of the bytes of `pixel_values`, where who made them says so; checked where they are put into a batch."""
+    checksum: Checksum | None = None
+    """Of `pixel_values`, where who makes them notes it; checked where they are put into a batch."""
 
 
 @dataclass(frozen=True, slots=True)

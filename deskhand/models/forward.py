@@ -11,7 +11,6 @@ Dimensions: B rows, T tokens, H hidden size, N image tokens, W rows of logits, V
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -181,7 +180,13 @@ def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor |
 
 def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
     """The patches of the images, one image after the other: float32[patches, patch values]."""
-    return torch.cat([torch.as_tensor(np.asarray(image.pixel_values), dtype=torch.float32) for image in images])
+    rows = sum(len(image.pixel_values) for image in images)
+    joined = torch.empty((rows, *images[0].pixel_values.shape[1:]), dtype=torch.float32)
+    end = 0
+    for image in images:  # one after the other: an image's values may be made here, and are dropped when they are copied
+        start, end = end, end + len(image.pixel_values)
+        joined.numpy()[start:end] = np.asarray(image.pixel_values)
+    return joined
 
 
 def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
@@ -189,7 +194,7 @@ def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
     end = 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and zlib.crc32(pixels[start:end].numpy().data) != image.checksum:
+        if image.checksum is not None and not image.checksum.agrees(pixels[start:end].numpy()):
             raise RecordError("pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}")
 
 

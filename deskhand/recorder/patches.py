@@ -1,8 +1,9 @@
 """A checkpoint's image processor, made faster. Invariant: values and grid are its own to the last bit, or it makes them itself.
 
 After resizing, what these processors do to a value depends on its byte and its channel alone. Those 256 values of each channel are
-asked of the processor once; pixels are then put into patches as bytes and looked up. At construction pictures are made both ways;
-where one value differs (another kind of processor, other settings), the processor is used as it is.
+asked of the processor once; pixels are then put into patches as bytes, an eighth of what their values take, and looked up when
+somebody asks for the values. At construction pictures are made both ways; where one value differs (another kind of processor,
+other settings), the processor is used as it is and its values are kept.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deskhand.engines.base import Checksum
+
 Grid = tuple[int, int, int]
 _CHANNELS = 3
 _TRIED = ((130, 70), (64, 333), (501, 500))
 """Sizes of the pictures that are made both ways; they must be resized."""
+_AT_ONCE = 128
+"""Patches that are looked up at once, so that what is made on the way stays in the processor's cache."""
 
 
 class Patches:
@@ -43,18 +48,30 @@ class Patches:
         """Whether patches are looked up."""
         return self._table_CV is not None
 
-    def __call__(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """(float32[patches, patch values], (t, h, w) in patches). Raises `ValueError` when the checkpoint cannot take that size."""
+    def keep(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
+        """(what `values` takes, (t, h, w) in patches). Raises `ValueError` for a size that the checkpoint cannot take.
+
+        It is uint8[channels, patches, values of one frame], or where the processor itself is used what `values` returns.
+        """
+        return self._by_processor(rgb) if self._table_CV is None else self._in_patches(rgb)
+
+    def shape(self, kept: np.ndarray) -> tuple[int, int]:
+        """The shape of the values of what was kept."""
         if self._table_CV is None:
-            return self._by_processor(rgb)
-        bytes_NCP, grid = self._in_patches(rgb)
-        frames = self._processor.temporal_patch_size
-        values_NCFP = np.empty((len(bytes_NCP), _CHANNELS, frames, bytes_NCP.shape[2]), dtype=np.float32)
-        for channel in range(_CHANNELS):
-            values_NP = np.take(self._table_CV[channel], np.ascontiguousarray(bytes_NCP[:, channel]), mode="clip")
-            for frame in range(frames):
-                values_NCFP[:, channel, frame] = values_NP
-        return values_NCFP.reshape(len(bytes_NCP), -1), grid
+            return kept.shape[0], kept.shape[1]
+        return kept.shape[1], _CHANNELS * self._processor.temporal_patch_size * kept.shape[2]
+
+    def values(self, kept: np.ndarray) -> np.ndarray:
+        """float32[patches, patch values] of what was kept."""
+        if self._table_CV is None:
+            return kept
+        channels, count, size = kept.shape
+        values_NCFP = np.empty((count, channels, self._processor.temporal_patch_size, size), dtype=np.float32)
+        for start in range(0, count, _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            for channel in range(channels):
+                values_NCFP[some, channel] = np.take(self._table_CV[channel], kept[channel, some], mode="clip")[:, None]
+        return values_NCFP.reshape(count, -1)
 
     def _by_processor(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
         out = self._processor(images=[rgb], return_tensors="np")
@@ -62,7 +79,7 @@ class Patches:
         return np.ascontiguousarray(out["pixel_values"], dtype=np.float32), (time, height, width)
 
     def _in_patches(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """uint8[patches, channels, values of one frame] after resizing, in the processor's order, and the grid."""
+        """uint8[channels, patches, values of one frame] after resizing, in the processor's order, and the grid."""
         processor = self._processor
         patch, merge = processor.patch_size, processor.merge_size
         assert self._resized is not None
@@ -76,10 +93,14 @@ class Patches:
         if (width, height) != rgb.size:
             rgb = rgb.resize((width, height), resample=processor.resample)
         rows, columns = height // patch, width // patch
-        blocks = np.asarray(rgb).reshape(rows // merge, merge, patch, columns // merge, merge, patch, _CHANNELS)
-        # (block row, block column, row in block, column in block, channel, patch row, patch column)
-        ordered = blocks.transpose(0, 3, 1, 4, 6, 2, 5)
-        return ordered.reshape(rows * columns, _CHANNELS, patch * patch), (1, rows, columns)
+        strip = np.dtype((np.void, patch))  # a patch's row of one channel, moved as a whole
+        kept_CNP = np.empty((_CHANNELS, rows * columns, patch * patch), dtype=np.uint8)
+        for channel, band in enumerate(rgb.split()):
+            strips = np.ascontiguousarray(band).view(strip).reshape(rows // merge, merge, patch, columns // merge, merge)
+            # (block row, block column, row in block, column in block, patch row)
+            ordered = strips.transpose(0, 3, 1, 4, 2)
+            kept_CNP[channel].view(strip).reshape(ordered.shape)[...] = ordered
+        return kept_CNP, (1, rows, columns)
 
     def _read_table(self) -> np.ndarray:
         """What the processor makes of each byte in each channel. Raises when that is not one value."""
@@ -88,15 +109,36 @@ class Patches:
             side += self._processor.patch_size * self._processor.merge_size
         levels_HW = (np.arange(side * side) % 256).astype(np.uint8).reshape(side, side)
         shown = Image.fromarray(np.stack([levels_HW] * _CHANNELS, axis=-1))
-        bytes_NCP, _ = self._in_patches(shown)
+        bytes_CNP, _ = self._in_patches(shown)
         values, _ = self._by_processor(shown)
-        values_NCP = values.reshape(len(bytes_NCP), _CHANNELS, -1, bytes_NCP.shape[2])[:, :, 0]
+        values_NCP = values.reshape(bytes_CNP.shape[1], _CHANNELS, -1, bytes_CNP.shape[2])[:, :, 0]
         table_CV = np.zeros((_CHANNELS, 256), dtype=np.float32)
         for channel in range(_CHANNELS):
-            table_CV[channel, bytes_NCP[:, channel]] = values_NCP[:, channel]
+            table_CV[channel, bytes_CNP[channel]] = values_NCP[:, channel]
         return table_CV
 
     def _agrees(self, width: int, height: int) -> bool:
         noise = np.random.default_rng([width, height]).integers(0, 256, (height, width, _CHANNELS), dtype=np.uint8)
-        (ours, grid), (theirs, other) = self(Image.fromarray(noise)), self._by_processor(Image.fromarray(noise))
+        (kept, grid), (theirs, other) = self.keep(Image.fromarray(noise)), self._by_processor(Image.fromarray(noise))
+        ours = self.values(kept)
         return grid == other and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
+
+
+class KeptPatches:
+    """A picture's patches as they are kept; `numpy.asarray` makes their values, float32 of `shape`, and the first are noted in
+    `checksum`.
+
+    `nbytes`: of what is kept.
+    """
+
+    def __init__(self, maker: Patches, kept: np.ndarray, checksum: Checksum) -> None:
+        self._maker, self._kept, self._checksum = maker, kept, checksum
+        self.shape, self.nbytes = maker.shape(kept), kept.nbytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values = self._maker.values(self._kept)
+        self._checksum.note(values)
+        return np.array(values, dtype=dtype, copy=copy)

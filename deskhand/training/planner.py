@@ -169,9 +169,8 @@ class _Traced:
         return (1 + len(tracing.deepstack(self.values))) * self.text["hidden_size"] * self.size
 
     def prepared(self, work: Workload) -> int:
-        """Bytes of one screenshot: float32 values of every patch."""
-        vision = self.values["vision_config"]
-        return work.patches * 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2 * 4
+        """Bytes that are kept of one screenshot: one for each channel of each pixel that the model sees."""
+        return work.patches * 3 * self.values["vision_config"]["patch_size"] ** 2
 
 
 def predict(
@@ -215,7 +214,7 @@ def predict(
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(Term("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
     prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
-    how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches in float32"
+    how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches as bytes"
     terms.append(Term("screenshots", prepared, how, place="host" if cuda else "device"))
     return Prediction(tuple(terms), available, lm, tower, shape)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import areal_models
 import httpx2
+import numpy as np
 import pytest
 import pytest_asyncio
 import recording
@@ -80,7 +81,7 @@ async def test_log_probs_are_of_the_whole_vocabulary(serving):
             input_ids=row,
             attention_mask=torch.ones_like(row),
             mm_token_type_ids=(row == made.model.image_token_id).int(),
-            pixel_values=torch.from_numpy(image.pixel_values),
+            pixel_values=torch.from_numpy(np.asarray(image.pixel_values)),
             image_grid_thw=torch.tensor([image.grid_thw]),
         ).logits[0]
     found = torch.log_softmax(logits.float(), -1)[len(prompt.token_ids) - 1 : -1]

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.base import Sampling
+from deskhand.engines.base import Checksum, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf import batch as engine_batch
 from deskhand.errors import ConfigError, DeskhandError, InfrastructureError, RecordError
@@ -238,7 +238,9 @@ def test_pixels_that_are_not_those_of_the_recorded_images_are_noticed(
 async def test_1_an_engine_that_loses_pixels_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Conversation(3)
     prompt = talk.observe()
-    images = {name: replace(one, checksum=forward.zlib.crc32(one.pixel_values)) for name, one in (prompt.images or {}).items()}
+    images = {name: replace(one, checksum=Checksum()) for name, one in (prompt.images or {}).items()}
+    for one in images.values():
+        one.checksum.note(one.pixel_values)
     monkeypatch.setattr(forward, "join_pixels", lambda found: torch.zeros(sum(len(one.pixel_values) for one in found), 96))
     engine = HfEngine(wrap("qwen3_vl"))
     try:

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from recording import data_uri, picture, png
 
 from deskhand.desktop.base import Frame
+from deskhand.engines.base import Checksum
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.models import forward
 from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
+from deskhand.recorder.patches import Patches
 from deskhand.recorder.refusal import RequestRefused
 
 
@@ -43,7 +47,7 @@ def test_tokens_follow_from_the_grid_and_pixels_from_the_processor(images: Image
     want = image_processor(images=[picture(3)], return_tensors="np")
     assert prepared.grid_thw == tuple(want["image_grid_thw"][0])
     assert prepared.tokens == np.prod(prepared.grid_thw) // 4
-    assert prepared.pixel_values.dtype == np.float32
+    assert np.asarray(prepared.pixel_values).dtype == np.float32
     assert np.array_equal(prepared.pixel_values, want["pixel_values"])
 
 
@@ -143,8 +147,9 @@ def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
 
 
 def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor: Any) -> None:
-    one = ImageCache(image_processor).add(png(0)).pixel_values.nbytes
     processor = CountingProcessor(image_processor)
+    one = ImageCache(processor).add(png(0)).pixel_values.nbytes
+    processor.calls = 0
     images = ImageCache(processor, prepared_bytes=3 * one)
     names = [images.add(png(seed)).sha256 for seed in range(8)]
     assert images._prepared.used <= 3 * one
@@ -156,6 +161,67 @@ def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor:
     assert np.asarray(again.pixel_values).nbytes == one
     assert processor.calls == 9
     assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
+
+
+def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they_are_asked_for(
+    image_processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[int]()
+    values = Patches.values
+    monkeypatch.setattr(Patches, "values", lambda maker, kept: made.append(1) or values(maker, kept))
+    images = ImageCache(image_processor)
+    made.clear()
+    shown = images.add(png(3))
+    frames = image_processor.temporal_patch_size
+    assert shown.pixel_values.nbytes * 4 * frames == 4 * np.prod(shown.pixel_values.shape)
+    assert (made, shown.checksum.value) == ([], None), "an engine that asks for no patches pays for none"
+    first, second = np.asarray(shown.pixel_values), np.asarray(images[shown.sha256].pixel_values)
+    assert len(made) == 2
+    assert not np.shares_memory(first, second), "who changes the values changes nobody else's"
+    assert shown.checksum.agrees(first)
+
+
+def test_values_made_anew_are_held_to_those_that_were_made_first(image_processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: dict[str, bytes] = {}
+    images = ImageCache(image_processor, fetch=stored.__getitem__, on_new=stored.__setitem__, prepared_bytes=1)
+    name = images.add(png(1)).sha256
+    forward.stack_images([images[name]], "cpu")
+    images.add(png(2))
+    forward.stack_images([images[name]], "cpu")
+    images.add(png(3))
+    keep = Patches.keep
+
+    def another(maker: Patches, rgb: Image.Image) -> Any:
+        kept, grid = keep(maker, rgb)
+        return kept[:, ::-1], grid
+
+    monkeypatch.setattr(Patches, "keep", another)
+    with pytest.raises(RecordError, match="pixels"):
+        forward.stack_images([images[name]], "cpu")
+
+
+@pytest.mark.parametrize("columns", [96, 147])
+def test_a_checksum_tells_any_other_values_apart(columns: int) -> None:
+    values, checksum = np.random.default_rng(columns).normal(size=(40, columns)).astype(np.float32), Checksum()
+    checksum.note(values)
+    checksum.note(np.zeros_like(values))
+    assert checksum.agrees(values.copy()), "the first count"
+    others = {name: values.copy() for name in ("a bit", "rows", "neighbours", "distant values", "half of it")}
+    others["a bit"].view(np.uint32)[17, 5] ^= 1
+    others["rows"][[3, 30]] = values[[30, 3]]
+    others["neighbours"][9, [10, 11]] = values[9, [11, 10]]
+    others["distant values"][9, [10, 80]] = values[9, [80, 10]]
+    others["half of it"][20:] = 0
+    assert [name for name, other in others.items() if checksum.agrees(other)] == []
+
+
+def test_patches_in_a_batch_that_were_never_made_for_their_image_are_noticed(
+    images: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = images.add(png(1))
+    monkeypatch.setattr(forward, "join_pixels", lambda found: torch.zeros(found[0].pixel_values.shape))
+    with pytest.raises(RecordError, match="pixels"):
+        forward.stack_images([shown], "cpu")
 
 
 def test_images_come_back_from_storage_and_changed_storage_is_noticed(image_processor: Any) -> None:

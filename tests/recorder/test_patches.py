@@ -36,12 +36,15 @@ def test_values_and_grid_are_the_processors(name: str, width: int, height: int, 
     assert MAKERS[name].fast
     if max(width, height) / min(width, height) > 200:
         with pytest.raises(ValueError, match="aspect ratio"):
-            MAKERS[name](shown)
+            MAKERS[name].keep(shown)
         return
     want = processor(images=[shown], return_tensors="np")
-    values, grid = MAKERS[name](shown)
+    kept, grid = MAKERS[name].keep(shown)
+    values = MAKERS[name].values(kept)
     assert list(grid) == want["image_grid_thw"][0].tolist()
+    assert kept.dtype == np.uint8
     assert values.dtype == np.float32
+    assert values.shape == MAKERS[name].shape(kept)
     assert values.flags.c_contiguous
     assert np.array_equal(values, want["pixel_values"])
 
@@ -65,5 +68,7 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
     processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
     maker = Patches(processor)
     assert not maker.fast
-    values, _ = maker(picture(1, 50, 40))
+    kept, _ = maker.keep(picture(1, 50, 40))
+    values = maker.values(kept)
+    assert values.shape == maker.shape(kept)
     assert np.array_equal(values, processor(images=[picture(1, 50, 40)], return_tensors="np")["pixel_values"])

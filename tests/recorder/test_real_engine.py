@@ -55,7 +55,7 @@ def by_transformers(loaded: LoadedModel, row: Sequence, images: ImageCache, bann
         logits = loaded.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
+            pixel_values=torch.cat([torch.from_numpy(np.asarray(image.pixel_values)) for image in shown]),
             image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
             mm_token_type_ids=(ids == loaded.image_token_id).int(),
         ).logits[0, :-1]

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def reading(checkpoint: Path, pictures: list[Path]) -> dict[str, Any]:
     """Ids of a conversation of two turns for each picture, and a hash of each picture's patches."""
@@ -24,8 +26,9 @@ def reading(checkpoint: Path, pictures: list[Path]) -> dict[str, Any]:
     messages = [message("user", "Click the blue square.")]
     for path in pictures:
         image = images.add(path.read_bytes())
-        patches = hashlib.sha256(image.pixel_values.tobytes()).hexdigest()
-        found.append([image.sha256, list(image.grid_thw), image.tokens, image.checksum, patches])
+        patches = hashlib.sha256(np.asarray(image.pixel_values).tobytes()).hexdigest()
+        checksum = image.checksum.value if image.checksum is not None else None
+        found.append([image.sha256, list(image.grid_thw), image.tokens, checksum, patches])
         messages = [*messages, message("assistant", '{"op":"click","x":512,"y":300}')] if len(found) > 1 else messages
         messages.append(message("user", ["Grüße, 屏幕: ", Picture(image.sha256), "error: none"]))
     prompt = ChatRenderer(tokenizer).render(tuple(messages), images)
