@@ -84,11 +84,11 @@ class RecordFolder:
             return
         path = self._image(sha256)
         if not path.exists():
-            if not path.parent.exists():
-                path.parent.mkdir(exist_ok=True)
-                if self._durable:
-                    lines.sync_folder(path.parent.parent)
+            new_folder = not path.parent.exists()
+            path.parent.mkdir(exist_ok=True)
             self._write_whole(path, encoded)
+            if new_folder and self._durable:
+                lines.sync_folder(path.parent.parent)
         if len(self._images) >= _REMEMBERED:
             self._images.clear()
         self._images.add(sha256)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 Journal = Callable[[str, Call], Awaitable[None] | None]
 Note = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
+_WRITERS = 16
+"""Threads that write journals. They wait for the disk, which takes what several have written at once."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Recorder:
     plain function (run in a thread) or a coroutine function; calls of one session reach it in order. `note(session_id, what)` is
     called in the same way for each reward. `context_tokens` is what the model can hold: a request whose prompt and `max_tokens`
     exceed it is refused with code "context_length_exceeded".
-    `idle_s`: sessions of which nothing was asked for so long expire.
+    `idle_s`: sessions of which nothing was asked for so long expire. `workers`: threads for images and ids; None: two a core.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Recorder:
         context_tokens: int | None = None,
         orphans: Literal["untrained", "train"] = "untrained",
         idle_s: float | None = None,
-        workers: int = 2,
+        workers: int | None = None,
     ) -> None:
         self.renderer, self.engine, self.images = renderer, engine, images
         self.context_tokens = context_tokens
@@ -99,7 +102,8 @@ class Recorder:
         """Orphans of sessions that have ended."""
         self._journal, self._note, self._train_orphans = journal, note, orphans == "train"
         self._unfinished: set[asyncio.Task[Any]] = set()
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="recorder")
+        self._workers = ThreadPoolExecutor(workers or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="recorder")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-journal")
 
     def start(self, session_id: str) -> str:
         """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
@@ -233,6 +237,7 @@ class Recorder:
     def close(self) -> None:
         """End the worker threads."""
         self._workers.shutdown(wait=False, cancel_futures=True)
+        self._writers.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, session: Session, request: ChatRequest) -> tuple[ChatRequest, Prompt, set[str]]:
         if request.tools:
@@ -312,7 +317,7 @@ class Recorder:
             if inspect.iscoroutinefunction(write):
                 await write(session_id, what)
             else:
-                await self.in_thread(write, session_id, what)
+                await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, what)
         except RecordError:
             raise
         except Exception as error:  # whatever the journal's storage raises, what it was given is not safely stored

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,7 +174,7 @@ async def test_a_sampled_placeholder_is_caught(renderer: ChatRenderer, images: I
     [
         (lambda image: replace(image, tokens=image.tokens + 1), "placeholders"),
         (lambda image: replace(image, tokens=image.tokens - 1), "placeholders"),
-        (lambda image: replace(image, pixel_values=image.pixel_values[:-4]), "placeholders"),
+        (lambda image: replace(image, pixel_values=np.asarray(image.pixel_values)[:-4]), "placeholders"),
         (lambda image: replace(image, sha256="f" * 64), "image_hash"),
     ],
 )
@@ -207,6 +208,27 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
             assert journal[-1] == ("s", reply.calls[0], on_loop)
         assert [call for _, call, _ in journal] == recorder.end("s").calls
         journal.clear()
+
+
+async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: ChatRenderer, images: ImageCache) -> None:
+    waiting, free = threading.Event(), threading.Event()
+
+    def slow(session_id: str, call: Call) -> None:
+        if session_id == "slow":
+            waiting.set()
+            free.wait()
+
+    recorder = recorder_with(renderer, images, journal=slow, workers=1)
+    held = asyncio.create_task(recorder.complete(opened(recorder, "slow"), ask(GO)))
+    try:
+        assert await asyncio.to_thread(waiting.wait, 60)
+        async with asyncio.timeout(60):
+            await recorder.complete(opened(recorder, "other"), ask(GO))
+        assert not held.done()
+    finally:
+        free.set()
+    await held
+    recorder.close()
 
 
 async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_recorded(
