@@ -68,12 +68,13 @@ class Proxy:
 
 
 @asynccontextmanager
-async def deskhand() -> AsyncIterator[Proxy]:
-    """Deskhand's endpoint, with its journals and images on disk."""
+async def deskhand(kind: str = "looking") -> AsyncIterator[Proxy]:
+    """Deskhand's endpoint, with its journals and images on disk. `kind`: of its engine (`peers.deskhand_endpoint`)."""
     with tempfile.TemporaryDirectory() as folder:
         port, key = free_port(), secrets.token_urlsafe(32)
-        words = [sys.executable, "-m", "benchmarks.peers.deskhand_endpoint", str(port), folder]
-        async with running("Deskhand", words, port, key, "/v1/chat/completions") as proxy:
+        words = [sys.executable, "-m", "benchmarks.peers.deskhand_endpoint", str(port), folder, kind]
+        name = "Deskhand" if kind == "looking" else f"Deskhand, {kind} engine"
+        async with running(name, words, port, key, "/v1/chat/completions") as proxy:
             yield proxy
 
 

@@ -3,14 +3,18 @@
 Engines that answer at once stand behind Deskhand's endpoint and behind AReaL's proxy (`benchmarks.proxies`), so all the time is the
 endpoints' own. Printed:
 
-1. overhead: from a request to its reply over HTTP, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of
-   1280x720 in the conversation, of which one is new in each call. Deskhand prepares that screenshot as the trainer will see it and
-   has the call on disk before it answers; AReaL's proxy (1.0.4) hands pictures on and keeps its records in memory;
-2. growth: the CPU time of decoding, preprocessing, tokenising and rendering over episodes of more and more turns that keep all
+1. parts: what each part of taking one new screenshot costs (`benchmarks.recorder_parts`);
+2. overhead: from a request to its reply over HTTP, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of
+   1280x720 in the conversation, of which one is new in each call. Deskhand decodes that screenshot, hands the trainer's patches
+   of it to its engine and has picture and call on disk before it answers; AReaL's proxy (1.0.4) hands pictures on and keeps its
+   records in memory. More alike are two further lines: `blind engine`, whose engine asks for no patches, as the one behind AReaL's
+   proxy does not (they are then made when a trainer asks); and `known`, where the same requests were made before in another
+   session, so that no screenshot is new to either;
+3. growth: the CPU time of decoding, preprocessing, tokenising and rendering over episodes of more and more turns that keep all
    their screenshots, and the exponent fitted to it (1 is linear), side by side with running the checkpoint's processor and
    tokenizer on each whole prefix; the bytes of the requests, which the API itself makes grow with the square of the turns, and the
    CPU time of both whole processes, to which these bytes belong, are printed beside it;
-3. the longest callback of the event loop, with several agents at once.
+4. the longest callback of the event loop, with several agents at once.
 
 Without --full the same is measured on smaller screens and shorter episodes, and AReaL's proxy only where its environment is there.
 """
@@ -31,9 +35,11 @@ import numpy as np
 
 from benchmarks.bars import Bars, print_head
 from benchmarks.proxies import Proxy, areal, areal_python, deskhand
+from benchmarks.recorder_parts import print_parts
 from benchmarks.screens import QUESTION, Endpoint, body, forever, screenshot, turn
 from deskhand.recorder import images as images_module
 from deskhand.recorder.images import ImageCache, decode_rgb
+from deskhand.recorder.patches import Patches
 from deskhand.recorder.proxy import in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 
@@ -62,9 +68,11 @@ def screen_of(session: int, number: int, width: int, height: int) -> dict[str, A
     return turn(screenshot(np.random.default_rng([session, number]), width, height))
 
 
-async def overheads_ms(proxy: Proxy, screen: tuple[int, int], sessions: int, calls: int, shown: int) -> tuple[list[float], float]:
+async def overheads_ms(
+    proxy: Proxy, screen: tuple[int, int], sessions: int, calls: int, shown: int, part: str
+) -> tuple[list[float], float]:
     """(milliseconds of each call but the first, calls a second), all sessions at once. Every call has `shown` screenshots, one of
-    them new."""
+    them new to the process unless another `part` with the same numbers was measured before."""
     requests = []
     for session in range(sessions):
         screens = [screen_of(session, number + 1000 * shown, *screen) for number in range(calls + shown)]
@@ -73,7 +81,7 @@ async def overheads_ms(proxy: Proxy, screen: tuple[int, int], sessions: int, cal
     times: list[float] = []
 
     async def play(session: int) -> None:
-        headers = await proxy.session(f"{sessions}-{shown}-{session}")
+        headers = await proxy.session(f"{sessions}-{shown}-{session}-{part}")
         for number, raw in enumerate(requests[session]):
             started = time.perf_counter()
             await proxy.ask(raw, headers)
@@ -133,9 +141,9 @@ def reprocessing_cost(screens: list[bytes]) -> float:
 
 @contextmanager
 def measured_work() -> Iterator[list[float]]:
-    """Collect the CPU seconds of decoding, preprocessing and rendering, each in its own thread."""
+    """Collect the CPU seconds of decoding, preprocessing, making values for the engine and rendering, each in its own thread."""
     spent: list[float] = []
-    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (ChatRenderer, "render")]
+    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (Patches, "values"), (ChatRenderer, "render")]
     plain = [(owner, name, getattr(owner, name)) for owner, name in targets]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,11 +207,13 @@ async def overhead(size: Size, proxies: list[Proxy]) -> None:
     """Print what a call takes, proxy beside proxy."""
     for sessions, calls in size.sessions:
         for shown in size.shown:
-            for proxy in proxies:
-                times, rate = await overheads_ms(proxy, size.screen, sessions, calls, shown)
-                p50, p99 = np.percentile(times, [50, 99])
-                figure = f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms, {rate:5.1f} calls/s ({len(times)} calls)"
-                print(f"overhead, {sessions:2d} sessions, {shown:2d} screenshots, {proxy.name:8s}: {figure}", flush=True)
+            for part in ("new", "known"):
+                for proxy in proxies:
+                    times, rate = await overheads_ms(proxy, size.screen, sessions, calls, shown, part)
+                    p50, p99 = np.percentile(times, [50, 99])
+                    figure = f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms, {rate:5.1f} calls/s ({len(times)} calls)"
+                    name = f"{proxy.name}{', known' if part == 'known' else ''}"
+                    print(f"overhead, {sessions:2d} sessions, {shown:2d} screenshots, {name:29s}: {figure}", flush=True)
 
 
 async def growth(size: Size, proxies: list[Proxy], bars: Bars) -> None:
@@ -232,13 +242,13 @@ async def growth(size: Size, proxies: list[Proxy], bars: Bars) -> None:
 async def measure(size: Size, python: Path | None, bars: Bars) -> None:
     """Everything; AReaL's proxy where there is a Python for it."""
     async with AsyncExitStack() as stack:
-        proxies = [await stack.enter_async_context(deskhand())]
+        proxies = [await stack.enter_async_context(deskhand(kind)) for kind in ("looking", "blind")]
         if python is None:
             print("AReaL's proxy is not measured: make its environment with scripts/environment areal")
         else:
             proxies.append(await stack.enter_async_context(areal(python)))
         await overhead(size, proxies)
-        await growth(size, proxies, bars)
+        await growth(size, [proxies[0], *proxies[2:]], bars)
     wall, cpu = await longest_callback_ms(size, 4)
     print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")
 
@@ -250,6 +260,7 @@ def main() -> None:
     size = FULL if full else SMALL
     print_head()
     print(f"screens of {size.screen[0]}x{size.screen[1]}")
+    print_parts(size.screen)
     asyncio.run(measure(size, areal_python(make=full), bars))
     bars.finish()
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from deskhand.engines.base import Completion, PreparedImage, Prompt, Sampling
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -56,14 +58,34 @@ def body(talk: list[dict[str, Any]]) -> bytes:
     return json.dumps({"model": "m", "messages": talk, "max_tokens": 64}).encode()
 
 
-class Endpoint:
-    """A recorder over an engine that answers at once, and its application."""
+class LookingEngine(ScriptedEngine):
+    """One that takes the patches of every picture that it has not seen before it answers, as engines do that have a model."""
 
-    def __init__(self, prepared_bytes: int = 512 << 20) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
+        super().__init__(encode, stop_id)
+        self._seen: set[str] = set()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """The script's next text, when the new pictures were looked at in a thread."""
+        new = [image for image in (prompt.images or {}).values() if image.sha256 not in self._seen]
+        if new:
+            self._seen.update(image.sha256 for image in new)
+            await asyncio.to_thread(self._look, new)
+        return await super().generate(prompt, sampling)
+
+    def _look(self, images: list[PreparedImage]) -> None:
+        for image in images:
+            np.asarray(image.pixel_values)
+
+
+class Endpoint:
+    """A recorder over an engine that answers at once, and its application. `looks`: whether that takes the pictures' patches."""
+
+    def __init__(self, prepared_bytes: int = 512 << 20, *, looks: bool = True) -> None:
         self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])
         self.renderer = ChatRenderer(self.tokenizer)
         self.processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PREPROCESSOR.items() if "type" not in key})
-        self.engine = ScriptedEngine(self.renderer.encode_text, self.renderer.stop_ids[0])
+        self.engine = (LookingEngine if looks else ScriptedEngine)(self.renderer.encode_text, self.renderer.stop_ids[0])
         self.images = ImageCache(self.processor, prepared_bytes=prepared_bytes)
         self.recorder = Recorder(self.renderer, self.engine, self.images)
         self.app = create_app(self.recorder, secrets.token_urlsafe(32))

@@ -1,6 +1,7 @@
-"""Deskhand's endpoint over an engine that answers at once: `python -m benchmarks.peers.deskhand_endpoint PORT FOLDER`.
+"""Deskhand's endpoint over an engine that answers at once: `python -m benchmarks.peers.deskhand_endpoint PORT FOLDER KIND`.
 
-It writes journals and images to FOLDER as training does; the admin key is read from standard input.
+KIND is `looking` (the engine takes the patches of pictures that are new to it before it answers) or `blind`. It writes journals and
+images to FOLDER as training does; the admin key is read from standard input.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from deskhand.recorder.proxy import create_app
 from deskhand.recorder.session import Recorder
 
 
-def main(port: int, folder: Path, admin_key: str) -> None:
-    bench, files = Endpoint(), RecordFolder(folder)
+def main(port: int, folder: Path, kind: str, admin_key: str) -> None:
+    bench, files = Endpoint(looks=kind == "looking"), RecordFolder(folder)
     images = ImageCache(bench.processor, fetch=files.image, on_new=files.put_image, prepared_bytes=512 << 20)
     recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
     with bench.engine.playing(forever()):
@@ -28,4 +29,4 @@ def main(port: int, folder: Path, admin_key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.stdin.readline().strip())
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.stdin.readline().strip())

@@ -1,0 +1,75 @@
+"""What each part of taking a new screenshot costs, in one thread, in the order in which the recorder does it. Invariant: the parts
+are the recorder's own functions, called on pictures that they have not seen.
+
+Beside them: the checkpoint's own image processor on the same pictures, which is what makes patches where pictures are handed on as
+they came.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.screens import Endpoint, screenshot
+from deskhand.engines.base import Checksum
+from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.images import decode_rgb, pixels_sha256, read_data_uri
+from deskhand.recorder.patches import Patches
+
+COUNT, SKIPPED = 40, 10
+"""Screenshots, and how many of them come before those that count: a process's first meet memory that was never used."""
+T = TypeVar("T")
+
+
+class Parts:
+    """Milliseconds of each part, by its name, in the order in which the parts were first met."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+
+    def time(self, name: str, work: Callable[[], T]) -> T:
+        """What `work` returns, timed."""
+        started = time.perf_counter()
+        result = work()
+        self.found.setdefault(name, []).append((time.perf_counter() - started) * 1e3)
+        return result
+
+    def medians(self) -> dict[str, float]:
+        """Of those that count."""
+        return {name: float(np.median(times[SKIPPED:])) for name, times in self.found.items()}
+
+
+def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
+    """Median milliseconds of each part."""
+    bench, parts = Endpoint(), Parts()
+    patches = Patches(bench.processor)
+    with tempfile.TemporaryDirectory() as folder:
+        files = RecordFolder(Path(folder))
+        for number in range(COUNT):
+            png = screenshot(np.random.default_rng([7, number]), *screen)
+            url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            parts.time("hash of what was sent", lambda url=url: hashlib.sha256(url.encode()).digest())
+            encoded = parts.time("base64", lambda url=url: read_data_uri(url))
+            rgb = parts.time("decoding", lambda encoded=encoded: decode_rgb(encoded, max_pixels=1 << 26))
+            name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
+            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.keep(rgb))
+            parts.time("on disk", lambda name=name, encoded=encoded: files.put_image(name, encoded))
+            values = parts.time("values for an engine", lambda kept=kept: patches.values(kept))
+            parts.time("their checksum", lambda values=values: Checksum().note(values))
+            parts.time("all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np"))
+    return parts.medians()
+
+
+def print_parts(screen: tuple[int, int]) -> None:
+    """Print them in one line."""
+    found = parts_ms(screen)
+    whole = found.pop("all of that by the processor")
+    figures = ", ".join(f"{name} {ms:.1f}" for name, ms in found.items())
+    print(f"one new screenshot, ms of one thread: {figures}; resizing, order and values by the checkpoint's processor {whole:.1f}")
