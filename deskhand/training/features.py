@@ -1,8 +1,9 @@
 """What the vision tower says of a set of images. Invariant: each image is encoded once, and passed back through at most once.
 
 The outputs are cut from the tower's graph and become leaves; micro-batches index into them and add to their gradients;
-`backward` then takes the sums through the tower. When the images are too many to keep the tower's activations, they are
-encoded in chunks without a graph, and each chunk a second time in `backward`.
+`backward` then takes the sums through the tower. Leaves that get gradients are float32, and so are the sums: a picture is shown by
+many rows, and half precision loses what is small beside what came before. When the images are too many to keep the tower's
+activations, they are encoded in chunks without a graph, and each chunk a second time in `backward`.
 
 Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
 """
@@ -48,12 +49,14 @@ class Features:
         for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):
             self._rows[sha256] = torch.arange(start, start + images[sha256].tokens, device=self._device)
             start += images[sha256].tokens
+        wide = torch.float32 if self._gradients else None
         self._leaves_SH = tuple(
-            torch.cat([layer.detach() for layer in layers]).requires_grad_(self._gradients) for layers in zip(*outputs, strict=True)
+            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(self._gradients)
+            for layers in zip(*outputs, strict=True)
         )
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
-        """Features [N, H] of placeholders, one tensor per feature layer; () without images.
+        """Features [N, H] of placeholders, one tensor per feature layer, float32 where they get gradients; () without images.
 
         `index_N` counts through the tokens of the images `hashes`, one image after the other.
         """
@@ -71,7 +74,8 @@ class Features:
         for chunk in self._chunks:
             end = start + sum(self._images[sha256].tokens for sha256 in chunk)
             outputs = self._graph if self._graph is not None else self._encode(chunk)
-            torch.autograd.backward(outputs, [gradient[start:end] for gradient in gradients if gradient is not None])
+            parts = [gradient[start:end] for gradient in gradients if gradient is not None]
+            torch.autograd.backward(outputs, [part.to(output.dtype) for part, output in zip(parts, outputs, strict=True)])
             start = end
         self._graph = None
 

@@ -123,8 +123,8 @@ def language(
         gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
         for tensor, gradient in zip(trained.values(), gradients, strict=True):
             tensor.grad = gradient
-        width, half = values["text_config"]["hidden_size"], getattr(torch, dtype)
-        leaves = tuple(torch.zeros(shape.images, width, dtype=half) for _ in range(1 + len(deepstack(values))))
+        width, kept = values["text_config"]["hidden_size"], torch.float32 if tower_learns else getattr(torch, dtype)
+        leaves = tuple(torch.zeros(shape.images, width, dtype=kept) for _ in range(1 + len(deepstack(values))))
         for leaf in leaves:
             leaf.requires_grad_(tower_learns)
         batch = _batch(shape)
