@@ -1,6 +1,6 @@
 """The asynchronous training loop. Invariant: rollouts never wait for the trainer nor for one another, beyond the staleness
 bound: groups that are open or waiting are at most `(max_staleness + 1) * groups_per_step`, so what is trained is at most
-`max_staleness` versions old; an episode that is older still is counted as stale and not trained.
+`max_staleness` steps old; an episode that is older still is counted as stale and not trained.
 
 A step: take closed groups, compute advantages, train in a thread, publish the weights, write the checkpoint and, in one
 transaction, mark the episodes as trained. A kill at any moment loses only episodes that had not ended.
@@ -28,6 +28,7 @@ from deskhand.rollout.episode import unscored_result
 from deskhand.rollout.groups import Group, Groups, Ticket
 from deskhand.rollout.health import Alarm, Vitals, alarms, barren
 from deskhand.rollout.journal import Journal
+from deskhand.rollout.lineage import Lineage
 from deskhand.rollout.progress import Progress, Since
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Runner
@@ -115,6 +116,7 @@ class TrainingLoop:
         self.evaluate = evaluate
         self.checkpoints = Checkpoints(run.folder / "checkpoints")
         self.journal = Journal(run)
+        self.lineage = Lineage(run.lives())
         limit = (config.max_staleness + 1) * config.groups_per_step
         equal_teaches = trainer.algorithm.uses_critic
         groups = Groups(
@@ -171,8 +173,8 @@ class TrainingLoop:
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
             self._vitals = [vitals for vitals in map(Vitals.recorded, past) if vitals is not None]
-        if last is not None or self.engine.version != self.trainer.steps or self.trainer.policy.is_rounded:
-            await publish(self.trainer.policy, self.engine, self.trainer.steps)
+        if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
+            await publish(self.trainer.policy, self.engine, self.trainer.version)
         self._steps_at_begin, self._began = self.trainer.steps, time.monotonic()
 
     def _restore(self, last: Checkpoint) -> None:
@@ -187,6 +189,11 @@ class TrainingLoop:
             mend = f"a new run can start from the last sound one: --set model={older}" if older else "start a new run"
             raise ConfigError(f"{error}; {mend}") from error
         self.checkpoints.load(self.trainer, last.step)
+        self.trainer.versions_ahead = last.version - last.step
+        newest = self.run_folder.newest_version()
+        if life := self.lineage.resume(last.step, last.version, newest):
+            self.run_folder.begin_life(life.step, life.first)
+            log.warning("versions", undone=f"{last.version + 1} to {newest}", next=life.first)
 
     async def _train(self) -> None:
         """Steps until the last one; what is pending is committed even when this is cancelled."""
@@ -206,7 +213,7 @@ class TrainingLoop:
         training episodes go on beside them."""
         step = self.trainer.steps
         if self.evaluate is not None and self._is_due(step):
-            success = await self.evaluate(step)
+            success = await self.evaluate(self.trainer.version)
             best = await asyncio.to_thread(self.checkpoints.rate, step, success)
             log.info("evaluated", step=step, success=round(success, 4), best=best)
 
@@ -237,22 +244,27 @@ class TrainingLoop:
             await self.source.closed.wait()
 
     def _fresh(self, result: EpisodeResult) -> bool:
-        return result.version_min >= 0 and self.trainer.steps - result.version_min <= self.config.max_staleness
+        return result.version_min >= 0 and self._age(result) <= self.config.max_staleness
+
+    def _age(self, result: EpisodeResult) -> int:
+        """Steps from the oldest weights that sampled an episode to those of now; below 0 where a kill has undone steps since."""
+        return self.trainer.steps - self.lineage.step_of(result.version_min)
 
     async def _step(self, groups: list[Group], waited_s: float) -> None:
-        version = self.trainer.steps
         fresh = [result for group in groups for result in group.scored if self._fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._fresh(result)]
         samples = [sample for group in groups for sample in samples_of(group, self.trainer.algorithm, self._fresh)]
+        ages = [abs(self._age(result)) for result in fresh]
+        undone = sum(self.lineage.is_undone(result.version_max) for result in fresh)
         done, seen = await asyncio.to_thread(self._train_on, samples)
-        await publish(self.trainer.policy, self.engine, self.trainer.steps)
+        self.trainer.versions_ahead = self.lineage.ahead
+        await publish(self.trainer.policy, self.engine, self.trainer.version)
         self.source.groups.remove(groups)
         self.scheduler.changed()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
         self._pending_groups += [group.id for group in groups]
-        ages = [version - result.version_min for result in fresh]
-        report = self._report(asdict(done), seen, float(np.mean(ages)) if ages else 0.0, waited_s)
+        report = self._report(asdict(done), seen, float(np.mean(ages)) if ages else 0.0, undone, waited_s)
         self._pending_metrics.append(report.metrics())
         if done.step % self.config.checkpoint_every == 0 or done.step >= self.config.steps or self._is_due(done.step):
             await self._commit()
@@ -299,9 +311,9 @@ class TrainingLoop:
         await self.journal.commit(states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics)
 
     def _checkpoint(self, path: Path) -> Checkpoint:
-        return Checkpoint(self.trainer.steps, self.trainer.steps, path, time.time())
+        return Checkpoint(self.trainer.steps, self.trainer.version, path, time.time())
 
-    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, waited_s: float) -> Progress:
+    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float) -> Progress:
         since, self.source.since = self.source.since, Since()
         vitals = since.vitals(trainer, seen)
         raised = alarms(vitals, self._vitals, self.config.health)
@@ -321,6 +333,7 @@ class TrainingLoop:
             unscored_share=ledger.unscored_share,
             zero_variance_groups=since.zero_variance_groups,
             staleness=staleness,
+            undone=undone,
             rollout_wait_s=waited_s,
             eta_s=(self.config.steps - step) * elapsed_s / max(1, done),
             elapsed_s=elapsed_s,

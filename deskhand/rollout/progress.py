@@ -37,7 +37,7 @@ class Progress:
     zero_variance_groups: int
     """Since the last step."""
     staleness: float
-    """Mean number of versions between the oldest sampled token of an episode and the weights that were trained."""
+    """Mean number of steps between the oldest sampled token of an episode and the weights that were trained."""
     rollout_wait_s: float
     """How long the trainer waited for rollouts."""
     eta_s: float
@@ -52,6 +52,8 @@ class Progress:
     parked: list[dict[str, Any]] = field(default_factory=list)
     """What waits now, by endpoint (`ParkingLot.seen`)."""
     alarms: tuple[Alarm, ...] = ()
+    undone: int = 0
+    """Episodes trained in this step that weights sampled which a kill has undone (`rollout.lineage`)."""
 
     def metrics(self) -> dict[str, Any]:
         """JSON types."""

@@ -260,6 +260,12 @@ class Run:
             except OSError as error:  # the database has them; `open` writes the file anew
                 log.warning("metrics", step=step, error=str(error))
 
+    def begin_life(self, step: int, first: int) -> None:
+        """Note that the weights after the step that follows `step` have the version `first` (`rollout.lineage`)."""
+        lives = [*self.lives(), (step, first)]
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO runs VALUES ('lives', ?)", (json.dumps(lives),))
+
     def track(self, tracker: Tracker) -> None:
         """Send the metrics of every step that is committed from now on there, too; `close` closes it."""
         self._trackers.append(tracker)
@@ -312,6 +318,15 @@ class Run:
         """The checkpoint of a step, or the last one; None when there is none."""
         found = [each for each in self.checkpoints() if step is None or each.step == step]
         return found[-1] if found else None
+
+    def lives(self) -> list[tuple[int, int]]:
+        """What `begin_life` noted, in order."""
+        return [(step, first) for step, first in self._value("lives") or ()]
+
+    def newest_version(self) -> int:
+        """The highest version of the weights that sampled a token of a training episode; -1 where none is kept."""
+        found = self._all("SELECT MAX(version_max) FROM episodes WHERE purpose=?", (TRAIN,))[0][0]
+        return -1 if found is None else found
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every step, in order."""

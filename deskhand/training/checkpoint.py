@@ -252,6 +252,7 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
                 if state:
                     optimizer.state[parameter] = state
             optimizer.zero_grad(set_to_none=True)
+        trainer.write_back()
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
 
 

@@ -34,15 +34,15 @@ class StepMetrics:
     kl: float
     """Estimate of KL(behaviour || weights when the token was first scored in this step), nats per token."""
     mismatch_kl: float | None
-    """The same over the tokens that the weights of this very version sampled: how far engine and trainer disagree. None without
-    any."""
+    """The same over the tokens that the weights of this very version sampled, scored before any update of the step: how far engine
+    and trainer disagree. None without any."""
     mismatch_kl_text: float | None
     """Of these, over those that no picture precedes."""
     mismatch_kl_images: float | None
     """Of these, over those that a picture precedes: engines compute pictures' features in ways of their own, so this one can be
     large while the other is not."""
     logprob_gap_max: float
-    """Largest |log-prob - behaviour log-prob| of a token in the first update."""
+    """Largest |log-prob - behaviour log-prob| of a token that was scored before any update of the step."""
     entropy: float
     """Nats, mean over the tokens of the first pass."""
     tokens: int
@@ -76,8 +76,9 @@ class Tally:
         self.tokens = 0
         self.ratio_max = self.gap_max = 0.0
 
-    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool) -> None:
-        """A micro-batch with its loss. `first`: whether it is of the first pass."""
+    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool) -> None:
+        """A micro-batch with its loss. `first`: whether it is of the first pass; `updated`: whether the weights are no longer those
+        before the step."""
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
         self.loss += value.item()
         self.sums["scored"] += len(new_W)
@@ -87,14 +88,19 @@ class Tally:
         self.sums["dropped"] += (result.behaviour_weights == 0).sum().item()
         self.ratio_max = max(self.ratio_max, result.ratios.max().item())
         if first:
-            kl_W, own_W = kl_estimate(new_W, old_W), batch.versions_W == self.version
+            kl_W = kl_estimate(new_W, old_W)
             self.tokens += len(new_W)
             self.sums["kl"] += kl_W.sum().item()
-            for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
-                self.sums[f"{context}_tokens"] += int(chosen_W.sum())
-                self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
-            self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
+            if not updated:
+                self._compare(batch, kl_W)
+                self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
+
+    def _compare(self, batch: Batch, kl_W: Tensor) -> None:
+        own_W = batch.versions_W == self.version
+        for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
+            self.sums[f"{context}_tokens"] += int(chosen_W.sum())
+            self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
 
     def add_reference(self, divergences_W: Tensor) -> None:
         """Divergences from the reference of the tokens that were just added."""

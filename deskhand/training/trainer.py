@@ -46,7 +46,8 @@ class _Work:
 
 
 class Trainer:
-    """AdamW on a policy. `steps` and `updates` count calls of `step` and optimizer updates since version 0."""
+    """AdamW on a policy. `steps` and `updates` count calls of `step` and optimizer updates since version 0. `versions_ahead`: by
+    how much versions of the weights are ahead of the steps (`rollout.lineage`)."""
 
     def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
         self.policy = policy
@@ -59,6 +60,12 @@ class Trainer:
             policy.keep_reference()
         self.steps = 0
         self.updates = 0
+        self.versions_ahead = 0
+
+    @property
+    def version(self) -> int:
+        """Of the weights of now: recorded tokens of this version were sampled by an engine that had these very weights."""
+        return self.steps + self.versions_ahead
 
     def parts(self) -> Iterator[tuple[str, Mapping[str, Tensor], torch.optim.Optimizer]]:
         """Everything that is trained, for checkpoints: a prefix of names, parameters by name, their optimizer."""
@@ -66,6 +73,12 @@ class Trainer:
         if self.critic is not None:
             for name, parameters, optimizer in self.critic.parts():
                 yield f"critic.{name}.", parameters, optimizer
+
+    def write_back(self) -> None:
+        """Bring every model that is trained up to its masters, after these were replaced; call it with the policy's lock."""
+        self.policy.write_back()
+        if self.critic is not None and self.critic.own is not None:
+            self.critic.own.write_back()
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the rows of some episodes, all rows of an episode together. `images` by sha256."""
@@ -84,13 +97,13 @@ class Trainer:
         self, samples: Sequence[TrainingSample], rejected: dict[str, int], images: Mapping[str, PreparedImage], started: float
     ) -> StepMetrics:
         config = self.config
-        work, tally = self._prepare(samples, images), Tally(self.steps)
+        work, tally = self._prepare(samples, images), Tally(self.version)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
         for number in range(config.passes):
             for part in _minibatches(samples, config.minibatches, order):
-                self._accumulate(work, part, tally, first=number == 0)
+                self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
                 warmth = warmup(self.updates, config.warmup_steps)
                 rate = config.learning_rate * warmth
                 norm, updated = update(self.policy, self.optimizer, rate, config.max_gradient_norm)
@@ -169,7 +182,7 @@ class Trainer:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
-    def _accumulate(self, work: _Work, part: Sequence[int], tally: Tally, *, first: bool) -> None:
+    def _accumulate(self, work: _Work, part: Sequence[int], tally: Tally, *, first: bool, updated: bool) -> None:
         """Add the gradient of one minibatch to the policy's, and to the critic's."""
         config, algorithm, samples = self.config, self.algorithm, work.samples
         divisor = config.divisor_tokens if algorithm.average == "constant" else None
@@ -214,7 +227,7 @@ class Trainer:
                 penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
                 value = value + config.kl_coefficient * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
-            tally.add(batch, scores, result, value, first=first)
+            tally.add(batch, scores, result, value, first=first, updated=updated)
             if self.critic is not None and self.critic.own is None:
                 extra = self.critic.loss(scores.hidden_WH, targets(batch))
                 tally.value_loss += extra.item()

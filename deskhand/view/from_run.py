@@ -89,6 +89,7 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
         if row.purpose != TRAIN and row.state == "scored":
             found[row.purpose] = max(found.get(row.purpose, 0), row.version_max or 0)
     views: dict[str, EvaluationView] = {}
+    steps = {each.version: each.step for each in run.checkpoints()}
     newest = max((version for name, version in found.items() if name == f"version-{version}"), default=0)
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
         report = report_of(run, name)
@@ -96,7 +97,7 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
         label = name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
         views[name] = EvaluationView(
             label=label,
-            step=version,
+            step=steps.get(version, version) if own else version,
             version=version,
             overall=interval_of(report.success),
             families={family: interval_of(rate) for family, rate in report.by_family.items()},

@@ -27,10 +27,10 @@ def noted(journal: Path) -> list[dict]:
     return found
 
 
-def start(folder: Path, steps: int, journal: Path) -> subprocess.Popen:
+def start(folder: Path, steps: int, journal: Path, checkpoint_every: int = 1) -> subprocess.Popen:
     paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parent.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SUPPORT / "assembly.py"), str(folder), str(steps), str(journal)]
+    command = [sys.executable, str(SUPPORT / "assembly.py"), str(folder), str(steps), str(journal), str(checkpoint_every)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -1,6 +1,6 @@
 """The whole circle at its smallest: painted desktops, the agent, the recorder, the hf engine with random weights, the trainer.
 
-As a program (`python assembly.py FOLDER STEPS JOURNAL`) it trains in a run folder, new or resumed; tests kill it.
+As a program (`python assembly.py FOLDER STEPS JOURNAL CHECKPOINT_EVERY`) it trains in a run folder, new or resumed; tests kill it.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def small(**changes: Any) -> LoopConfig:
     return LoopConfig(**{"steps": 3, "groups_per_step": 2, "group_size": 4, "desktops": 3, **changes})
 
 
-async def _main(folder: Path, steps: int, journal: Path) -> None:
+async def _main(folder: Path, steps: int, journal: Path, checkpoint_every: int) -> None:
     def note(kind: str, **values: Any) -> None:
         with journal.open("a") as file:
             file.write(json.dumps({"kind": kind, **values}) + "\n")
 
-    config = small(steps=steps)
+    config = small(steps=steps, checkpoint_every=checkpoint_every)
     async with assembled(folder, config, on_step=lambda at, ids: note("step", at=at, episodes=ids)) as parts:
         last = parts.run.checkpoint()
         note("start", at=last.step if last else 0, finished=[row.id for row in parts.run.episodes() if row.finished_at is not None])
@@ -161,4 +161,4 @@ async def _main(folder: Path, steps: int, journal: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))

@@ -3,13 +3,17 @@ bit."""
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 from conftest import BANNED, build
 from test_trainer import samples, weights
 
 from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.config import PolicyConfig, TrainerConfig
+from deskhand.training.config import AdapterConfig, CriticConfig, PolicyConfig, TrainerConfig
+from deskhand.training.features import Features
 from deskhand.training.masters import Masters
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
@@ -93,6 +97,51 @@ def test_a_resumed_half_precision_run_goes_on_bit_for_bit(world, tmp_path, optim
     for _ in range(2):
         second.step(samples(world), world.images)
     assert torch.equal(weights(straight.policy), weights(second.policy))
+
+
+RESUMED = {
+    "adapters": ({"adapter": AdapterConfig(rank=4, alpha=8)}, {}),
+    "a critic of its own": ({}, {"algorithm": "ppo", "critic": CriticConfig(trunk="own", trunk_learning_rate=1e-2)}),
+}
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_resumed_half_precision_model_computes_with_what_was_saved_before_its_next_update(world, tmp_path, kind):
+    """What the engine is given first, and what the first gradient is taken at, are the weights of the checkpoint."""
+    mode, chosen = RESUMED[kind]
+    config, rows = TrainerConfig(learning_rate=1e-2, **chosen), [sample.sequence for sample in samples(world)]
+    first, second = (Trainer(half_policy(**mode), config) for _ in range(2))
+    for _ in range(2):
+        first.step([dataclasses.replace(sample, reward=sample.advantage) for sample in samples(world)], world.images)
+    Checkpoints(tmp_path / "run").save(first, tmp_path)
+    assert Checkpoints(tmp_path / "run").load(second) is not None
+    untrained = Trainer(half_policy(**mode), config)
+    for read in (
+        lambda trainer: trainer.policy.logprobs(rows, world.images),
+        lambda trainer: trainer.critic.values(rows, world.images) if trainer.critic else [],
+    ):
+        saved, resumed, began = (read(trainer) for trainer in (first, second, untrained))
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(saved, resumed, strict=True))
+        assert not saved or any(np.abs(ours - theirs).max() > 1e-2 for ours, theirs in zip(saved, began, strict=True))
+    published, original = second.policy.snapshot(), first.policy.snapshot()
+    assert all(torch.equal(published[name], original[name]) for name in original)
+
+
+def test_the_gradients_at_a_pictures_features_add_up_in_float32(world):
+    """300 rows show one picture: a sum in half precision stays at 256."""
+    name, image = next(iter(world.images.items()))
+    found = []
+    for rows, weight in ((300, 1.0), (1, 300.0)):
+        policy = half_policy()
+        features = Features(policy.model, {name: image}, 10**6, gradients=True)
+        for _ in range(rows):
+            sum(layer_NH.float().sum() * weight for layer_NH in features.of((name,), torch.arange(image.tokens))).backward()
+        features.backward()
+        found.append({key: value.grad for key, value in policy.parameters().items() if value.grad is not None})
+    many, once = found
+    assert many.keys() == once.keys()
+    assert any(".visual." in key for key in many)
+    assert all(torch.equal(many[key], once[key]) for key in many)
 
 
 def test_recomputed_activations_change_nothing_but_memory(make_policy, world):

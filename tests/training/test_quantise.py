@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
+import numpy as np
 import pytest
 import torch
 from conftest import BANNED, build
 from test_trainer import samples, weights
 
 from deskhand.errors import ConfigError
+from deskhand.training.batch import TrainingSample
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
 from deskhand.training.policy import Policy
@@ -46,6 +49,37 @@ def test_what_is_published_has_the_checkpoints_names_and_is_what_the_trainer_com
         trainer.step(samples(world), world.images)
     changed = [name for name, value in published.items() if not torch.equal(value, original[name])]
     assert len(changed) == 3 * 7
+
+
+def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
+    """Adapters beside packed weights say more than bfloat16 holds of both together: a server computes with the rounded sum, and
+    the step's `mismatch_kl` is the divergence of just these two."""
+
+    def policy() -> Policy:
+        config = PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8, quantise=True))
+        return Policy(build().to(torch.bfloat16), config, BANNED)
+
+    trained = Trainer(policy(), TrainerConfig(learning_rate=3e-2))
+    for _ in range(3):
+        trained.step(samples(world), world.images)
+    plain = build().to(torch.bfloat16)
+    plain.load_state_dict(trained.policy.snapshot("cpu"))
+    rows = [sample.sequence for sample in samples(world)]
+    served = Policy(plain, banned_ids=BANNED).logprobs(rows, world.images)
+    ours = trained.policy.logprobs(rows, world.images)
+    gaps = np.concatenate([new.astype(np.float64) - old for new, old in zip(ours, served, strict=True)])
+    assert 0 < np.abs(gaps).max() < 0.2, "rounded, and no further off than rounding is"
+
+    def as_served(sample: TrainingSample, logprobs: np.ndarray) -> TrainingSample:
+        given, version = iter(logprobs.tolist()), trained.version
+        row = sample.sequence
+        told = tuple(next(given) if sampled else 0.0 for sampled in row.sampled)
+        versions = tuple(version if sampled else -1 for sampled in row.sampled)
+        return dataclasses.replace(sample, sequence=dataclasses.replace(row, logprobs=told, versions=versions))
+
+    step = trained.step([as_served(*pair) for pair in zip(samples(world), served, strict=True)], world.images)
+    assert step.mismatch_kl == pytest.approx(float(np.mean(np.expm1(gaps) - gaps)), rel=1e-2)
+    print(f"merged and rounded: at most {np.abs(gaps).max():.3f} nat, mismatch_kl {step.mismatch_kl:.2e}")
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(world, tmp_path):

@@ -9,7 +9,11 @@ from test_trainer import samples
 from deskhand.training.config import AdapterConfig, TrainerConfig
 from deskhand.training.trainer import Trainer
 
-MODES = {"adapters": {"adapter": AdapterConfig(rank=4, alpha=8)}, "full": {}}
+MODES = {
+    "adapters": {"adapter": AdapterConfig(rank=4, alpha=8)},
+    "adapters, of the tower too": {"adapter": AdapterConfig(rank=4, alpha=8, vision=True)},
+    "full": {},
+}
 
 
 def rows(world):

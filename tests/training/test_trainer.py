@@ -142,6 +142,26 @@ def test_several_passes_clip_around_the_weights_at_the_start(make_policy, world)
     assert metrics.behaviour_weight_mean == pytest.approx(1.0, abs=1e-4)
 
 
+def test_only_tokens_of_the_weights_of_now_say_how_far_engine_and_trainer_disagree(make_policy, world):
+    """After a kill the weights of a step have another version than those that it has undone (`rollout.lineage`)."""
+    trainer = Trainer(make_policy())
+    assert trainer.step(samples(world), world.images).mismatch_kl == pytest.approx(0.0, abs=1e-6), "all of version 0"
+    undone = Trainer(make_policy())
+    undone.versions_ahead = 5
+    assert undone.step(samples(world), world.images).mismatch_kl is None
+    assert undone.version == 6
+
+
+def test_what_an_update_has_moved_is_no_disagreement_of_engine_and_trainer(make_policy, world):
+    """The second minibatch is scored after the first one's update."""
+    trainer = Trainer(make_policy(), TrainerConfig(learning_rate=1e-1, minibatches=2))
+    metrics = trainer.step(samples(world), world.images)
+    assert metrics.updates == 2
+    assert metrics.kl > 1e-2, "the update moved the second minibatch's tokens"
+    assert metrics.mismatch_kl == pytest.approx(0.0, abs=1e-6)
+    assert metrics.logprob_gap_max < 1e-3
+
+
 def test_training_raises_what_was_rewarded(make_policy, world):
     policy = make_policy()
     trainer = Trainer(policy, TrainerConfig(learning_rate=1e-3))
