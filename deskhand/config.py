@@ -266,6 +266,8 @@ class Config(_Section):
                 "agent.temperature 0 plays all members of a group alike, so there is nothing to compare; train with a temperature "
                 "above 0 (evaluation.temperature may be 0)"
             )
+        if self.dtype == "float16":
+            return "dtype float16 makes 0 of gradients as small as those of long episodes; train with bfloat16, which is as small"
         if self.engine.kind == "vllm" and self.agent.top_p < 1:
             return "agent.top_p below 1 makes vLLM's log-probs those of what it left; train with agent.top_p 1, or engine.kind hf"
         return None

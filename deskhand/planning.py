@@ -17,11 +17,12 @@ from deskhand.actions.dialects.resizing import smart_resize
 from deskhand.agents.words import LONGEST
 from deskhand.asking import window_of
 from deskhand.config import Config
+from deskhand.engines.making import sends_adapters
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
 from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.training.config import TrainerConfig
-from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict, server_bytes
+from deskhand.training.planner import GIB, EngineSizes, Prediction, Sent, Workload, predict, server_bytes
 from deskhand.training.speed import Speed, device_of, speed_of
 from deskhand.workshop import families_of, training_task
 
@@ -33,6 +34,8 @@ SAMPLED_TASKS = 8
 """Of each family, looked at for screen size and length."""
 MOST_SAMPLED = 1200
 """Tasks that are looked at together."""
+FILES = 1e9
+"""Bytes a second at which a server's weights are assumed to be written and read."""
 MOST = 1e6
 """GiB, turns or pixels of a side that a plan is made for."""
 CHECKED_FROM = 200_000_000
@@ -49,6 +52,8 @@ class RunPlan:
     device: str
     elsewhere: str
     """What of the run is not in the sum; empty when everything is."""
+    through_files: bool = False
+    """Whether weights are published to a server."""
 
     def lines(self) -> Iterator[str]:
         work = self.work
@@ -63,6 +68,16 @@ class RunPlan:
             yield f"not in the sum: {self.elsewhere}"
         yield ""
         yield from self.speed.lines() if self.speed else [f"speed: not known for {self.device}; name a GPU with --gpu"]
+        yield f"published at every step: {self._publication()}"
+
+    def _publication(self) -> str:
+        memory = self.memory
+        if memory.published is None:
+            return "nothing, engine and trainer share their weights"
+        text = f"{memory.published}, {memory.sent / 1e9:.3g} GB"
+        if not self.through_files:
+            return f"{text}, copied within the process"
+        return f"{text}, written and read as a file: {2 * memory.sent / FILES:.2g} s if files move at {FILES / 1e9:g} GB/s"
 
 
 def plan(
@@ -98,14 +113,25 @@ def plan(
         server = settings.memory_share * (available or 0.0)
     else:
         elsewhere = f"the server of engine.kind {settings.kind}"
-    memory = _predicted(config, values, config.trainer, engine, work, available, server)
+    published = None if settings.kind == "hf" else sent_to_server(config, values)
+    memory = _predicted(config, values, config.trainer, engine, work, available, server, published)
     if server and server < (least := server_bytes(values, memory, config.dtype, settings.max_tokens)):
         raise ConfigError(
             f"engine.memory_share {settings.memory_share:g}: the server gets {server / GIB:.1f} GiB, its weights and one request "
             f"of engine.max_tokens {settings.max_tokens} take {least / GIB:.1f} GiB; raise it, or lower engine.max_tokens"
         )
     speed = speed_of(values, config, memory, work, device) if device.flops(config.dtype) else None
-    return RunPlan(memory, work, speed, device.name, elsewhere)
+    return RunPlan(memory, work, speed, device.name, elsewhere, settings.kind != "hf")
+
+
+def sent_to_server(config: Config, values: dict[str, Any]) -> Sent | None:
+    """What a server is sent. One at an address is taken for one that was not started for adapters."""
+    adapter, engine = config.policy.adapter, config.engine
+    if engine.kind == "remote":
+        return None
+    if adapter is None or engine.kind != "vllm" or engine.url is not None:
+        return "whole weights"
+    return "adapters" if sends_adapters(adapter, values["model_type"]) else "whole weights"
 
 
 def warm_start(config: Config) -> Prediction:
@@ -121,12 +147,15 @@ def warm_start(config: Config) -> Prediction:
 
 def _predicted(
     config: Config, values: dict[str, Any], trainer: TrainerConfig, engine: EngineSizes | None, work: Workload,
-    available: float | None, server: float = 0.0,
+    available: float | None, server: float = 0.0, published: Sent | None = None,
 ) -> Prediction:  # fmt: skip
     """Raises `ConfigError` for a model that cannot be."""
     cuda = config.device.startswith("cuda")
     try:
-        return predict(values, config.dtype, config.policy, trainer, engine, work, cuda=cuda, available=available, server=server)
+        return predict(
+            values, config.dtype, config.policy, trainer, engine, work,
+            cuda=cuda, available=available, server=server, published=published,
+        )  # fmt: skip
     except (RuntimeError, ArithmeticError, ValueError, TypeError, KeyError) as error:
         why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
         raise ConfigError(f"{config.model}: no such model can be built or held with these settings ({why})") from error

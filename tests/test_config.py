@@ -211,4 +211,8 @@ def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
     greedy = config.load(None, ["agent.temperature=0"])
     assert greedy.untrainable is not None
     assert greedy.untrainable.startswith("agent.temperature 0 plays all members of a group alike")
+    half = config.load(None, ["dtype=float16"])
+    assert half.untrainable is not None
+    assert half.untrainable.startswith("dtype float16 makes 0 of gradients")
+    assert config.load(None, ["dtype=bfloat16"]).untrainable is None
     assert config.load(None, ["evaluation.temperature=0"]).untrainable is None

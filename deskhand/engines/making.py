@@ -15,7 +15,8 @@ from deskhand.engines.base import Engine
 from deskhand.engines.remote import RemoteEngine
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.errors import ConfigError
-from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_reading
+from deskhand.models.load import LoadedModel, check, checkpoint_folder, load, load_reading
+from deskhand.training.config import AdapterConfig
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ async def make_engine(
     environment: Mapping[str, str] | None = None,
 ) -> Made:
     """An engine for the checkpoint `source`, whose weights have that version. `folder` takes a server's log and the weights that
-    are published to it; `encoded(sha256)` gives a screen as it was taken (for remote endpoints)."""
+    are published to it; `encoded(sha256)` gives a screen as it was taken (for remote endpoints). A server at an address is taken to
+    have the config's own model as long as nobody published anything to it; otherwise it is told to load `source`."""
     settings, environment = config.engine, os.environ if environment is None else environment
     if settings.kind == "hf":
         from deskhand.engines.hf import HfEngine
@@ -58,6 +60,8 @@ async def make_engine(
         return Made(remote, tokenizer, processor, settings.max_tokens)
     served = _served(config, source, processor, version, folder, key, environment)
     await served.start()
+    if settings.url is not None and (source != config.model or served.was_told):
+        await served.take(version, checkpoint_folder(source).resolve())
     return Made(served, tokenizer, processor, min(served.max_tokens, settings.max_tokens))
 
 
@@ -69,6 +73,7 @@ def _served(
     if settings.url is not None:
         given = vllm.given if settings.kind == "vllm" else sglang.given
         return given(settings.url, processor, folder, api_key=key, version=version, patience=patience)
+    adapter = config.policy.adapter
     return vllm.started(
         checkpoint_folder(source),
         processor,
@@ -80,17 +85,18 @@ def _served(
         max_batch=settings.max_batch,
         max_images=_most_images(config),
         memory_share=settings.memory_share,
-        adapter_rank=_adapter_rank(config),
+        adapter_rank=adapter.rank if adapter is not None and sends_adapters(adapter, check(source)[1]) else None,
+        adapter_tower=adapter is not None and adapter.vision,
         arguments=settings.arguments,
         version=version,
         patience=patience,
     )
 
 
-def _adapter_rank(config: Config) -> int | None:
-    """Of adapters that are published alone: those of the language model over weights as they are."""
-    adapter = config.policy.adapter
-    return adapter.rank if adapter is not None and not (adapter.vision or adapter.quantise) else None
+def sends_adapters(adapter: AdapterConfig, family: str) -> bool:
+    """Whether a vLLM that we start gets adapters alone: over weights as they are, and on the vision tower of the family for which a
+    test holds vLLM to what the trainer computes."""
+    return not adapter.quantise and (family == "qwen3_vl" or not adapter.vision)
 
 
 def _most_images(config: Config) -> int:

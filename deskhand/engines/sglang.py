@@ -40,7 +40,7 @@ class SglangWire:
 
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
-        self.takes_adapters = False
+        self.takes_adapters = self.takes_tower_adapters = False
         self._adapters = Adapters()
 
     async def inspect(self, endpoint: Endpoint) -> int:

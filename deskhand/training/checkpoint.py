@@ -1,6 +1,7 @@
 """Checkpoints of a training run. Invariant: a checkpoint is complete or absent, and resuming from it goes on bit for bit.
 
     <folder>/step-000012/  model.safetensors, config.json, tokenizer...   an ordinary Hugging Face checkpoint, adapters merged in
+                           model.safetensors.index.json                   tells servers that the next file holds no weights
                            trainer.safetensors                            optimizer moments; adapters, masters and critic if any
                            manifest.json                                  counters, caller's state, size and SHA-256 of every file
 
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -90,6 +91,7 @@ class Checkpoints:
             model = unwrap(trainer.policy.model)
             model.config.save_pretrained(draft)
             save_file(_untied(trainer.policy.snapshot("cpu")), draft / "model.safetensors", metadata={"format": "pt"})
+            (draft / "model.safetensors.index.json").write_text(_index(draft / "model.safetensors"))
             save_file(_trainer_tensors(trainer), draft / "trainer.safetensors")
             for file in draft.iterdir():
                 _flush(file)
@@ -217,6 +219,13 @@ def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
             if trainer.policy.config.adapter is not None or parameter.data_ptr() not in held:
                 tensors[f"{_PARAMETER}/{prefix}{name}"] = parameter.detach().to("cpu", copy=True).contiguous()
     return tensors
+
+
+def _index(weights: Path) -> str:
+    """Which file holds each tensor of the model: without one vLLM and SGLang take every safetensors file for weights."""
+    with safe_open(weights, framework="pt") as file:
+        names = sorted(file.keys())
+    return json.dumps({"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}) + "\n"
 
 
 def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:

@@ -79,6 +79,7 @@ class EngineSizes:
 
 
 Place = Literal["device", "host"]
+Sent = Literal["adapters", "whole weights"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ class Prediction:
     traced: tracing.Traced
     tower: tracing.TracedTower
     micro_batch: tracing.Shape
+    published: Sent | None = None
+    sent: float = 0.0
+    """What is published at every step, and its bytes; None where engine and trainer share their weights."""
 
     def total(self, place: Place = "device") -> float:
         return sum(term.bytes for term in self.terms if term.place == place)
@@ -184,9 +188,10 @@ def predict(
     cuda: bool,
     available: float | None = None,
     server: float = 0.0,
+    published: Sent | None = None,
 ) -> Prediction:
     """Predict the peak of training for an architecture (`models.architectures.values_of`), of an engine in the same process, and
-    of a `server` beside it that takes so many bytes."""
+    of a `server` beside it that takes so many bytes. `published`: what a server is sent at every step, None without one."""
     tower = tracing.tower(values, dtype, work.patches, policy)
     shape = _micro_batch(policy, work)
     longest = engine.longest(work) if engine else 1
@@ -201,9 +206,11 @@ def predict(
     if trainer.optimizer == "adamw" and cuda:
         beyond = max(0.0, 4 * made.trained - made.micro_batch)
         terms.append(Term("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
+    if engine is not None and not engine.shares_weights:
+        published = "adapters" if policy.adapter is not None and not policy.adapter.quantise else "whole weights"
+    sent = {None: 0.0, "adapters": made.trained * made.size, "whole weights": made.weights}[published]
     if engine is not None:
-        alone = policy.adapter is not None and not policy.adapter.quantise
-        terms += _engine_terms(made, engine, work, cuda=cuda, sent=made.trained * made.size if alone else made.weights)
+        terms += _engine_terms(made, engine, work, cuda=cuda, sent=sent)
     if cuda:
         tensors = sum(term.bytes for term in terms)
         terms.append(Term("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
@@ -213,10 +220,12 @@ def predict(
     if cuda:
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(Term("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
+    if sent and engine is None:
+        terms.append(Term("on their way", sent, f"{published} that are handed to the server", 0.0, "host" if cuda else "device"))
     prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
     how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches as bytes"
     terms.append(Term("screenshots", prepared, how, place="host" if cuda else "device"))
-    return Prediction(tuple(terms), available, lm, tower, shape)
+    return Prediction(tuple(terms), available, lm, tower, shape, published, sent)
 
 
 def _micro_batch(policy: PolicyConfig, work: Workload) -> tracing.Shape:
@@ -270,10 +279,11 @@ def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work:
     scored = trainer.proximal == "start" or trainer.kl_coefficient or ALGORITHMS[trainer.algorithm].uses_critic
     images = work.step_images if scored else -(-work.step_images // trainer.minibatches)
     tower, learns = made.tower, made.tower.trained > 0
+    each = made.token_features * (2 * max(4, made.size) / made.size if learns else 1)
     features = images * work.image_tokens * made.token_features
-    each = f"{made.token_features / KIB:.0f} KiB each{', with gradients' if learns else ''}"
-    how = f"{images} screenshots x {work.image_tokens} tokens, {each}"
-    yield Term("image features", features * (2 if learns else 1), how)
+    kind = ", float32 with gradients" if learns else ""
+    how = f"{images} screenshots x {work.image_tokens} tokens, {each / KIB:.0f} KiB each{kind}"
+    yield Term("image features", images * work.image_tokens * each, how)
     at_once = min(images, max(1, kept_patches // work.patches))
     busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + made.prepared(work))
     if learns and at_once == images:

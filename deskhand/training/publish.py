@@ -34,7 +34,8 @@ def join(trainer: Trainer, engine: Engine) -> None:
 
 async def publish(policy: Policy, engine: Engine, version: int) -> None:
     """Hand the weights of now to the engine: a copy, made outside the event loop and between two updates, or (where the engine
-    shares them) only the word that they are those of `version`. An engine that takes adapters gets the adapter alone."""
+    shares them) only the word that they are those of `version`. An engine that takes adapters gets the adapter alone. A copy for a
+    server is made in this machine's memory: the device has no room for a second model."""
     if isinstance(engine, SharesWeights) and engine.shares(policy.model):
         await engine.adopt(version)
         return
@@ -43,5 +44,5 @@ async def publish(policy: Policy, engine: Engine, version: int) -> None:
         if adapter is not None:
             await engine.publish_adapter(version, adapter)
             return
-    weights = await asyncio.to_thread(policy.snapshot)
+    weights = await asyncio.to_thread(policy.snapshot, None if isinstance(engine, SharesWeights) else "cpu")
     await engine.publish(version, weights)

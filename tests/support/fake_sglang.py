@@ -80,6 +80,8 @@ class FakeSglang:
         self.requests: list[dict[str, Any]] = []
         self.token_s = 0.0
         self.fail_loading = False
+        self.loaded = 0
+        """Times that whole weights were taken."""
 
     def app(self) -> Starlette:
         routes = [
@@ -130,6 +132,7 @@ class FakeSglang:
             if unexpected or [name for name in missing if name != "lm_head.weight"]:
                 return JSONResponse({"success": False, "message": f"missing {missing}, unexpected {unexpected}"}, status_code=400)
             self.version = body["weight_version"] or self.version
+            self.loaded += 1
             return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
 
     async def load_adapter(self, request: Request) -> Response:

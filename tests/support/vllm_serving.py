@@ -35,9 +35,18 @@ class Served:
         return getattr(self.engine, name)
 
 
-def serving(python: Path, folder: Path, dtype: str, adapter_rank: int | None = None) -> Served:
-    """The policy in the box behind a vLLM that is not started yet."""
+def serving(
+    python: Path,
+    folder: Path,
+    dtype: str,
+    adapter_rank: int | None = None,
+    *,
+    adapter_tower: bool = False,
+    checkpoint: Path = TINY_FOLDER,
+) -> Served:
+    """The policy in the box, or another checkpoint of its kind, behind a vLLM that is not started yet."""
     model = load("tiny")
     sizes: dict[str, Any] = {"max_tokens": 2048, "max_batch": 8, "max_images": 8, "threads": 2, "adapter_rank": adapter_rank}
-    engine = started(TINY_FOLDER, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
+    sizes["adapter_tower"] = adapter_tower
+    engine = started(checkpoint, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
     return Served(engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))

@@ -84,6 +84,8 @@ class ServedEngine:
         self.wire, self.folder = wire, folder
         self.patience = patience or Patience()
         self.max_tokens = 0
+        self.was_told = False
+        """Whether a given server had been given weights by another run, or by this one before it was killed."""
         self.stats = ServedStats()
         self._server, self._endpoint = server, endpoint
         self._version = self._wanted_version = version
@@ -165,8 +167,7 @@ class ServedEngine:
 
     @property
     def takes_tower_adapters(self) -> bool:
-        """Servers are started for adapters of the language model alone."""
-        return False
+        return self.wire.takes_tower_adapters
 
     async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write the weights (torch tensors by state-dict names) as a checkpoint and have the server load it between two steps.
@@ -180,26 +181,39 @@ class ServedEngine:
         """As `publish`, for an adapter over the weights that the server was started with."""
         await self._publish(version, lambda folder: write_adapter(folder, adapter))
 
+    async def take(self, version: int, checkpoint: Path) -> None:
+        """As `publish`, for a checkpoint that lies on disk already, which stays there."""
+        async with self._changing:
+            await self._give(version, checkpoint)
+
     async def _publish(self, version: int, write: Callable[[Path], None]) -> None:
         async with self._changing:
             target = self.folder / f"version-{version}"
             await asyncio.to_thread(write, target)
-            former, self._weights, self._wanted_version = self._weights, target, version
-            self._wanted += 1
-            while True:
-                lost, endpoint = await self._ready_in_time()
-                if self._held == self._wanted:
-                    break
-                try:
-                    await unless(lost, self._load(endpoint))
-                except Unreachable as error:
-                    self._declare_lost(lost, str(error))
-                except Refused as error:
-                    self._declare_lost(lost, str(error))
-                    raise
-            self.stats.published += 1
-            if former is not None and former != target:
-                await asyncio.to_thread(shutil.rmtree, former, True)
+            await self._give(version, target)
+
+    async def _give(self, version: int, target: Path) -> None:
+        former, self._weights, self._wanted_version = self._weights, target, version
+        self._wanted += 1
+        while True:
+            lost, endpoint = await self._ready_in_time()
+            if self._held == self._wanted:
+                break
+            try:
+                await unless(lost, self._load(endpoint))
+            except Unreachable as error:
+                self._declare_lost(lost, str(error))
+            except Refused as error:
+                self._declare_lost(lost, str(error))
+                raise
+        self.stats.published += 1
+        if former != target:
+            await self._discard(former)
+
+    async def _discard(self, weights: Path | None) -> None:
+        """Delete weights that were written for the server."""
+        if weights is not None and weights.parent == self.folder:
+            await asyncio.to_thread(shutil.rmtree, weights, True)
 
     async def pause(self) -> None:
         """Requests in flight keep their place and wait."""
@@ -224,8 +238,7 @@ class ServedEngine:
             await self._endpoint.close()
         if self._server is not None:
             await self._server.end()
-        if self._weights is not None:
-            await asyncio.to_thread(shutil.rmtree, self._weights, True)
+        await self._discard(self._weights)
 
     async def _ready(self) -> tuple[asyncio.Event, Endpoint]:
         """The server that serves, once there is one."""
@@ -256,7 +269,8 @@ class ServedEngine:
         self.wire.forget()
         if self._weights is not None:
             await self._load(endpoint)
-        elif await self.wire.label(endpoint) != str(self._version):
+        elif (label := await self.wire.label(endpoint)) != str(self._version):
+            self.was_told = label.isdecimal() and label != "0"
             await self.wire.set_label(endpoint, str(self._version))
         if self._paused:
             await self.wire.pause(endpoint)

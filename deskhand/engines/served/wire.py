@@ -26,6 +26,8 @@ class Wire(Protocol):
     features: frozenset[Feature]
     takes_adapters: bool
     """Whether the server, as it was started, takes adapters; known once it was inspected."""
+    takes_tower_adapters: bool
+    """Whether these may be for the vision tower, too."""
 
     async def inspect(self, endpoint: Endpoint) -> int:
         """The most tokens that prompt and output may have together. Raises `ConfigError` when the server was started otherwise

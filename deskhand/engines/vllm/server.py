@@ -49,6 +49,7 @@ def started(
     max_images: int = 16,
     memory_share: float | None = None,
     adapter_rank: int | None = None,
+    adapter_tower: bool = False,
     threads: int | None = None,
     arguments: Sequence[str] = (),
     version: int = 0,
@@ -58,8 +59,9 @@ def started(
 
     `python` is that of vLLM's environment (`scripts/environment vllm` makes one for processors), `folder` takes its log and the
     weights that are published. `max_images`: images in one prompt. `memory_share`: of a GPU's memory, for all that the server holds
-    there; None is vLLM's own. `adapter_rank`: of the adapters that it shall take; None: it takes whole weights. `threads`: on a
-    processor; None is all cores but one. `arguments` go to vLLM as they are.
+    there; None is vLLM's own. `adapter_rank`: of the adapters that it shall take; None: it takes whole weights. `adapter_tower`:
+    whether they are for the vision tower, too. `threads`: on a processor; None is all cores but one. `arguments` go to vLLM as they
+    are.
     """
     if not os.access(python, os.X_OK):
         raise ConfigError(f"engine.python {python}: no such program; make the environment with scripts/environment vllm")
@@ -77,7 +79,7 @@ def started(
             *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
             *(("--enforce-eager",) if device == "cpu" else ()),
             *(("--gpu-memory-utilization", f"{memory_share:g}") if device == "cuda" and memory_share is not None else ()),
-            *(_adapters(adapter_rank) if adapter_rank is not None else ()),
+            *(_adapters(adapter_rank, adapter_tower) if adapter_rank is not None else ()),
             *arguments,
         ]
 
@@ -99,14 +101,15 @@ def started(
     return ServedEngine(VllmWire(Pictures(image_processor)), folder, server=server, version=version, patience=patience)
 
 
-def _adapters(rank: int) -> tuple[str, ...]:
+def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
     """Arguments for adapters of that rank: two at a time, so that requests in flight end with theirs."""
     room = next((size for size in _RANKS if size >= rank), None)
     if room is None:
         raise ConfigError(
             f"policy.adapter.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.kind hf"
         )
-    return ("--enable-lora", "--max-lora-rank", str(room), "--max-loras", str(KEPT), "--max-cpu-loras", str(KEPT))
+    also = ("--enable-tower-connector-lora",) if tower else ()
+    return ("--enable-lora", "--max-lora-rank", str(room), "--max-loras", str(KEPT), "--max-cpu-loras", str(KEPT), *also)
 
 
 def given(

@@ -45,7 +45,7 @@ class VllmWire:
         self._held: set[str] = set()
         """Images that the server has been sent."""
         self._model = ""
-        self.takes_adapters = False
+        self.takes_adapters = self.takes_tower_adapters = False
         self._adapters = Adapters()
         self._reload: str | None = None
         """The worker's method that takes weights; None when the server cannot take them."""
@@ -60,7 +60,9 @@ class VllmWire:
                 f"{endpoint.name} has no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from None
         settings = info["vllm_config"]
-        self.takes_adapters = settings.get("lora_config") is not None
+        adapters = settings.get("lora_config")
+        self.takes_adapters = adapters is not None
+        self.takes_tower_adapters = bool(adapters and adapters.get("enable_tower_connector_lora"))
         ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
         on_processor = settings["device_config"].get("device_type") == "cpu"
         self._reload = "take_weights" if ours else None if on_processor else "reload_weights"

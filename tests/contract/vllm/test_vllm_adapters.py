@@ -6,17 +6,21 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from recording import png
 from vllm_serving import Served, serving
 
 from deskhand.engines.base import Completion, Prompt, Sampling
-from deskhand.models.load import load
+from deskhand.models.load import TINY_FOLDER, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.config import AdapterConfig, PolicyConfig
 from deskhand.training.policy import Policy
 from deskhand.training.publish import publish
+from deskhand.training.trainer import Trainer
 
 BAR = 1e-2
 RANK, REPLY = 4, 120
@@ -30,6 +34,16 @@ def move(policy: Policy, seed: int) -> None:
             parameter.normal_(0, 0.05)
 
 
+def without_tower(policy: Policy) -> Policy:
+    """The same with the tower as it was."""
+    plain = policy.copy(frozen=True)
+    with torch.no_grad():
+        for name, parameter in plain.model.named_parameters():
+            if ".visual." in name and ".lora_B." in name:
+                parameter.zero_()
+    return plain
+
+
 def gap(policy: Policy, served: Served, prompt: Prompt, done: Completion) -> float:
     """Largest difference between the trainer's log-probs and vLLM's."""
     graph = CallGraph([Call("0", None, prompt.token_ids, prompt.spans, done)])
@@ -41,10 +55,18 @@ def sent(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("version-3/*.safetensors"))
 
 
-async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_has(python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tower", [False, True])
+async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_has(
+    python: Path, tmp_path: Path, tower: bool
+) -> None:
+    """The picture is known to the server from the version before: with adapters on the tower it is looked at anew. That server
+    reads a run's checkpoint, with the trainer's own tensors beside the model's."""
     torch.set_num_threads(1)
-    served = serving(python, tmp_path, "float32", adapter_rank=RANK)
-    policy = Policy(load("tiny").model, PolicyConfig(adapter=AdapterConfig(rank=RANK, alpha=8)), served.renderer.banned_ids)
+    model = load("tiny")
+    config = PolicyConfig(adapter=AdapterConfig(rank=RANK, alpha=8, vision=tower))
+    policy = Policy(model.model, config, ChatRenderer(model.tokenizer).banned_ids)
+    checkpoint = Checkpoints(tmp_path / "run").save(Trainer(policy), TINY_FOLDER) if tower else TINY_FOLDER
+    served = serving(python, tmp_path, "float32", adapter_rank=RANK, adapter_tower=tower, checkpoint=checkpoint)
     image = served.images.add(png(3, 256, 192))
     prompt = served.renderer.render((message("user", [Picture(image.sha256), "Click the blue box"]),), served.images)
 
@@ -54,6 +76,7 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
     try:
         await served.engine.start()
         assert served.engine.takes_adapters
+        assert served.engine.takes_tower_adapters == tower
         plain = await served.generate(prompt, asking(8))
         assert plain.versions == (0,) * 8
         kept: list[tuple[int, Policy, asyncio.Task[Completion]]] = []
@@ -73,6 +96,8 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
             print(f"version {version}: {gap(scorer, served, prompt, done):.2e} nat")
             assert gap(scorer, served, prompt, done) < BAR
             assert gap(other, served, prompt, done) > 10 * BAR, "each adapter says something else"
+            if tower:
+                assert gap(without_tower(scorer), served, prompt, done) > 10 * BAR, "that of the tower says something, too"
         assert sent(tmp_path) < 1.1 * sum(value.nbytes for value in policy.parameters().values()) + 20_000
     finally:
         await served.engine.close()
