@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections import defaultdict
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,19 @@ def folder_of(nodeid: str) -> str:
     return str(PurePosixPath(nodeid.split("::", 1)[0]).parent)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        file = item.nodeid.split("::", 1)[0]
-        together = folder_of(file) if file.startswith("tests/contract/") else file
-        item.add_marker(pytest.mark.xdist_group(together))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `--dist loadgroup`: pytest-xdist 3.8 writes groups to where pytest 9.2 does not read them, and shares test by test."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return folder_of(nodeid) if file.startswith("tests/contract/") else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

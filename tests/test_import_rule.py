@@ -179,7 +179,7 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
     declared = {requirement.split(">=")[0].lower() for requirement in asked}
-    import_names = {"pillow": "PIL", "pyyaml": "yaml", "python-xlib": "Xlib", "python-docx": "docx"}
+    import_names = {"pillow": "PIL", "pyyaml": "yaml", "python-xlib": "Xlib", "python-docx": "docx", "pytest-xdist": "xdist"}
     allowed = {import_names.get(name, name.replace("-", "_")) for name in declared} | set(sys.stdlib_module_names) | {"deskhand"}
     wrong = {
         f"{module} imports {name}"
