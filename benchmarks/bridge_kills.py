@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +23,7 @@ import httpx2
 from benchmarks.bars import ROOT
 from benchmarks.episodes import staged
 from benchmarks.killed import GONE_WITHIN_S, Observed, Tally, gone, judge
+from benchmarks.ports import free_port
 from benchmarks.recording import EASY
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.desktop.bridge import BridgePool
@@ -35,8 +34,6 @@ from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import Ticket
 
 KEY = "key-of-a-bridge-that-is-killed"
-PORTS = range(20_000, 30_000)
-"""Below those that Linux gives out by itself."""
 START_S = 60.0
 
 
@@ -59,19 +56,6 @@ class ObservedBridgePool(BridgePool):
     async def release(self, lease: Lease) -> None:
         self.out.discard(lease.epoch)
         await super().release(lease)
-
-
-def free_port(chance: random.Random, count: int) -> int:
-    """The first of `count` ports in a row on which nobody listens."""
-    while True:
-        first = chance.choice(PORTS)
-        with socket.socket() as probe, socket.socket() as last:
-            try:
-                probe.bind(("127.0.0.1", first))
-                last.bind(("127.0.0.1", first + count - 1))
-                return first
-            except OSError:
-                continue
 
 
 @asynccontextmanager
@@ -118,12 +102,12 @@ def held_in(book: Path) -> list[int]:
         return []
 
 
-async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float, chance: random.Random, tally: Tally) -> None:
+async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float, tally: Tally) -> None:
     """Play over a bridge, kill it `delay_s` after the first lease or later, start the next at once, and look at what is left.
 
     Nothing is counted when the episodes ended before the kill.
     """
-    port, book = free_port(chance, 1 + at_a_time), folder / "leases.sqlite"
+    port, book = free_port(1 + at_a_time), folder / "leases.sqlite"
     async with bridge(port, at_a_time, book) as victim:
         pool = ObservedBridgePool(f"http://127.0.0.1:{port}")
         async with staged(folder / "run", EASY, at_a_time, lambda size: pool) as stage:

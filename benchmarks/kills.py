@@ -167,7 +167,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
                 await asyncio.to_thread(pool_round, folder / f"pool-{number}", chance, tally)
             elif victim == "bridge":
                 (bridge_folder := folder / f"bridge-{number}").mkdir()
-                await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), chance, tally)
+                await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
     tally.orphans += len(set(processes.labelled(processes.OWNER_LABEL, token)) - before - {os.getpid()})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 import httpx2
 
 from benchmarks.bars import ROOT
+from benchmarks.ports import free_port
 from benchmarks.screens import REPLY, Endpoint
 from deskhand.engines.making import newest_environment
 from deskhand.errors import ConfigError
@@ -137,10 +137,3 @@ def areal_python(make: bool) -> Path | None:
             return None
     subprocess.run(["bash", str(ROOT / "scripts" / "environment"), "areal"], stdout=subprocess.DEVNULL, check=True)
     return newest_environment("areal", os.environ) / "bin" / "python"
-
-
-def free_port() -> int:
-    """A port of the loopback address on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -174,7 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description="The part of SGLang's protocol that AReaL uses, on a processor.")
     parser.add_argument("checkpoint")
-    parser.add_argument("--port", type=int, required=True)
+    at = parser.add_mutually_exclusive_group(required=True)
+    at.add_argument("--port", type=int, default=0)
+    at.add_argument("--fd", type=int, help="a socket that is bound already, by the program that starts this one")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--context-tokens", type=int, default=8192)
     parser.add_argument("--dtype", default="float32")
@@ -184,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         serving = Serving(await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens)
         server = uvicorn.Server(uvicorn.Config(serving.app(), host=told.host, port=told.port, log_level="warning", lifespan="off"))
         try:
-            await server.serve()
+            await server.serve(None if told.fd is None else [socket.socket(fileno=told.fd)])
         finally:
             await serving.engine.close()
 

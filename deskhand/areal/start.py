@@ -125,13 +125,13 @@ def _processor_server(content: dict[str, Any], overrides: Sequence[str], model: 
     if not _said("deskhand.processor_server", content, overrides) or _said("deskhand.servers", content, overrides):
         yield []
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     room = _said("deskhand.workflow.context_tokens", content, overrides) or 8192
-    words = [sys.executable, "-m", "deskhand.areal.serving", str(model), "--port", str(port), "--context-tokens", str(room)]
-    with (folder / "server.log").open("a") as log:
-        server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "deskhand.areal.serving", str(model), "--context-tokens", str(room)]
+    with socket.socket() as bound, (folder / "server.log").open("a") as log:
+        bound.bind(("127.0.0.1", 0))  # the server is given it as it is: a port that is only named could be another's by then
+        port, handle = bound.getsockname()[1], bound.fileno()
+        words += ["--fd", str(handle)]
+        server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=(handle,))
     try:
         _wait(server, port, folder / "server.log")
         yield [f"127.0.0.1:{port}"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import sys
 import time
 from copy import deepcopy
@@ -18,10 +17,8 @@ from typing import Any
 
 import torch
 
-with socket.socket() as _probe:
-    _probe.bind(("127.0.0.1", 0))
-    _port = _probe.getsockname()[1]
-os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_port)}
+# a port that was chosen here could be another's by the time that torch, after the episodes, listens at it
+os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 torch.set_num_threads(1)
 
 
