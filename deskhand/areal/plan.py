@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deskhand.areal.objective import WORKER, is_agent, is_ours, misunderstandings
 from deskhand.areal.settings import WorkflowSettings
 
-WORKER = "deskhand.areal.worker"
-PACKING = ("flash_attention_2", "flash_attention_3")
 _TURN_TOKENS = 32
 """What a turn's words, besides its picture and its reply, are counted with."""
 _HEAD_TOKENS = {"compact": 64, "full": 1536}
@@ -50,13 +49,16 @@ def shown_at_once(settings: WorkflowSettings, max_steps: int) -> int:
 
 
 def problems(
-    experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None = None, max_steps: int = 15
+    experiment: Mapping[str, Any],
+    settings: WorkflowSettings,
+    picture: Picture | None = None,
+    max_steps: int = 15,
+    family: str | None = None,
 ) -> list[str]:
-    """What does not add up, one line each, with the key and the mend."""
+    """What does not add up, one line each, with the key and the mend. `family`: of the model, None where it is not known."""
     return [
-        *_algorithm(experiment),
+        *misunderstandings(experiment, settings, max_steps, family),
         *_budgets(experiment, settings, picture, max_steps),
-        *_attention(experiment),
         *_capacity(experiment, settings),
         *_memory(experiment, settings, picture, max_steps),
         *_vision(experiment, settings),
@@ -67,32 +69,8 @@ def desktops_needed(experiment: Mapping[str, Any], settings: WorkflowSettings) -
     """Desktops in use when as many groups run as AReaL allows."""
     rollout = experiment["rollout"]
     groups = rollout.get("max_concurrent_rollouts") or rollout.get("consumer_batch_size") or 1
-    size = int(experiment["gconfig"].get("n_samples", 1)) if _is_agent(experiment) else settings.group_size
+    size = int(experiment["gconfig"].get("n_samples", 1)) if is_agent(experiment) else settings.group_size
     return int(groups) * size
-
-
-def _is_agent(experiment: Mapping[str, Any]) -> bool:
-    """Whether it names a plain agent, whose groups and rewards are AReaL's business."""
-    kind = str(experiment.get("deskhand", {}).get("kind", "OSWorldWorkflow")).rpartition(".")[2]
-    return not kind.endswith("Workflow") or kind == "WAADesktopWorkflow"
-
-
-def _algorithm(experiment: Mapping[str, Any]) -> Iterator[str]:
-    """A workflow's `rewards` are advantages already: nothing may change them. A plain agent's are rewards, in groups of AReaL's."""
-    actor = experiment["actor"]
-    if actor.get("temperature", 1.0) != experiment["gconfig"].get("temperature", 1.0):
-        yield "actor.temperature differs from gconfig.temperature: log-probs would be of another distribution; write the same"
-    if _is_agent(experiment):
-        return
-    wanted = {"reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0, "gae_lambda": 1.0}
-    for key, value in {**wanted, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False}.items():
-        if actor.get(key, value) != value:
-            shown = "null" if value is None else value
-            yield f"actor.{key} is {actor[key]}: the workflow has compared the group already; write {shown}"
-    if experiment["gconfig"].get("n_samples", 1) != 1:
-        yield f"gconfig.n_samples is {experiment['gconfig']['n_samples']}: the group is deskhand.workflow.group_size; write 1"
-    if actor.get("kl_ctl"):
-        yield "actor.kl_ctl is not 0: AReaL adds it to the rewards, which are advantages; write 0"
 
 
 def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
@@ -103,6 +81,13 @@ def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture:
             f"deskhand.workflow.context_tokens {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: the longest row would "
             "fail its step; raise the latter"
         )
+    if most is not None and is_agent(experiment):
+        longest = experiment["rollout"].get("agent", {}).get("engine_max_tokens")
+        if longest is None or longest > most:
+            yield (
+                f"rollout.agent.engine_max_tokens is {longest}: a row of the proxy may be longer than "
+                f"actor.mb_spec.max_tokens_per_mb {most} and fail its step; write at most that"
+            )
     serves = experiment.get("sglang", {}).get("context_length")
     if serves is not None and context > serves:
         yield f"deskhand.workflow.context_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
@@ -124,17 +109,6 @@ def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture:
     new = experiment["gconfig"].get("max_new_tokens")
     if new is not None and new >= context:
         yield f"gconfig.max_new_tokens {new} leaves no room for a prompt in {context} tokens"
-
-
-def _attention(experiment: Mapping[str, Any]) -> Iterator[str]:
-    actor = experiment["actor"]
-    kind = actor.get("attn_impl", PACKING[0])
-    commands = [str(one.get("cmd") or "") for one in actor.get("scheduling_spec") or ()]
-    if kind not in PACKING and not (kind == "sdpa" and commands and all(WORKER in command for command in commands)):
-        yield (
-            f"actor.attn_impl {kind}: packed rows would see each other; write {PACKING[0]}, or on a processor sdpa with "
-            f"actor.scheduling_spec[].cmd: python3 -m {WORKER}"
-        )
 
 
 def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
@@ -178,15 +152,14 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
                 "batch without pictures; name a text model"
             )
         return
-    if _is_agent(experiment):
+    if is_agent(experiment):
         yield (
             f"deskhand.kind {experiment['deskhand']['kind']}: AReaL 1.0.4's proxy trains rows without their pictures; write "
             "deskhand.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.screen: words"
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter writes prompts with pictures anew; write sglang"
-    commands = [str(one.get("cmd") or "") for one in experiment["actor"].get("scheduling_spec") or ()]
-    if not all(WORKER in command for command in commands):
+    if not is_ours(experiment["actor"]):
         yield (
             "actor.scheduling_spec[].cmd: AReaL's own worker places pictures of Qwen2.5-VL elsewhere than servers do "
             f"(transformers 5.3); write python3 -m {WORKER}"

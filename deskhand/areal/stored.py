@@ -34,6 +34,6 @@ def trajectories(
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
         if group.teaches:
             samples = [one for one in samples_of(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
-            made = trajectory(samples, images, limits.image_id, weigh_episodes=True)
+            made = trajectory(samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].average == "episode")
             check_trajectory(made, limits)
             yield made
