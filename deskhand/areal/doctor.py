@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deskhand.areal.launch import FORK_READY_S
+from deskhand.areal.mends import FORK_READY_S
 from deskhand.areal.peer import SUPPORTED
 from deskhand.areal.start import areal_python, surroundings_of
 from deskhand.doctor import Finding

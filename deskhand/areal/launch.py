@@ -2,16 +2,13 @@
 
 Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
 
-Four things of AReaL 1.0.4 are dealt with here, in this process alone. Its admin key is made anew for each run when the
-configuration leaves the well-known one, which a proxy on a network address refuses. Proxies of health checks are switched off for
-addresses of this machine. A forked worker may take `FORK_READY_S` instead of a fixed minute to import torch: the default of one
-private function's argument is replaced, after its name and default were compared with those of the version that is known. And
-ports are drawn by chance (`areal.ports`).
+Dealt with here, in this process alone, is what of AReaL 1.0.4 would stop or mislead a run: its admin key is made anew for each run
+when the configuration leaves the well-known one, which a proxy on a network address refuses; proxies of health checks are switched
+off for addresses of this machine; ports are drawn by chance (`areal.ports`); and what `areal.mends` lists.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 import signal
@@ -22,19 +19,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deskhand.areal import peer, ports
+from deskhand.areal import mends, peer, ports
 from deskhand.areal.data import read_rows, rows, task_for
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
+from deskhand.areal.objective import is_agent
 from deskhand.areal.online import Gateway
 from deskhand.areal.place import key_of
 from deskhand.areal.plan import desktops_needed, picture_of, problems
 from deskhand.areal.settings import Desktops, WorkflowSettings
 from deskhand.errors import ConfigError
+from deskhand.models.load import check as check_checkpoint
 from deskhand.models.load import load_reading
 
-FORK_READY_S = 600.0
-_KNOWN_FORK_READY_S = 60
 _KNOWN_KEY = "areal-admin-key"
 BRIDGE_S = 10.0
 LOOKED_AT = 32
@@ -68,7 +65,7 @@ def run(arguments: list[str]) -> None:
     folder = Path(config.cluster.fileroot)
     if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
-    allow_slow_forks()
+    mends.mend()
     ports.draw_by_chance()
     trainer_class = trainer_of(config.deskhand.servers)
     if config.rollout.agent is not None and config.rollout.agent.mode == "online":
@@ -79,7 +76,7 @@ def run(arguments: list[str]) -> None:
     make = import_module("datasets").Dataset.from_list
     made = [make(found) if found else None for found in datasets]
     keywords: dict[str, Any] = {"settings": settings.model_dump(mode="json")}
-    if config.deskhand.kind.endswith(".OSWorldWorkflow"):
+    if not is_agent({"deskhand": {"kind": config.deskhand.kind}}):
         keywords["gconfig"] = config.gconfig
     with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
         keep_statistics(trainer.stats_logger, folder)
@@ -128,7 +125,8 @@ def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, A
         raise ConfigError("deskhand.train has no rows of data; name families or a path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
     picture = picture_of(load_reading(settings.model)[1], width, height) if settings.sees else None
-    found = problems(asdict(config), settings, picture, max(task.max_steps for task in tasks))
+    family = check_checkpoint(settings.model)[1] if settings.sees else None
+    found = problems(asdict(config), settings, picture, max(task.max_steps for task in tasks), family)
     if found:
         raise ConfigError("the experiment does not add up: " + "; ".join(found))
     if settings.desktops.bridge is not None:
@@ -169,18 +167,6 @@ def _own_addresses() -> list[str]:
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:
         return []
-
-
-def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
-    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it is."""
-    scheduler = peer.need("infra.scheduler.local", "a run").LocalScheduler
-    function = getattr(scheduler, "_wait_for_fork_ready", None)
-    if function is None or inspect.signature(function).parameters.get("timeout") is None:
-        return False
-    if function.__defaults__ != (_KNOWN_FORK_READY_S,):
-        return False
-    function.__defaults__ = (seconds,)
-    return True
 
 
 def trainer_of(servers: Sequence[str]) -> type:

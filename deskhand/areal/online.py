@@ -1,6 +1,6 @@
 """Episodes for AReaL's online mode, in which AReaL runs no agent: its gateway waits for sessions that others begin, play and end.
 Invariant: a session without a score is rejected by AReaL, never trained with a reward of zero; and every session that was begun is
-ended.
+ended, but for one whose reward the gateway did not take, which is left to AReaL's own time limit.
 
 A session that ends without a reward counts as 0 there. So one whose episode has no score is given a reward that is no number, which
 AReaL 1.0.4 stumbles over when it fetches the session, and rejects it. `is_scored` rejects it where it would not stumble;
@@ -28,6 +28,10 @@ log = structlog.get_logger()
 GATEWAY = "gateway.json"
 FULL = 429
 NO_SESSION_WAIT_S = 1.0
+TRIES = 30
+"""While the gateway answers that its workers do not: a run that ends, ends them first."""
+UNASKED = 400
+"""What a reward is answered with where the model was never asked."""
 CALL_S = 150.0
 """Of a request about a session; the gateway itself gives its workers 120 s."""
 
@@ -86,18 +90,31 @@ class _Sessions:
 
     async def begin(self, name: str) -> str:
         """The key of a new session; waits while AReaL wants none."""
+        tries = 0
         while True:
             reply = await self.post("start_session", self._gateway.key, {"task_id": name})
             if reply.status_code == 200:
                 return str(reply.json()["api_key"])
-            if reply.status_code != FULL:
-                raise InfrastructureError(f"AReaL's gateway {self._gateway.address} begins no session: HTTP {reply.status_code}")
+            if reply.is_server_error and tries < TRIES:
+                tries += 1
+            elif reply.status_code != FULL:
+                kind = GatewayGone if reply.is_server_error else InfrastructureError
+                raise kind(f"AReaL's gateway {self._gateway.address} begins no session: HTTP {reply.status_code}")
             await asyncio.sleep(NO_SESSION_WAIT_S)
 
     async def end(self, key: str, reward: float) -> None:
         """Where the model was never asked there is nothing to reward, and AReaL rejects the session for that."""
-        await self.post("set_reward", key, {"interaction_id": None, "reward": reward})
-        (await self.post("end_session", key, {})).raise_for_status()
+        reply, tries = await self._reward(key, reward), 1
+        while reply.is_server_error and tries < TRIES:
+            await asyncio.sleep(NO_SESSION_WAIT_S)
+            reply, tries = await self._reward(key, reward), tries + 1
+        if reply.is_success or reply.status_code == UNASKED:
+            reply = await self.post("end_session", key, {})
+        if reply.is_error:
+            log.warning("areal.online.not_ended", status=reply.status_code)
+
+    async def _reward(self, key: str, reward: float) -> httpx2.Response:
+        return await self.post("set_reward", key, {"interaction_id": None, "reward": reward})
 
 
 async def play(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: Gateway, *, at_once: int = 1) -> Played:

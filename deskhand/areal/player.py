@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from deskhand.areal.launch import load, rows_of
+from deskhand.areal.launch import load, local_addresses_directly, rows_of
 from deskhand.areal.online import Gateway, Played, play
 from deskhand.areal.place import visiting
 from deskhand.areal.settings import imported
@@ -22,6 +22,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 def main(arguments: Sequence[str]) -> None:
     """The program. Exits with 2 and one line for what the user can mend."""
+    local_addresses_directly()
     try:
         *words, folder = arguments
         config = load(list(words))

@@ -27,12 +27,16 @@ class Desk:
         self.sessions: dict[str, list[Any]] = {}
         self.refused = 0
         self.slow_s = 0.0
+        self.sick: dict[str, list[int]] = {"start": [], "reward": [], "end": []}
+        """What is answered next, by request, before it is dealt with."""
 
     def app(self) -> Starlette:
         names = {"start_session": self.start, "set_reward": self.reward, "end_session": self.end}
         return Starlette(routes=[Route(f"/rl/{name}", function, methods=["POST"]) for name, function in names.items()])
 
     async def start(self, request: Request) -> Response:
+        if self.sick["start"]:
+            return Response(status_code=self.sick["start"].pop())
         if request.headers["authorization"] != "Bearer admin":
             return Response(status_code=401)
         if sum("ended" not in session for session in self.sessions.values()) >= 2:
@@ -44,10 +48,14 @@ class Desk:
 
     async def reward(self, request: Request) -> Response:
         await asyncio.sleep(self.slow_s)
+        if self.sick["reward"]:
+            return Response(status_code=self.sick["reward"].pop())
         self.sessions[request.headers["authorization"].removeprefix("Bearer ")].append((await request.json())["reward"])
         return JSONResponse({})
 
     async def end(self, request: Request) -> Response:
+        if self.sick["end"]:
+            return Response(status_code=self.sick["end"].pop())
         self.sessions[request.headers["authorization"].removeprefix("Bearer ")].append("ended")
         return JSONResponse({})
 
@@ -103,6 +111,38 @@ async def test_a_gateway_that_is_gone_or_refuses_the_key_is_named():
         await play(Agent(), [{"then": 1.0}], Gateway("http://127.0.0.1:9", "admin"))
     with listening(Desk().app()) as address, pytest.raises(InfrastructureError, match="HTTP 401"):
         await play(Agent(), [{"then": 1.0}], Gateway(address, "another"))
+
+
+async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_played(monkeypatch):
+    monkeypatch.setattr("deskhand.areal.online.NO_SESSION_WAIT_S", 0.0)
+    desk = Desk()
+
+    class Last(Agent):
+        async def run(self, data: dict[str, Any], **extra: Any) -> float:
+            desk.sick |= {"start": [502] * 100, "end": [502]}
+            return await super().run(data, **extra)
+
+    with listening(desk.app()) as address:
+        desk.sick["start"] = [502, 502]  # away for a moment
+        played = await play(Last(), [{"then": 1.0}, {"then": 1.0}], Gateway(address, "admin"))
+        assert played.rewards == [1.0]
+        with pytest.raises(GatewayGone, match="HTTP 502"):
+            await play(Agent(), [{"then": 1.0}], Gateway(address, "admin"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "session"),
+    [([502], [1.0, "ended"]), ([502] * 100, []), ([400], ["ended"]), ([410], [])],
+    ids=["once away", "away", "never asked", "over"],
+)
+async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, answers, session):
+    """AReaL would train it with a reward of zero."""
+    monkeypatch.setattr("deskhand.areal.online.NO_SESSION_WAIT_S", 0.0)
+    desk = Desk()
+    desk.sick["reward"] = list(answers)
+    with listening(desk.app()) as address:
+        await play(Agent(), [{"then": 1.0}], Gateway(address, "admin"))
+    assert list(desk.sessions.values()) == [session]
 
 
 def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):

@@ -25,7 +25,8 @@ import torch
 from areal_osworld import TASK_ID
 from areal_serving import HERE, LOADING, ROOT, inference_server, surroundings
 from fake_sglang import listening
-from text_server import text_server
+from safetensors.torch import load_file
+from text_server import TextServer
 
 from deskhand.models.load import TINY_FOLDER
 
@@ -33,6 +34,8 @@ OSWORLD_FILE = ROOT.parent / "shared" / "data" / "osworld" / "chrome" / f"{TASK_
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 STEPS = 5
 """Of AReaL's trainer in one go; then the run is ended from outside and goes on for one more."""
+ONLINE_STEPS = 2
+EXPERIMENT = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
 
 
 def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:
@@ -75,14 +78,22 @@ def parsed(python: Path, folder: Path) -> dict[str, Any]:
     return {**found, "doctor": [done.returncode, done.stdout, done.stderr]}
 
 
-def text(python: Path, folder: Path) -> dict[str, Any]:
+@contextmanager
+def text_model(folder: Path) -> Iterator[tuple[Path, TextServer, str]]:
+    """The checkpoint of a text model, and host:port of a server of it."""
     from transformers import Qwen3ForCausalLM
 
     with LOADING:
+        torch.set_num_threads(1)
         checkpoint = areal_models.save_text_checkpoint(folder / "model")
-        model = Qwen3ForCausalLM.from_pretrained(checkpoint).eval()
-    with listening(text_server(model)) as address:
-        return probe(python, "text_probe.py", folder, str(checkpoint), address.removeprefix("http://"))
+        server = TextServer(Qwen3ForCausalLM.from_pretrained(checkpoint).eval())
+    with listening(server.app()) as address:
+        yield checkpoint, server, address.removeprefix("http://")
+
+
+def text(python: Path, folder: Path) -> dict[str, Any]:
+    with text_model(folder) as (checkpoint, _, address):
+        return probe(python, "text_probe.py", folder, str(checkpoint), address)
 
 
 def osworld(python: Path, folder: Path) -> dict[str, Any]:
@@ -106,21 +117,72 @@ def reading(python: Path, folder: Path) -> dict[str, Any]:
     return {**found, "checkpoints": checkpoints, "pictures": pictures}
 
 
+def told(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def environment_of(python: Path) -> dict[str, str]:
+    """Of `deskhand` itself, as a user calls it."""
+    return {**surroundings(), "DESKHAND_AREAL_PYTHON": str(python), "PATH": os.environ["PATH"]}
+
+
+def online(python: Path, folder: Path) -> dict[str, Any]:
+    """`deskhand train` with AReaL in its online mode and `deskhand areal play` beside it, until the run has made its updates."""
+    made, log = folder / "run", folder / "log.txt"
+    with text_model(folder) as (checkpoint, server, address):
+        settings = (
+            f"actor.path={checkpoint}",
+            f"++deskhand.servers=[{address}]",
+            "++deskhand.kind=deskhand.areal.agent.OSWorldAgent",
+            "++deskhand.workflow.tasks=areal_workflows.terminal_by_chance",
+            "++deskhand.workflow.agent.screen=words",
+            "++deskhand.workflow.agent.max_errors=2",
+            "deskhand.workflow.desktops.embedded=2",
+            "deskhand.workflow.context_tokens=12000",
+            "deskhand.train.families=[terminal_run]",
+            "++rollout.agent.mode=online",
+            "++rollout.agent.engine_max_tokens=16384",
+            "rollout.max_concurrent_rollouts=2",
+            "rollout.max_head_offpolicyness=0",
+            "gconfig.max_new_tokens=5",
+            "actor.mb_spec.max_tokens_per_mb=16384",
+            "actor.optimizer.lr=1e-3",
+            "train_dataset.batch_size=2",
+            f"total_train_steps={ONLINE_STEPS}",
+        )
+        words = [EXPERIMENT, "--folder", str(made), *told(*settings)]
+        train = [sys.executable, "-m", "deskhand", "train", *words, "--trainer", "areal"]
+        play = [sys.executable, "-m", "deskhand", "areal", "play", *words]
+        environment = environment_of(python)
+        with log.open("w") as file, _ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run:
+            deadline = time.monotonic() + 300
+            while not (made / "gateway.json").is_file():
+                assert run.poll() is None, log.read_text()[-8000:]
+                assert time.monotonic() < deadline, log.read_text()[-8000:]
+                time.sleep(0.1)
+            played = subprocess.run(play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=300)
+            assert played.returncode == 0, played.stdout[-4000:] + played.stderr[-4000:] + log.read_text()[-8000:]
+            code = run.wait(120)
+        assert code == 0, log.read_text()[-8000:]
+        (saved,) = (made / "checkpoints").rglob("*globalstep*/model.safetensors")
+        kept = load_file(saved)
+        same = all(torch.equal(tensor, kept[name]) for name, tensor in server.model.state_dict().items())
+    return {"folder": made, "said": played.stdout.splitlines()[-1], "taken": server.taken, "saved": saved.parent, "same": same}
+
+
 def trainer(python: Path, folder: Path) -> dict[str, Any]:
     """A run that is ended from outside after `STEPS` steps and started again for one more, and what was left in between."""
     made, log = folder / "run", folder / "log.txt"
-    experiment = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
-    words = [sys.executable, "-m", "deskhand", "train", experiment, "--trainer", "areal", "--folder", str(made)]
-    for setting in (
+    words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, "--trainer", "areal", "--folder", str(made)]
+    words += told(
         f"total_train_steps={STEPS + 1}",
         "~deskhand.workflow.desktops.embedded",
         "++deskhand.workflow.desktops.make=areal_workflows.flaky_pool",
         "deskhand.workflow.refills=0",
         "actor.optimizer.lr=1e-4",
-    ):
-        words += ["--set", setting]
+    )
     statistics = made / "areal.jsonl"
-    environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(python), "PATH": os.environ["PATH"]}
+    environment = environment_of(python)
     with log.open("w") as file, _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first:
         deadline = time.monotonic() + 420
         while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
@@ -170,6 +232,7 @@ JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "trainer": ("test_areal_trainer", trainer),
     "qwen3_vl": ("test_areal_training", training("qwen3_vl")),
     "qwen2_5_vl": ("test_areal_training", training("qwen2_5_vl")),
+    "online": ("test_areal_online", online),
     "proxied": ("test_areal_proxy", proxied),
     "osworld": ("test_areal_osworld", osworld),
     "parsed": ("test_areal_configs", parsed),

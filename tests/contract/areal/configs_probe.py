@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 STAGES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
-    from deskhand.areal import launch, ports
+    from deskhand.areal import launch, mends, ports
     from deskhand.areal.settings import WorkflowSettings
     from deskhand.errors import ConfigError
 
@@ -40,16 +46,20 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
         f"cluster.fileroot={out}",
         f"actor.path={checkpoint}",
     ]
+    large = ["--config", str(root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"), *tiny[2:]]
+    reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {
-        "a typo": ["++actor.eps_clipp=1"],
-        "a removed key": ["++actor.behave_imp_weight_cap=5"],
-        "a ray cluster": ["scheduler.type=ray"],
-        "a slurm cluster": ["scheduler.type=slurm"],
-        "a group of AReaL": ["gconfig.n_samples=4"],
-        "a wrong workflow": ["++deskhand.workflow.groupsize=4"],
+        "a typo": [*tiny, "++actor.eps_clipp=1"],
+        "a removed key": [*tiny, "++actor.behave_imp_weight_cap=5"],
+        "a ray cluster": [*large, "scheduler.type=ray"],
+        "a slurm cluster": [*tiny, "scheduler.type=slurm"],
+        "a ray cluster without GPUs": [*tiny, "scheduler.type=ray"],
+        "a group of AReaL": [*tiny, "gconfig.n_samples=4"],
+        "a wrong workflow": [*tiny, "++deskhand.workflow.groupsize=4"],
+        "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"++ref.{word}" for word in reference)],
     }.items():
         try:
-            config = launch.load([*tiny, *words])
+            config = launch.load(words)
             launch.check(config, WorkflowSettings.of(config.deskhand.workflow, {}), launch.rows_of(config)[0])
             found[name] = ""
         except ConfigError as error:
@@ -57,14 +67,59 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     from areal.infra.scheduler.local import LocalScheduler
 
     extra["slow"] = [
-        launch.allow_slow_forks(500.0),
-        launch.allow_slow_forks(500.0),
+        mends.allow_slow_forks(500.0),
+        mends.allow_slow_forks(500.0),
         LocalScheduler._wait_for_fork_ready.__defaults__,
     ]
+    mends.fork_our_workers()
+    extra["forked"] = [
+        _forked(LocalScheduler, command) for command in (None, "areal.experimental.openai.proxy.proxy_rollout_server")
+    ]
+    mends.notice_dead_workers()
+    extra["dead"] = _waited_for(LocalScheduler, subprocess.Popen(["false"]))
     by_seed = _drawn_under_one_seed()
     ports.draw_by_chance()
     extra["ports"] = by_seed, _drawn_under_one_seed()
     (out / "found.json").write_text(json.dumps({"found": found, **extra}))
+
+
+def _forked(scheduler: Any, command: str | None) -> str:
+    """The module that AReaL's scheduler would have a worker run, in the place of `command`."""
+    asked: list[str] = []
+
+    async def single(self: Any, session: Any, role: str, index: int, *rest: Any) -> Any:
+        asked.append(rest[-1])
+        return SimpleNamespace(worker=SimpleNamespace(id=f"{role}/{index}"))
+
+    own, scheduler._fork_single_worker = scheduler._fork_single_worker, single
+    made = object.__new__(scheduler)
+    made._workers, made._colocated_roles, made.exp_config = {"actor": [None]}, {}, None
+    made.fork_workers("ref", "actor", command)
+    scheduler._fork_single_worker = own
+    (module,) = asked
+    return module
+
+
+def _waited_for(scheduler: Any, process: Any) -> str:
+    """What is said of a worker that ended while its port answers."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    process.wait()
+    with HTTPServer(("127.0.0.1", 0), Answer) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        worker = SimpleNamespace(id="actor/0", ip="127.0.0.1", worker_ports=[str(other.server_port)])
+        made = object.__new__(scheduler)
+        try:
+            made._configure_worker(SimpleNamespace(worker=worker, process=process, log_file=os.devnull, role="actor"), 0)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            other.shutdown()
+    return ""
 
 
 def _drawn_under_one_seed() -> list[list[int]]:

@@ -32,6 +32,8 @@ def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
         ("a removed key", "rejection_sampling"),
         ("a group of AReaL", "gconfig.n_samples"),
         ("a wrong workflow", "groupsize"),
+        ("a ray cluster without GPUs", "which Ray's workers do not take"),
+        ("a reference model", "ref.attn_impl sdpa"),
     ],
 )
 def test_what_is_wrong_is_told(parsed, name, word):
@@ -44,11 +46,19 @@ def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed)
 
 
 def test_a_bridge_is_asked_for_as_many_desktops_as_episodes_run_at_a_time(parsed):
-    assert parsed["desktops"] == [64, 4, 4, 64, 4, 4]
+    assert parsed["desktops"] == [64, 4, 4, 64, 4, 4, 64]
 
 
 def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
     assert parsed["slow"] == [True, False, [500.0]]
+
+
+def test_a_worker_that_is_forked_is_ours_unless_it_is_a_proxy(parsed):
+    assert parsed["forked"] == ["deskhand.areal.worker", "areal.experimental.openai.proxy.proxy_rollout_server"]
+
+
+def test_a_worker_that_ended_is_not_taken_for_who_answers_at_its_port(parsed):
+    assert "WorkerFailedError: Worker 'actor/0' failed with exit code 1" in parsed["dead"]
 
 
 def test_two_runs_of_one_seed_draw_ports_of_their_own(parsed):
