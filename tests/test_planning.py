@@ -140,6 +140,42 @@ def test_a_server_beside_the_trainer_is_counted_by_its_share_and_needs_room_for_
     assert any(line.startswith("not in the sum: the server") for line in elsewhere.lines())
 
 
+SERVED = ["engine.share_weights=false", "engine.kind=vllm"]
+SENT = {
+    "a server that is started": ("qwen3vl_4b_lora_80gb", [], "adapters"),
+    "the tower too": ("qwen3vl_4b_lora_80gb", ["policy.adapter.vision=true"], "adapters"),
+    "4 bits": ("qwen3vl_4b_lora_80gb", ["policy.adapter.quantise=true"], "whole weights"),
+    "the tower of another family": ("qwen25vl_3b_lora_24gb", ["policy.adapter.vision=true"], "whole weights"),
+    "a server at an address": ("qwen3vl_4b_lora_80gb", ["engine.url=http://10.0.0.1:8000"], "whole weights"),
+    "all weights": ("qwen3vl_4b_full_140gb", [], "whole weights"),
+}
+
+
+@pytest.mark.parametrize("kind", SENT)
+def test_a_server_is_sent_adapters_alone_where_it_takes_them(kind: str) -> None:
+    name, settings, expected = SENT[kind]
+    config = load(ROOT / "configs" / f"{name}.yaml", [*SERVED, *settings])
+    assert planning.sent_to_server(config, values_of(config.model)) == expected
+
+
+def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_device(tmp_path: Path) -> None:
+    path, shallow = ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", described(tmp_path / "model", SHALLOW)
+    sizes = {}
+    for what, settings, place in (
+        ("nothing", [], None),
+        ("adapters", SERVED[:1], "device"),
+        ("whole weights", [*SERVED, "policy.adapter.quantise=true"], "host"),
+    ):
+        made = planning.plan(load(path, [shallow, *settings, "memory_gib=200"]))
+        line = list(made.lines())[-1]
+        assert line.startswith(f"published at every step: {what}, ")
+        assert ("written and read as a file" in line) == (place == "host")
+        on_their_way = {term.place: term.bytes for term in made.memory.terms if term.name == "on their way"}
+        assert on_their_way == ({place: made.memory.sent} if place else {})
+        sizes[what] = made.memory.sent
+    assert sizes["nothing"] == 0 < 20 * sizes["adapters"] < sizes["whole weights"]
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_smoke_stage_in_words_has_no_pictures(name: str) -> None:
     made = planning.plan(load(ROOT / "configs" / f"{name}.yaml", stage="smoke-text"))

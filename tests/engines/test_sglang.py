@@ -15,9 +15,12 @@ import torch
 from assembly import checkpoint
 from fake_sglang import FakeSglang, listening
 from recording import png
+from safetensors.torch import load_file, save_file
 
+from deskhand.config import load as settings
 from deskhand.engines import sglang
 from deskhand.engines.base import Completion, Grammar, Prompt, Sampling
+from deskhand.engines.making import make_engine
 from deskhand.engines.served.engine import Patience, ServedEngine
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel, load
@@ -265,3 +268,31 @@ async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, des
         InfrastructureError, match=r"SGLang did not start in 0\.3 s: http://127\.0\.0\.1:9/health cannot be reached"
     ):
         await nobody.start()
+
+
+async def test_a_server_at_an_address_plays_the_checkpoint_that_is_asked_for_and_not_what_an_earlier_run_left_there(
+    source: str, fake: FakeSglang, tmp_path: Path
+) -> None:
+    """An evaluation of another checkpoint, and then one of the model that the server had at first, under their own names."""
+    other = str(checkpoint(tmp_path / "other", seed=1))
+    file = Path(other, "model.safetensors")
+    louder = {name: value * (6.0 if value.ndim > 1 else 1.0) for name, value in load_file(file).items()}
+    save_file(louder, file, {"format": "pt"})  # random weights as they are make every reply alike
+    model = load(source)
+    images, renderer = ImageCache(model.image_processor), ChatRenderer(model.tokenizer)
+    prompt = renderer.render((message("user", [Picture(images.add(png(1, 90, 70)).sha256), "Click"]),), images)
+    found = []
+    with listening(fake.app()) as url:
+        config = settings(None, [f"model={source}", "engine.kind=sglang", f"engine.url={url}"])
+        for asked, version in ((source, 0), (other, 7), (source, 0), (source, 0)):
+            made = await make_engine(config, asked, version, tmp_path / "weights", lambda sha256: b"")
+            done = await made.engine.generate(prompt, Sampling(6, banned_ids=renderer.banned_ids, seed=1))
+            await made.engine.close()
+            assert done.versions == (version,) * 6
+            graph = CallGraph([Call("0", None, prompt.token_ids, prompt.spans, done)])
+            scored = Policy(load(asked).model, banned_ids=renderer.banned_ids).logprobs(graph.sequences(), images)[0]
+            assert np.abs(scored - np.array(done.logprobs)).max() < 1e-3
+            found.append((done.token_ids, fake.loaded))
+    assert found[0][0] == found[2][0] != found[1][0]
+    assert [loaded for _, loaded in found] == [0, 1, 2, 2], "what the server has need not be read again"
+    assert load_file(file).keys() == louder.keys(), "the checkpoint that was asked for stays"
