@@ -6,6 +6,7 @@ Without an owner's key the bridge is open to this machine: then a request must n
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -62,9 +63,22 @@ def port_of(scope: Any) -> int:
 
 
 def _demand_local(request: Request) -> None:
-    """A web page of another site must not reach an open bridge, under whatever name it calls this machine."""
-    if "origin" in request.headers or not is_loopback(request.url.hostname or ""):
+    """A web page of another site must not reach an open bridge, under whatever name it calls this machine.
+
+    Browsers say of every request to a loopback where it comes from; "none" is an address that somebody typed.
+    """
+    from_a_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+    if from_a_page or not is_loopback(_host_of(request)):
         raise Refused(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
+
+
+def _host_of(request: Request) -> str:
+    """The host that the request names; "" where that is no name, which Starlette would take for none: then it is this machine."""
+    named = request.headers.get("host")
+    try:
+        return (request.url.hostname if named is None else urlsplit(f"//{named}").hostname) or ""
+    except ValueError:
+        return ""
 
 
 def _unauthorised() -> Refused:

@@ -17,7 +17,6 @@ A template is an object with fields of `deskhand.desktop.base.Template`, each of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskhand.bridge.admission import Admission, port_of
+from deskhand.bridge.bodies import parsed
 from deskhand.bridge.direct import routes as direct_routes
 from deskhand.bridge.direct import template_of
 from deskhand.bridge.leases import BridgeLeases, Held
@@ -61,9 +61,11 @@ def create_app(book: BridgeLeases, admission: Admission, bounds: Bounds | None =
                 held, key = await book.take(template, wait_s)
             except Refused as refusal:
                 return refusal.response()
-            if not asked and await request.is_disconnected():
-                await book.end(held, "its client is gone")  # nobody else will ever have its key
-                return Response(status_code=499)
+            if await request.is_disconnected():
+                if not asked:
+                    await book.end(held, "its client is gone")  # nobody else will ever have its key
+                    return Response(status_code=499)
+                book.nobody_took(held)
             return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
 
         return await granted.once(asked, grant)
@@ -125,8 +127,8 @@ def _answer(handler: Handler) -> Handler:
 async def _object(request: Request) -> dict[str, Any]:
     raw = await request.body()
     try:
-        body = json.loads(raw) if raw else {}
-    except (ValueError, RecursionError) as error:
+        body = parsed(raw) if raw else {}
+    except ValueError as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Refused(400, "the body must be a JSON object")

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -38,6 +37,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.actions.plain import op_of
+from deskhand.bridge.bodies import parsed
 from deskhand.bridge.events import STREAMS
 from deskhand.bridge.leases import BridgeLeases, Held
 from deskhand.bridge.refusal import Refused
@@ -50,6 +50,10 @@ Handler = Callable[[Held, Request], Awaitable[Response]]
 Finder = Callable[[Request], Held]
 
 LONGEST_S = 3600.0
+LONGEST_ID = 256
+"""Characters of an action's id, which the desktop and the events remember."""
+LONGEST_NUMBER = 18
+"""Digits of an event's number."""
 
 
 def routes(find: Finder, book: BridgeLeases) -> list[Route]:
@@ -63,7 +67,8 @@ def routes(find: Finder, book: BridgeLeases) -> list[Route]:
         if told.streams >= STREAMS:
             return Refused(429, f"{STREAMS} clients listen to this lease already", {"retry-after": "10"}).response()
         last = request.headers.get("last-event-id", "")
-        return StreamingResponse(told.stream(int(last) if last.isdecimal() else 0), media_type="text/event-stream")
+        after = int(last) if last.isdecimal() and len(last) <= LONGEST_NUMBER else 0
+        return StreamingResponse(told.stream(after), media_type="text/event-stream")
 
     return [
         Route("/leases/{lease}/events", events, methods=["GET"]),
@@ -127,6 +132,8 @@ async def reset(held: Held, request: Request) -> Response:
 
 async def perform(held: Held, request: Request) -> Response:
     body = await _body(request, {"ops": list, "action_id": str})
+    if len(body["action_id"]) > LONGEST_ID:
+        raise ConfigError(f"{request.url.path}: action_id has more than {LONGEST_ID} characters")
     ops = [op_of(plain, *held.size) for plain in body["ops"]]
     frame = await held.desktop.perform(ops, action_id=body["action_id"])
     told = {"sequence": frame.sequence, "settled_ms": round(frame.settled_ms, 3), "settle_reason": frame.settle_reason}
@@ -216,8 +223,8 @@ async def _body(request: Request, needed: dict[str, Any], allowed: dict[str, Any
     """The JSON object of the body with keys of these types. Raises `ConfigError`."""
     kinds = needed | (allowed or {})
     try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
+        body = parsed(await request.body())
+    except ValueError as error:
         raise ConfigError(f"{request.url.path}: the body is not JSON: {error}") from None
     if not isinstance(body, dict) or not set(needed) <= set(body) <= set(kinds):
         raise ConfigError(f"{request.url.path}: the body has the keys {', '.join(kinds)}, of which it needs {', '.join(needed)}")

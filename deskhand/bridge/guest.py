@@ -4,6 +4,7 @@ user, by `Desktop.run` alone; nothing of it reaches a shell, an interpreter or a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -89,6 +90,8 @@ class Guest:
         self._asks: Asks | None = None
         self._environment: dict[str, str] | None = None
         self._tools: str | None = None
+        self._making = asyncio.Lock()
+        self._closed = False
 
     async def environment(self) -> dict[str, str]:
         """The variables of the guest's programs."""
@@ -197,20 +200,24 @@ class Guest:
         return at, at.startswith(home.rstrip("/") + "/")
 
     async def tools(self) -> str:
-        """The guest's folder of our helpers; it is made when it is first needed."""
-        if self._tools is None:
-            folder = posixpath.join(await self.home(), ".cache", "deskhand")
-            tools = resources.files("deskhand.bridge.guest_tools")
-            names = ("pyautogui.py", "google-chrome")
-            acts, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
-            chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
-            await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
-            self._tools = folder
-            self._asks = Asks(self.desktop, posixpath.join(folder, "asks"), lambda code: read(code, *self._size))
-            self._asks.start()
-        return self._tools
+        """The guest's folder of our helpers; it is made when it is first needed, once: two that look after one folder of asks would
+        each perform what is asked."""
+        async with self._making:
+            if self._tools is None:
+                folder = posixpath.join(await self.home(), ".cache", "deskhand")
+                tools = resources.files("deskhand.bridge.guest_tools")
+                names = ("pyautogui.py", "google-chrome")
+                acts, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
+                chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
+                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
+                self._tools = folder
+                self._asks = Asks(self.desktop, posixpath.join(folder, "asks"), lambda code: read(code, *self._size))
+                if not self._closed:
+                    self._asks.start()
+            return self._tools
 
     def close(self) -> None:
         """Stop looking after the guest. Idempotent."""
+        self._closed = True
         if self._asks is not None:
             self._asks.stop()

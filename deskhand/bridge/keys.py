@@ -21,6 +21,7 @@ from deskhand.errors import ConfigError
 
 VARIABLE = "DESKHAND_BRIDGE_KEY"
 SHORTEST = 16
+LONGEST_FILE = 1 << 20
 
 
 def digest(key: str) -> bytes:
@@ -68,11 +69,13 @@ def read_private(file: Path) -> str:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as opened:
             mode = os.fstat(descriptor).st_mode
-            data = opened.read(64 << 10)
+            data = opened.read(LONGEST_FILE + 1)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}; write the key into it") from None
     if stat.S_ISREG(mode) and mode & 0o077:
         raise ConfigError(f"{file} can be read by others (mode {stat.S_IMODE(mode):o}); chmod 600 {file}")
+    if len(data) > LONGEST_FILE:
+        raise ConfigError(f"{file} has more than {LONGEST_FILE} bytes; name the file of the key or the tokens")
     return data.decode(errors="replace").strip()
 
 

@@ -28,6 +28,8 @@ from deskhand.desktop.pool import Lease
 log = structlog.get_logger()
 REMEMBERED = 1024
 """Leases that are over, so that their holders are told so."""
+UNCLAIMED_S = 60.0
+"""A lease whose client was gone when it was granted may be idle for so long at most: it may ask again, but not for ever."""
 
 
 @dataclass(eq=False)
@@ -143,6 +145,10 @@ class BridgeLeases:
         finally:
             held.in_use -= 1
             held.used = self.now()
+
+    def nobody_took(self, held: Held) -> None:
+        """The client of a new lease is gone: the lease is idle soon, unless who asks for it again uses it."""
+        held.used = min(held.used, self.now() - self.idle_s + UNCLAIMED_S)
 
     async def end(self, held: Held, reason: str) -> None:
         """Give the desktop back. A second call does nothing."""

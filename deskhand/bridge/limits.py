@@ -1,6 +1,8 @@
-"""How much and how slowly a client may send. Invariant: no connection holds the bridge's memory or a place in it without end.
+"""How much and how slowly a client may send and take. Invariant: no connection holds the bridge's memory or a place in it without
+end.
 
-A request's head and its body must each come in time, and neither may be larger than its bound.
+A request's head and its body must each come in time, and neither may be larger than its bound. Who was answered before the body had
+come, and goes on sending it, has as long as for a head; who does not take an answer, as long as for a body.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from deskhand.bridge.refusal import Refused
 
 _FORM_BYTES = 64 << 10
-_UPLOADS = ("/setup/upload", "/desktop/file")
+_UPLOADS = ("/setup/upload", "/desktop/file", "/files")
+"""How paths end at which files are sent: OSWorld's, ours, and those of the gateway."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,13 @@ class BoundedBody:
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol, which alone would wait for ever for the head of a request."""
+    """uvicorn's protocol, which alone would wait for ever for the head of a request, for the rest of a body that nobody asked for,
+    and for a client that takes its answer."""
 
     head_s = Bounds.head_s
+    body_s = Bounds.body_s
     _waiting: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -79,12 +85,32 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking = self.loop.call_later(self.body_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_taking()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._stop_waiting_for_taking()
         super().connection_lost(exc)
 
+    def _owes_a_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete)
+
+    def _is_answered(self) -> bool:
+        """Whether the answer is out while the body of the request still comes."""
+        return self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete
+
     def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE and not self._is_answered():
             self._unwatch()
         elif self._waiting is None:
             self._waiting = self.loop.call_later(self.head_s, self._give_up)
@@ -94,12 +120,17 @@ class PatientProtocol(H11Protocol):
             self._waiting.cancel()
             self._waiting = None
 
+    def _stop_waiting_for_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
     def _give_up(self) -> None:
         self._waiting = None
-        if self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete):
+        if self._owes_a_head() or self._is_answered():
             self.transport.close()
 
 
 def patient(bounds: Bounds) -> type[H11Protocol]:
-    """The protocol with the time of `bounds`."""
-    return type("Patient", (PatientProtocol,), {"head_s": bounds.head_s})
+    """The protocol with the times of `bounds`."""
+    return type("Patient", (PatientProtocol,), {"head_s": bounds.head_s, "body_s": bounds.body_s})

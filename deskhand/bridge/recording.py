@@ -33,18 +33,23 @@ class Recording:
         self._bytes = 0
         self._last = ""
         self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Take the first picture, and go on in the background. Raises what `observe` raises."""
+        """Take the first picture, and go on in the background unless it was ended meanwhile. Raises what `observe` raises."""
         await self._look()
-        self._task = asyncio.create_task(self._go_on())
+        if not self._over:
+            self._task = asyncio.create_task(self._go_on())
 
     async def _look(self) -> None:
-        frame = await self._desktop.observe()
-        if frame.content_hash != self._last:
-            self._last, self._size = frame.content_hash, frame.size
+        async with self._looking:
+            frame = await self._desktop.observe()
+            if frame.content_hash == self._last:
+                return
             at_s = time.monotonic() - self._began if self._pictures else 0.0
             jpeg = await asyncio.to_thread(_jpeg, frame)
+            self._last, self._size = frame.content_hash, frame.size
             self._pictures.append(Picture(at_s, jpeg))
             self._bytes += len(jpeg)
 
@@ -57,13 +62,16 @@ class Recording:
             log.info("bridge.recording_ended", error=str(error))
 
     async def film(self) -> bytes:
-        """End it; the film as MP4."""
+        """End it; the film as MP4. Raises what `observe` raises when it was ended before its first picture."""
         self.stop()
+        if not self._pictures:
+            await self._look()
         end_s = time.monotonic() - self._began
         return await asyncio.to_thread(mp4, self._pictures, end_s, *self._size)
 
     def stop(self) -> None:
         """End it without a film. Idempotent."""
+        self._over = True
         if self._task is not None:
             self._task.cancel()
             self._task = None

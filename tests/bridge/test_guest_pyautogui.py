@@ -116,3 +116,11 @@ async def test_a_guest_that_breaks_its_helpers_breaks_nothing_else(client, trick
     plain = "import pyautogui; pyautogui.moveTo(20, 30)"
     assert await said(client, plain) == ("", "", 0)
     assert (await client.get("/cursor_position")).json() == [20, 30]
+
+
+async def test_what_two_programs_of_a_fresh_lease_ask_for_at_once_is_performed_once(client):
+    await typing_into(client, "typed.txt")
+    code = "import pyautogui\nfor word in ['x', '\\n']: pyautogui.write(word)"
+    assert await asyncio.gather(*(said(client, code) for _ in range(2))) == [("", "", 0)] * 2
+    await said(client, "import pyautogui\nfor _ in [1]: pyautogui.hotkey('ctrl', 'd')")
+    assert (await client.desktop.pull("typed.txt")).decode().count("x") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from starlette.responses import Response
@@ -40,3 +41,34 @@ async def test_an_answer_that_is_too_long_alone_is_still_given_and_a_refusal_is_
     assert (await kept.once("a", act)).status_code == 503
     assert (await kept.once("a", act)).body == b"x" * 100
     assert (await kept.once("a", act)).body == b"x" * 100
+
+
+async def test_a_request_that_is_still_carried_out_is_never_begun_again_however_many_others_come():
+    kept, going, acted = Replies(), asyncio.Event(), []
+
+    async def act(name: str) -> Response:
+        acted.append(name)
+        await going.wait()
+        return Response(name.encode())
+
+    asked = [asyncio.create_task(kept.once(f"{number}", lambda number=number: act(f"{number}"))) for number in range(200)]
+    await asyncio.sleep(0)
+    again = asyncio.create_task(kept.once("0", lambda: act("again")))
+    await asyncio.sleep(0)
+    going.set()
+    assert [reply.body for reply in await asyncio.gather(*asked, again)] == [*(f"{n}".encode() for n in range(200)), b"0"]
+    assert len(acted) == 200
+
+
+async def test_an_answer_that_many_others_came_after_is_forgotten_and_its_request_is_not():
+    kept, acted = Replies(), []
+
+    async def act() -> Response:
+        acted.append(1)
+        return Response(b"done")
+
+    for number in range(replies.REMEMBERED + 10):
+        await kept.once(f"{number}", act)
+    assert (await kept.once("9", act)).status_code == 500
+    assert (await kept.once("10", act)).body == b"done"
+    assert len(acted) == replies.REMEMBERED + 10

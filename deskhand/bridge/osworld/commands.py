@@ -6,6 +6,7 @@ Invariant: a program is the guest's and runs as its user; a timeout or a failure
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from deskhand.bridge.guest import Finished, Guest, TimeUp
 from deskhand.bridge.leases import Held
 from deskhand.bridge.osworld.request import command_of, crash, json_of
 from deskhand.bridge.python_code import ops_of
-from deskhand.errors import AgentError, DeliveryUnknown
+from deskhand.errors import AgentError, DeliveryUnknown, FrameError
 
 EXECUTE_S = 120.0
 RUN_PYTHON_S = 30.0
@@ -135,20 +136,18 @@ async def run_bash_script(held: Held, request: Request) -> Response:
 async def finished(held: Held, argv: list[str], command: str | list[str], timeout_s: float = EXECUTE_S) -> Finished:
     """What the program said: performed at once when it is nothing but actions, else run in the guest.
 
-    When it is not known whether an action was performed, that is a program that failed: a client that got an error would
-    send the action again.
+    When it is not known whether it was performed or run, or it was and its screen cannot be seen, that is a program that failed:
+    a client that got an error would send it again.
     """
     ops = ops_of(argv, *held.size)
-    if ops is not None:
-        try:
-            await held.desktop.perform(ops, action_id=secrets.token_hex(16))
-            return Finished(0, "", "")
-        except DeliveryUnknown as error:
-            return Finished(1, "", f"{error}\n")
-        except AgentError:
-            pass  # nothing was performed; the guest's pyautogui has ways of its own with what this screen does not take
     try:
+        if ops is not None:
+            with contextlib.suppress(AgentError):  # nothing was performed; the guest's pyautogui has ways of its own with such ops
+                await held.desktop.perform(ops, action_id=secrets.token_hex(16))
+                return Finished(0, "", "")
         return await held.guest.run(argv, timeout_s=timeout_s)
+    except (DeliveryUnknown, FrameError) as error:
+        return Finished(1, "", f"{error}\n")
     except TimeUp as error:
         raise TimeUp(f"Command {command!r} {error}") from None
 

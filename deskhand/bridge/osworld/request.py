@@ -3,7 +3,6 @@ refused with its status."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import Any
 
@@ -12,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
+from deskhand.bridge.bodies import parsed
 from deskhand.bridge.guest import Guest
 from deskhand.bridge.refusal import Aborted
 
@@ -34,8 +34,8 @@ async def json_of(request: Request) -> dict[str, Any]:
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Aborted(415, _NOT_JSON)
     try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError):
+        body = parsed(await request.body())
+    except ValueError:
         raise Aborted(400, _NOT_READ) from None
     if not isinstance(body, dict):
         raise crash()

@@ -77,8 +77,8 @@ def _answer(handler: Handler, find: Finder, book: Book) -> Callable[[Request], A
         except DeskhandError as error:
             log.warning("bridge.desktop_failed", endpoint=handler.__name__, error=str(error))
             return JSONResponse({"status": "error", "message": str(error)}, status_code=503)
-        except Exception:  # the client must get an answer, the log the cause
+        except Exception:  # the client must get an answer, the log the cause; a 500 would be the guest's word
             log.exception("bridge.failed", endpoint=handler.__name__)
-            return JSONResponse({"status": "error", "message": "the bridge failed; its log says why"}, status_code=500)
+            return JSONResponse({"status": "error", "message": "the bridge failed; its log says why"}, status_code=503)
 
     return answer
