@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from deskhand.bridge.bodies import parsed
 from deskhand.bridge.keys import digest, matches, new_key, presented
 from deskhand.bridge.limits import BoundedBody, Bounds
 from deskhand.bridge.refusal import Refused
@@ -36,7 +36,10 @@ log = structlog.get_logger()
 RETRY_S = 5
 LONGEST_TTL_S = 24 * 3600.0
 SWEEP_S = 1.0
-_PASSED_ON = ("content-type", "content-length", "x-deskhand-frame", "retry-after")
+_PASSED_ON = ("content-type", "retry-after")
+_FULL = (429, 503)
+_GONE = (401, 410)
+"""What a bridge answers to the key of a lease that has ended; after a new start it does not know the key."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class _Sandbox:
     lease: dict[str, Any]
     ttl_s: float
     heard_at: float
+    in_use: int = 0
+    """Requests that are being passed on."""
 
     @property
     def root(self) -> str:
@@ -192,7 +197,11 @@ class Gateway:
         return await self._created.once(f"{token.hex()} {name}" if name else None, create)
 
     async def _lease(self, size: dict[str, int]) -> tuple[_Bridge, dict[str, Any]] | None:
-        """A lease of the bridge that has given the fewest, or of the next; None when none has a desktop now."""
+        """A lease of the bridge that has given the fewest, or of the next; None when none has a desktop now.
+
+        Raises `Refused` (500) when every bridge answers something else: waiting would be in vain.
+        """
+        wrong: list[int] = []
         for bridge in sorted(self._bridges, key=lambda each: each.held):
             if bridge.silent_until > self.clock():
                 continue
@@ -206,7 +215,11 @@ class Gateway:
                 return bridge, reply.json()
             if reply.status_code == 400:
                 raise Refused(400, str(reply.json().get("error", "")))
-            log.info("gateway.bridge_refused", status=reply.status_code)
+            log.info("gateway.bridge_refused", bridge=str(bridge.http.base_url), status=reply.status_code)
+            if reply.status_code not in _FULL:
+                wrong.append(reply.status_code)
+        if len(wrong) == len(self._bridges):
+            raise Refused(500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log")
         return None
 
     async def _list(self, request: Request) -> Response:
@@ -221,10 +234,16 @@ class Gateway:
         body = _body(await request.body(), {"ttl_s"})
         sandbox.ttl_s = _number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, LONGEST_TTL_S)
         reply = await sandbox.http.post(f"{sandbox.root}/renew", headers=sandbox.headers)
+        await self._check_there(sandbox, reply)
         if reply.status_code != 200:
+            raise Refused(503, f"its bridge answers {reply.status_code} now; ask again")
+        return JSONResponse(_described(sandbox))
+
+    async def _check_there(self, sandbox: _Sandbox, reply: httpx2.Response) -> None:
+        """Raises `Refused` (410) when the bridge says that the lease is over."""
+        if reply.status_code in _GONE:
             await self._end(sandbox, "its bridge has ended it")
             raise Refused(410, "its bridge has ended this sandbox; create a new one")
-        return JSONResponse(_described(sandbox))
 
     async def _delete(self, request: Request) -> Response:
         sandbox = self._find(request)
@@ -248,16 +267,20 @@ class Gateway:
         return await self._pass_on(sandbox, request, f"/osworld/{path}", {})
 
     async def _pass_on(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
-        kept = {name: request.headers[name] for name in ("content-type",) if name in request.headers}
-        url = httpx2.URL(sandbox.root + path, query=request.url.query.encode())
+        kept = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
+        try:
+            url = httpx2.URL(sandbox.root + path, query=request.url.query.encode())
+        except httpx2.InvalidURL:
+            raise Refused(400, "the path holds characters that no address has") from None
         body = await request.body()
-        reply = await sandbox.http.request(
-            request.method, url, content=body, headers=kept | headers | sandbox.headers
-        )  # fmt: skip
-        sandbox.heard_at = self.clock()
-        if reply.status_code == 410:
-            await self._end(sandbox, "its bridge has ended it")
-        passed = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers and name != "content-length"}
+        sandbox.in_use += 1
+        try:
+            reply = await sandbox.http.request(request.method, url, content=body, headers=kept | headers | sandbox.headers)
+        finally:
+            sandbox.in_use -= 1
+            sandbox.heard_at = self.clock()
+        await self._check_there(sandbox, reply)
+        passed = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
         return Response(reply.content, status_code=reply.status_code, headers=passed)
 
     async def _end(self, sandbox: _Sandbox, reason: str) -> None:
@@ -270,9 +293,9 @@ class Gateway:
             await sandbox.http.delete(sandbox.root, headers=sandbox.headers)
 
     async def reclaim(self) -> None:
-        """End what was not heard of within its time."""
+        """End what was not heard of within its time; what is being asked something is heard of."""
         for sandbox in list(self._sandboxes.values()):
-            if self.clock() - sandbox.heard_at > sandbox.ttl_s:
+            if not sandbox.in_use and self.clock() - sandbox.heard_at > sandbox.ttl_s:
                 await self._end(sandbox, "not renewed")
 
     async def _sweep(self) -> None:
@@ -305,8 +328,8 @@ def _full(message: str) -> Response:
 
 def _body(raw: bytes, known: set[str]) -> dict[str, Any]:
     try:
-        body = json.loads(raw) if raw else {}
-    except (ValueError, RecursionError) as error:
+        body = parsed(raw) if raw else {}
+    except ValueError as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict) or set(body) - known:
         raise Refused(400, f"the body must be an object with keys of {', '.join(sorted(known))}")

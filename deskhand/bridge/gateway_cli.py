@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def gateway(
     server = Gateway([Upstream(check_address(each, "a bridge's address"), key) for each in bridges], tokens)
 
     async def main() -> None:
+        running_task = asyncio.current_task()
+        assert running_task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
         async with serving_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (taken, ended):
             scheme = "https" if tls_certificate else "http"
             print(f"gateway on {scheme}://{host}:{taken}, {len(bridges)} bridges, {len(tokens)} tokens", flush=True)
@@ -60,9 +64,9 @@ def gateway(
 
     try:
         asyncio.run(main())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted; its sandboxes are ended", file=sys.stderr)
-        raise
+        raise KeyboardInterrupt from None
 
 
 def tokens_of(text: str, file: str) -> dict[str, int | None]:

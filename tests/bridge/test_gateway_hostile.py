@@ -15,7 +15,7 @@ from test_gateway import KEY_OF_BRIDGE, TOKEN, gateway
 
 from deskhand.bridge.gateway import Gateway, Upstream
 from deskhand.bridge.gateway_cli import tokens_of
-from deskhand.bridge.keys import read_private
+from deskhand.bridge.keys import LONGEST_FILE, read_private
 from deskhand.bridge.limits import Bounds
 from deskhand.bridge.server import Settings, serving, serving_app
 from deskhand.desktop.remote.sandboxes import HttpGateway
@@ -99,3 +99,14 @@ async def test_wrong_tokens_create_nothing():
         assert set(await asyncio.gather(*(guess(number) for number in range(200)))) == {401}
         assert server._sandboxes == {}
         assert not any(desktop.actions or desktop.ran for desktop in made)
+
+
+def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "tokens"
+    tokens = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
+    file.write_text("\n".join(tokens))
+    file.chmod(0o600)
+    assert list(tokens_of(read_private(file), "f")) == tokens
+    file.write_text("x" * (LONGEST_FILE + 1))
+    with pytest.raises(ConfigError, match="more than"):
+        read_private(file)
