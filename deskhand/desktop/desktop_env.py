@@ -49,6 +49,8 @@ class DesktopEnvMachine:
         if bridge is not None:
             self._told["bridge"] = {"address": bridge[0], "key": bridge[1]}
         self._process: asyncio.subprocess.Process | None = None
+        self._owed = 0
+        """Answers of the process that nobody has read yet; more than one when a caller was cancelled while it waited."""
 
     async def fresh(self) -> str:
         """Start the machine, or bring it back to its snapshot; its server's address. Raises `InfrastructureError`."""
@@ -61,6 +63,7 @@ class DesktopEnvMachine:
             )
         except OSError as error:
             raise ConfigError(f"{self._command[0]} cannot be run: {error.strerror}; give the Python where desktop-env is") from None
+        self._owed = 0
         return await self._tell(self._told)
 
     async def _tell(self, told: dict[str, Any]) -> str:
@@ -70,8 +73,12 @@ class DesktopEnvMachine:
         assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._owed += 1
+            line = b""
             async with asyncio.timeout(START_S):
-                line = await process.stdout.readline()
+                while self._owed:  # the last of them is the answer to this
+                    line = await process.stdout.readline()
+                    self._owed -= 1
             answer = json.loads(line)
         except (OSError, ValueError, TimeoutError) as error:
             await self._kill()

@@ -51,6 +51,11 @@ class GatewayDesktop(OsworldDesktop):
             self._server = OsworldServer(self.link)
         self._used = False
 
+    @property
+    def server(self) -> OsworldServer:
+        self._used = True
+        return super().server
+
     async def reset(self, template: Template) -> Frame:
         self._template = template
         return await super().reset(template)

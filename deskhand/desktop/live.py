@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deskhand.actions.ops import Click, Drag, Key, Op, Point, Scroll, Type, screen_px
+from deskhand.actions.ops import Button, Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.applications.profile import Profile
 from deskhand.desktop.base import Desktop, Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
@@ -33,7 +33,8 @@ from deskhand.errors import AgentError, ConfigError, InfrastructureError
 FRAME_PAUSE_S = 0.15
 LONGEST_WAIT_S = 10.0
 """A page asks again when nothing has changed for so long."""
-_BUTTONS = ("left", "middle", "right")
+_BUTTONS: dict[int, Button] = {0: "left", 1: "middle", 2: "right", 3: "back", 4: "forward"}
+"""By their numbers in the DOM."""
 
 
 class _Guard:
@@ -74,7 +75,7 @@ def create_app(desktop: Desktop, template: Template, token: str) -> Starlette:
     async def act(request: Request) -> Response:
         try:
             ops = ops_of(await request.json(), template)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             return JSONResponse({"error": f"not understood: {error}"}, 400)
         await desktop.perform(ops, action_id=f"live-{next(numbers)}")
         return Response(status_code=204)
@@ -91,7 +92,7 @@ def create_app(desktop: Desktop, template: Template, token: str) -> Starlette:
 
 
 def ops_of(said: dict[str, Any], template: Template) -> list[Op]:
-    """One op for what the page said. Raises `ValueError`, `TypeError` or `KeyError` for what no page says."""
+    """One op for what the page said. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` for what no page says."""
     space = screen_px(template.width, template.height)
 
     def point(name: str) -> Point:

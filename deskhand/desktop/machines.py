@@ -68,22 +68,25 @@ class MachinePool:
         failed: dict[str, str] = {}
         while True:
             address = await self._take(failed)
+            desktop: StagedDesktop | None = None
             try:
                 desktop = self._make(address)
                 await desktop.reset(wanted)
             except InfrastructureError as error:
                 failed[address] = str(error)
                 self._set_aside(address, error)
+                await _closed(desktop)
                 continue
             except BaseException:
                 self._give_back(address)
+                await _closed(desktop)
                 raise
             self._failures.pop(address, None)
             try:
                 epoch = self.book.grant("", address)
             except InfrastructureError:
-                await desktop.close()
                 self._give_back(address)
+                await desktop.close()
                 raise
             self._held[epoch] = (address, desktop)
             return Lease(desktop, epoch)
@@ -122,8 +125,10 @@ class MachinePool:
         held = self._held.pop(lease.epoch, None)
         if held is not None:
             self.book.end(lease.epoch, "released")
-            await held[1].close()
-            self._give_back(held[0])
+            try:
+                await held[1].close()
+            finally:
+                self._give_back(held[0])
 
     async def close(self) -> None:
         """Idempotent. The machines stay as they are."""
@@ -133,3 +138,9 @@ class MachinePool:
             self._free.append(address)
         self._held.clear()
         self.book.close()
+
+
+async def _closed(desktop: StagedDesktop | None) -> None:
+    """One that was made is closed: its connections would stay open."""
+    if desktop is not None:
+        await desktop.close()

@@ -19,7 +19,7 @@ from deskhand.desktop.remote.link import Link, Timeouts, check_address
 from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.desktop.remote.qemu import QemuMonitor
 from deskhand.desktop.remote.sandboxes import TOKEN, endpoint_of
-from deskhand.desktop.waa import WaaDesktop
+from deskhand.desktop.waa import FirstLooks, WaaDesktop
 from deskhand.errors import ConfigError
 
 RemoteKind = Literal["bridge", "gateway", "osworld", "waa"]
@@ -88,13 +88,14 @@ def machine_pool(
 ) -> MachinePool:
     """A pool of machines with the server of OSWorld or WAA. Raises `ConfigError` for an address that is none."""
     lot = lot or ParkingLot()
+    first_looks: FirstLooks = {}
 
     def make(address: str) -> OsworldDesktop:
         link = Link(address, key, timeouts=timeouts, lot=lot, parks=False)
         if kind == "osworld":
             return OsworldDesktop(link, keep_state=keep_state)
         monitor = QemuMonitor(urlsplit(address).hostname or "", monitor_port) if monitor_port else None
-        return WaaDesktop(link, revert=monitor.reset if monitor else None)
+        return WaaDesktop(link, revert=monitor.reset if monitor else None, first_looks=first_looks)
 
     return MachinePool(
         [check_address(each, "a machine's address") for each in addresses], make, template=template, lot=lot, book=book

@@ -155,7 +155,14 @@ class OsworldDesktop:
             for op in ops:
                 for point in points_of(op)[-1:]:
                     self._cursor = to_screen_px(point, *size)
-            frame = await self._settled()
+            try:
+                frame = await self._settled()
+            except FrameError:
+                raise
+            except InfrastructureError as error:
+                raise DeliveryUnknown(
+                    f"{self.link.address}: the action was performed, and its screen cannot be had: {error}"
+                ) from error
             await asyncio.to_thread(self._done.finish, action_id, frame)
             return frame
 

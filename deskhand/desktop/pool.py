@@ -159,7 +159,7 @@ class DesktopPool:
     async def _free_place(self) -> None:
         async with self._place:
             self._taken -= 1
-            self._place.notify()
+            self._place.notify_all()  # one that is told alone, and cancelled before it looks, would keep the place from the others
 
     def _take(self, template: Template) -> StagedDesktop | None:
         for index, (ready_for, desktop) in enumerate(self._ready):

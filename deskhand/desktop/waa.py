@@ -56,8 +56,13 @@ class Tree:
     most_bytes: int = 4 << 20
 
 
+FirstLooks = dict[str, dict[str, list[str]]]
+"""By a machine's address, the windows and files that it had when it was first seen."""
+
+
 class WaaDesktop(OsworldDesktop):
-    """Fulfils `StagedDesktop` on the machine at `link`."""
+    """Fulfils `StagedDesktop` on the machine at `link`. `first_looks` outlives it, so that what one lease leaves behind is not
+    taken by the next for what was always there."""
 
     system: guest_code.System = "windows"
 
@@ -69,11 +74,12 @@ class WaaDesktop(OsworldDesktop):
         tree: Tree | None = None,
         looking: Looking | None = None,
         ready_s: float = READY_S,
+        first_looks: FirstLooks | None = None,
     ) -> None:
         super().__init__(link, revert=revert, keep_state=True, looking=looking, ready_s=ready_s)
         self._server: WaaServer = WaaServer(link)
         self._tree = tree or Tree()
-        self._first_seen: dict[str, list[str]] | None = None
+        self._first_looks = first_looks if first_looks is not None else {}
 
     @property
     def server(self) -> WaaServer:
@@ -108,8 +114,9 @@ class WaaDesktop(OsworldDesktop):
         await super().ready()
 
     async def _clean(self) -> None:
-        if self._first_seen is None:
-            self._first_seen = await self._state()
+        first = self._first_looks.get(self.link.address)
+        if first is None:
+            first = self._first_looks[self.link.address] = await self._state()
         left: dict[str, list[str]] = {}
         for _ in range(RESETS):
             for clean in (self._server.close_all, self._server.clear_task_files):
@@ -119,7 +126,7 @@ class WaaDesktop(OsworldDesktop):
                     log.warning("waa.cleaning_failed", machine=self.link.address, error=str(error))
                     await self.ready()
             now = await self._state()
-            left = {kind: sorted(set(now[kind]) - set(self._first_seen[kind])) for kind in now}
+            left = {kind: sorted(set(now[kind]) - set(first[kind])) for kind in now}
             if not any(left.values()):
                 return
         said = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)

@@ -353,3 +353,15 @@ async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_ti
         for _ in range(2):
             await pool.lease()
         await settle(lambda: stuck.renewed.count("2") >= 4)
+
+
+async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh_one(tmp_path):
+    provider: Any = Stuck()
+    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
+    screen = Template("plain", 64, 48)
+    async with GatewayPool("http://a", template=screen, gateway=provider, transport=guest, looking=Looking(0, 0, 1)) as pool:
+        desktop = pool.held((await pool.lease()).epoch)
+        first = desktop.sandbox.id
+        await desktop.server.upload("/home/user/left.txt", b"x")
+        await desktop.reset(screen)
+        assert desktop.sandbox.id != first

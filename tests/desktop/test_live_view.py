@@ -67,7 +67,17 @@ async def test_what_the_page_says_is_performed(client):
     assert (await client.desktop.pull("said")).decode().strip() == "hällo"
 
 
-@pytest.mark.parametrize("what", [{}, {"kind": "run", "text": "x"}, {"kind": "click", "at": [1]}, [], {"kind": "key", "keys": 1}])
+@pytest.mark.parametrize(
+    "what",
+    [
+        {},
+        {"kind": "run", "text": "x"},
+        {"kind": "click", "at": [1]},
+        [],
+        {"kind": "click", "at": [1, 1], "button": 9, "count": 1},
+        {"kind": "key", "keys": 1},
+    ],
+)
 async def test_what_no_page_says_is_refused(client, what):
     assert (await client.post("/act", headers=KEY, json=what)).status_code == 400
     off_screen = {"kind": "click", "at": [5000, 1], "button": 0, "count": 1}
@@ -80,6 +90,7 @@ def test_every_kind_of_input_becomes_one_op():
         return op
 
     assert isinstance(only(kind="click", at=[1, 2], button=2, count=1), Click)
+    assert only(kind="click", at=[1, 2], button=3, count=1).button == "back"
     assert isinstance(only(kind="drag", at=[1, 2], **{"from": [3, 4]}), Drag)
     assert isinstance(only(kind="scroll", at=[1, 2], dx=0, dy=3), Scroll)
     assert only(kind="type", text="x") == Type("x")

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from painted_pool import painted_pool
 
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
@@ -108,3 +109,14 @@ async def test_a_missing_package_is_named_before_anything_else_happens(monkeypat
 def test_wrong_numbers_are_a_config_error():
     with pytest.raises(ConfigError, match="size"):
         DesktopPool(0)
+
+
+async def test_a_place_that_a_waiter_is_told_of_just_when_it_is_cancelled_goes_to_the_next():
+    async with painted_pool(1, []) as pool:
+        lease = await pool.lease()
+        first, second = (asyncio.create_task(pool.lease()) for _ in range(2))
+        await asyncio.sleep(0.05)
+        await pool.release(lease)
+        first.cancel()
+        async with asyncio.timeout(5):
+            assert (await second).epoch > lease.epoch

@@ -8,6 +8,7 @@ this process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,9 +16,12 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from deskhand.desktop.embedded.box import Box
 from deskhand.desktop.embedded.walls import Limits
 
+log = structlog.get_logger()
 PERIOD_S = 0.25
 DISK_SHARE = 0.02
 """Of a processor, for looking at the files of one desktop: the more there are, the less often."""
@@ -56,11 +60,14 @@ def _look() -> None:
         with _lock:
             boxes = list(_watched.items())
         for box, watched in boxes:
-            if not box.alive():
-                with _lock:
-                    _watched.pop(box, None)
-            elif reason := _excess_of(box, watched):
-                box.end_because(reason)
+            try:
+                if not box.alive():
+                    with _lock:
+                        _watched.pop(box, None)
+                elif reason := _excess_of(box, watched):
+                    box.end_because(reason)
+            except Exception:  # one that cannot be looked at must not leave the others unguarded
+                log.exception("guard.failed", folder=str(box.folders[0]))
 
 
 def _excess_of(box: Box, watched: _Watched) -> str | None:
@@ -102,12 +109,12 @@ def disk_bytes(folder: Path, enough: int) -> int:
             with os.scandir(pending.pop()) as found_there:
                 for entry in found_there:
                     entries += 1
-                    found = entry.stat(follow_symlinks=False)
-                    total += max(found.st_blocks * 512, 1024)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
                     if entries > LARGEST_HOME:
                         return LARGEST_HOME * _MIB
+                    with contextlib.suppress(OSError):  # one that goes away meanwhile must not hide those after it
+                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(entry.path)
         except OSError:
             continue
     return total

@@ -53,9 +53,12 @@ def _made(pid: int, port: int, count: int, uid: int | None) -> list[socket.socke
         str(os.getuid() if uid is None else uid),
     ]
     with ours, theirs:
-        done = subprocess.run(
-            command, pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={}
-        )
+        try:
+            done = subprocess.run(
+                command, pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={}
+            )
+        except subprocess.TimeoutExpired:
+            raise InfrastructureError(f"no socket in the desktop's network within {TIMEOUT_S:g} s") from None
         if done.returncode == 0:
             _, descriptors, _, _ = socket.recv_fds(ours, 1, count)
             if len(descriptors) == count:

@@ -97,6 +97,8 @@ def clean(token: str, folder: Path) -> None:
                 processes.kill(child)
             processes.kill(pid)
     for note in folder.glob("*/display"):
-        xserver.remove_dead_socket(int(note.read_text()))
+        number = note.read_text(errors="replace")
+        if number.isdecimal():  # it is empty where the owner died, or the disk was full, before the number was written
+            xserver.remove_dead_socket(int(number))
     walls.unbound_folders(folder)
     shutil.rmtree(folder, ignore_errors=True)

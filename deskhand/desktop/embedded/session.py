@@ -4,6 +4,7 @@ failed.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 import threading
@@ -27,6 +28,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 BUS_START_S = 10.0
 SOCKETS_AT_A_TIME = 16
+_link_numbers = itertools.count(1)
 OWN_DISK_MIB = 48
 """For the screen, the logs and the output of commands, beside what the guests may have."""
 
@@ -190,8 +192,7 @@ class Session:
         LibreOffice's own part of it has 63.
         """
         walls.shared_folders_are_closed()
-        self._link = runtime().folder / (str(self._user.uid) if self._user.uid is not None else self.folder.name[:6])
-        self._link.unlink(missing_ok=True)
+        self._link = runtime().folder / f"t{next(_link_numbers)}"
         self._link.symlink_to(self.folder / "tmp")
         return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._link))
 

@@ -84,11 +84,14 @@ def _trust(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
-    """A reply that is read to its end. Raises `InfrastructureError` for one that is larger than anything that is asked for."""
+    """A reply that is read to its end. Raises `InfrastructureError` for one that is larger than anything that is asked for, and for
+    one that is packed: nobody asked for that, and a little of it may unpack to more than there is memory."""
     parts, size = [], 0
-    told = reply.headers.get("content-length", "")
+    told, packing = reply.headers.get("content-length", ""), reply.headers.get("content-encoding", "identity")
     try:
-        if told.isdecimal() and int(told) <= MOST_BYTES and "content-encoding" not in reply.headers:
+        if packing != "identity":
+            raise InfrastructureError(f"{about}: the reply is packed ({packing[:20]}), which was not asked for")
+        if told.isdecimal() and int(told) <= MOST_BYTES:
             await reply.aread()
             return reply
         async for part in reply.aiter_bytes():
@@ -98,7 +101,7 @@ async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
                 raise InfrastructureError(f"{about}: the reply has more than {MOST_BYTES} bytes")
     finally:
         await reply.aclose()
-    headers = {name: value for name, value in reply.headers.items() if name not in ("content-encoding", "transfer-encoding")}
+    headers = {name: value for name, value in reply.headers.items() if name != "transfer-encoding"}
     return httpx2.Response(reply.status_code, headers=headers, content=b"".join(parts), request=reply.request)
 
 

@@ -3,7 +3,7 @@ request at a time asks whether there is room again.
 
 A `Gate` belongs to an endpoint and a token; its `desktops` are a gate of their own, so that a full quota of desktops does not stop
 the work on those that are there. While a gate is shut, work queues in order; when the time has come, the first of the queue tries.
- What it learns moves the bound on desktops held at a time: down by a quarter when one was refused, up by one for each that
+What it learns moves the bound on desktops held at a time: down by a quarter when one was refused, up by one for each that
 was granted (AIMD). `Retry-After` is kept to; without it the pauses grow from 1 to 60 s, drawn at random up to that. A `ParkingLot`
 has the gates of a process; with a file, what it knows survives the process, and others can read there what is parked.
 """
@@ -343,8 +343,11 @@ class ParkingLot:
         kept |= {"parked_s": self._total_by_reason(), "now": {"written": self.clock.wall(), "gates": self.seen()}}
         self._saved_any = bool(self.parked_now)
         partial = file.with_name(file.name + ".part")
-        partial.write_text(json.dumps(kept), encoding="utf-8")
-        os.replace(partial, file)
+        try:
+            partial.write_text(json.dumps(kept), encoding="utf-8")
+            os.replace(partial, file)
+        except OSError as error:  # to ask before its time after a new start costs a refusal; to lose what waits costs work
+            log.warning("parking.not_written", file=str(file), error=error.strerror)
 
 
 def _line(seen: list[dict[str, Any]]) -> str:

@@ -97,3 +97,32 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
             made(**wrong)
     for pool in (bridge, gateway, machines):
         await pool.close()
+
+
+async def test_a_machine_whose_connection_cannot_be_closed_is_lent_again_all_the_same():
+    now: list[float] = [0.0]
+    async with pool_of(set(), now, "a") as pool:
+        lease = await pool.lease()
+
+        async def broken() -> None:
+            raise asyncio.CancelledError
+
+        lease.desktop.close = broken  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await pool.release(lease)
+        async with asyncio.timeout(5):
+            assert (await pool.lease()).desktop.address == "a"  # type: ignore[attr-defined]
+
+
+async def test_what_was_made_for_a_reset_that_failed_is_closed():
+    made: list[Machine] = []
+
+    def make(address: str):
+        made.append(Machine(address, {"a", "b"}))
+        return made[-1]
+
+    pool = MachinePool(["a", "b"], make)  # type: ignore[arg-type]
+    with pytest.raises(InfrastructureError, match="b does not come back"):
+        await pool.lease()
+    assert [machine.closed for machine in made] == [True, True]
+    await pool.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from bridge_client import bridge, leased
 from fake_osworld import FakeOsworld
 from serving import on_a_port
 from starlette.applications import Starlette
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
@@ -186,6 +187,35 @@ async def test_an_action_that_is_sent_again_while_it_goes_on_or_after_its_screen
         with pytest.raises(DeliveryUnknown):
             await desktop.perform([Type("w")], action_id="2")
         assert fake.guest.text == "qw"
+
+
+async def test_an_action_after_which_the_machine_is_silent_may_have_been_performed(tmp_path):
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        executed = desktop._act
+
+        async def then_silent(body: str, longest_s: float) -> None:
+            await executed(body, longest_s)
+            await desktop.link.move("http://127.0.0.1:9")
+
+        desktop._act = then_silent  # type: ignore[method-assign]
+        with pytest.raises(DeliveryUnknown, match="performed"):
+            await desktop.perform([Type("q")], action_id="1")
+        assert fake.guest.text == "q"
+
+
+async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpacked(tmp_path):
+    packed = gzip.compress(bytes(8 << 20))
+
+    async def answer(request):
+        return Response(packed if request.url.path == "/screenshot" else b"no gzip", headers={"content-encoding": "gzip"})
+
+    async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
+        plain = Link(address, timeouts=QUICK)
+        for path in ("/screenshot", "/platform"):
+            with pytest.raises(InfrastructureError, match="packed"):
+                await plain.send("GET", path, repeatable=True)
+        await plain.close()
 
 
 async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):

@@ -339,3 +339,16 @@ async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
         await link.send("POST", "/act", repeatable=True, acts=True)
     assert not isinstance(told.value, DeliveryUnknown), "it was surely not carried out"
     await link.close()
+
+
+async def test_a_file_that_cannot_be_written_loses_nothing_of_what_waits(tmp_path):
+    time = FakeClock()
+    lot = ParkingLot(tmp_path / "gone" / "parking.json", clock=time.clock, seed=1)
+    provider = Provider(time, 0, 5.0)
+    (task,) = taking(lot.gate("http://a"), provider, 1)
+    await time.pass_(1)
+    assert not task.done()
+    provider.room = 1
+    await time.pass_(10)
+    assert task.done()
+    task.result()

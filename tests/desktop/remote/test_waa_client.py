@@ -14,6 +14,7 @@ from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
 from deskhand.desktop.base import Template
+from deskhand.desktop.making import machine_pool
 from deskhand.desktop.remote.link import Link, Timeouts
 from deskhand.desktop.remote.qemu import QemuMonitor
 from deskhand.desktop.remote.waa_server import WaaEvaluator
@@ -142,6 +143,19 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
             await desktop.reset(SCREEN)
         fake.dirty = []
         await desktop.reset(SCREEN)
+
+
+async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
+    fake = FakeWaa(tmp_path)
+    async with on_a_port(fake.app) as address:
+        pool = machine_pool([address], "waa", SCREEN, None, keep_state=False, monitor_port=None, timeouts=QUICK)
+        lease = await pool.lease()
+        fake.dirty = ["Do you want to save?"]
+        await lease.desktop.launch(["notepad"])
+        await pool.release(lease)
+        with pytest.raises(InfrastructureError, match="Do you want to save"):
+            await pool.lease()
+        await pool.close()
 
 
 async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tmp_path):
