@@ -176,7 +176,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
 
 def report(tally: Tally, bars: Bars, wanted: int) -> None:
     """Print the figures against their bars."""
-    print(", ".join(f"{count} x {victim}" for victim, count in tally.rounds.items()))
+    print("killed: " + ", ".join(f"{victim} {count} times" for victim, count in tally.rounds.items()))
     done = tally.rounds.total()
     bars.check("rounds in which something was killed", done >= wanted, f"{done}", f">= {wanted}")
     figure = f"{tally.orphans}, the slowest gone after {tally.slowest_s:.1f} s"

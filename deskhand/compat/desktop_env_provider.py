@@ -128,7 +128,7 @@ def register(address: str, key: str | None = None, *, name: str = STARTED_CLEAN)
     """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise ConfigError(f"{address}: write the bridge's address as http://host:port or https://host:port, without a key in it")
+        raise ConfigError("the bridge's address must be http://host:port or https://host:port, without a key in it")
     if key:
         _let_requests_know("127.0.0.1", key)
     replace_provider(name, lambda: (BridgeManager(), BridgeProvider(address, key)))

@@ -75,19 +75,15 @@ class WAADesktopEnv:
                 raise ConfigError("reset the environment first")
             self._steps += 1
             valid, ended, said = True, False, ""
+            self._over = self._failed = True  # until the step is known to have gone well
             try:
                 ops = self._dialect.parse(action, self._view(task))
                 ended = any(isinstance(op, TERMINAL_OPS) for op in ops)
-                self._failed = True
                 self._frame = await self.desktop.perform(ops, action_id=f"{task.id}-{self._steps}-{id(self._milestones)}")
-                self._failed = False
             except AgentError as error:
-                valid, said, self._failed = False, f"error: {error}\n", False
-            except InfrastructureError:
-                self._over = True
-                raise
+                valid, said = False, f"error: {error}\n"
             await self._milestones.after_step(self.desktop)
-            self._over = ended or self._steps >= task.max_steps
+            self._over, self._failed = ended or self._steps >= task.max_steps, False
             reward, success = 0.0, False
             if self._over:
                 outcome = await judge(task, self.desktop, milestones=self._milestones)

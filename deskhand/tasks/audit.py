@@ -90,10 +90,6 @@ async def _misled(task: Task, desktop: StagedDesktopLike, steps: Steps) -> Async
         yield [Done()]
 
 
-def _acts(steps: Steps) -> Steps:
-    return [ops for ops in steps if not any(isinstance(op, Done) for op in ops)]
-
-
 def _texts(steps: Steps) -> list[Type]:
     return [op for ops in steps for op in ops if isinstance(op, Type) and op.text.strip()]
 

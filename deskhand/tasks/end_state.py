@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -85,7 +86,7 @@ def _put(folder: Path, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     place = folder / BLOBS / digest
     if not place.exists():
-        partial = place.with_suffix(f".{os.getpid()}.partial")
+        partial = place.with_suffix(f".{secrets.token_hex(8)}.partial")  # states that are kept at once hold the same files
         partial.write_bytes(data)
         partial.rename(place)
     return digest

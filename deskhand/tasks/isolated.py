@@ -71,6 +71,12 @@ def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool =
     return bool(call(f"{readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S))
 
 
+def likeness(text: str, wanted: str) -> float:
+    """How alike a guest's text is to another, from 0 to 1. Blocks; raises `EvaluatorError` past `MATCH_S`, as for `matches`."""
+    data = text.encode("utf-8", errors="surrogatepass")
+    return float(call(f"{readers.__name__}:likeness", data, wanted, timeout_s=MATCH_S))
+
+
 def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryFile() as answer:

@@ -8,6 +8,7 @@ in the optional dependencies `office`.
 from __future__ import annotations
 
 import datetime
+import difflib
 import importlib
 import io
 import itertools
@@ -166,6 +167,11 @@ def matches(data: bytes, pattern: str, ignore_case: bool, whole: bool) -> bool:
     """Whether a regular expression fits a text, all of it or (not `whole`) some piece; such a search may take without end."""
     find = re.fullmatch if whole else re.search
     return find(pattern, data.decode("utf-8", errors="surrogatepass"), re.IGNORECASE if ignore_case else re.NOFLAG) is not None
+
+
+def likeness(data: bytes, wanted: str) -> float:
+    """How alike two texts are, from 0 to 1 (`difflib`'s ratio); for long ones that takes without end."""
+    return difflib.SequenceMatcher(None, data.decode("utf-8", errors="surrogatepass"), wanted, autojunk=False).ratio()
 
 
 def archived(data: bytes) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deskhand.cli import app
 from deskhand.desktop.base import Template
 from deskhand.desktop.embedded.desktop import EmbeddedDesktop
 from deskhand.errors import ConfigError
+from deskhand.tasks import end_state
 from deskhand.tasks.end_state import BLOBS, EndState, keep, kept
 from deskhand.tasks.judge import judge
 from deskhand.tasks.lint import hasty, oracle
@@ -125,3 +127,17 @@ def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
         list(kept([tmp_path]))
     with pytest.raises(ConfigError, match="is no end state"):
         list(kept([tmp_path / "other.json"]))
+
+
+def test_states_that_are_kept_at_once_may_hold_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / BLOBS).mkdir()
+    blobs = [f"{number}".encode() * 20_000 for number in range(30)]
+
+    def keep_all(_: int) -> list[str]:
+        return [end_state._put(tmp_path, data) for data in blobs]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(keep_all, range(8)))
+    assert all(each == found[0] for each in found)
+    assert sorted(path.name for path in (tmp_path / BLOBS).iterdir()) == sorted(found[0])
+    assert all((tmp_path / BLOBS / name).read_bytes() == data for name, data in zip(found[0], blobs, strict=True))

@@ -57,6 +57,8 @@ def test_the_example_loads_without_a_problem(tmp_path: Path) -> None:
         ("at: [100, -20], window: list.txt", "at: [100, -20]", "click:", "oracle[0][0]", "off the screen"),
         ("text: \"stay", "copy_of: absent.txt, text: \"stay", "other.txt, text", "setup[1].write", "either text or copy_of"),
         ("text: \"stay as you are\"", "copy_of: absent.txt", "other.txt, text", "setup[1].write.copy_of", "there is no file"),
+        ("text: \"stay as you are\"", "copy_of: ../../keys", "other.txt, text", "setup[1].write.copy_of", "beside the task file"),
+        ("text: \"stay as you are\"", "copy_of: /etc/passwd", "other.txt, text", "setup[1].write.copy_of", "beside the task file"),
         ("path: Lists/other.txt, text", "path: ../other.txt, text", "other.txt, text", "setup[1].write.path", "guest's home"),
         ("launch: {run: [l3afpad, Lists/list.txt]", "launch: {run: []", "launch:", "setup[2].launch.run", "at least 1"),
         ("  - place:", "  - wait: 1\n    place:", "- place:", "setup[3]", "exactly one of write"),

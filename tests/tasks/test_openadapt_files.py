@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from deskhand.desktop.base import Completed
+from deskhand.errors import EvaluatorError
+from deskhand.tasks import isolated
 from deskhand.tasks.sources import files, openadapt
 from deskhand.tasks.sources.documents import TaskFileError, canonical, load_yaml
+from deskhand.tasks.sources.openadapt_task import load_task
 
 GOOD = """\
 name: Turn the night light on
@@ -105,3 +110,21 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> N
             openadapt.load(path)
         assert [problem.key for problem in caught.value.problems] == [key]
         assert caught.value.problems[0].line is not None
+
+
+async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_and_holds_nobody_up(tmp_path, monkeypatch) -> None:
+    class Talkative:
+        async def shell(self, command: str, *, timeout_s: float) -> Completed:
+            return Completed(0, b"ab" * 100_000, b"")
+
+    monkeypatch.setattr(isolated, "MATCH_S", 1.0)
+    path = tmp_path / "fuzzy.yaml"
+    path.write_text(f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n")
+    check = asyncio.create_task(load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
+    turns = 0
+    while not check.done():
+        await asyncio.sleep(0.02)
+        turns += 1
+    with pytest.raises(EvaluatorError, match="longer than"):
+        check.result()
+    assert turns > 5

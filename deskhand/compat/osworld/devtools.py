@@ -14,6 +14,7 @@ from deskhand.errors import InfrastructureError
 PORT = 1337
 """Where tasks let Chrome listen."""
 TRIES, BETWEEN_S = 30, 0.5
+TIME_IS_UP = 124
 _ASK = """\
 import sys, urllib.parse, urllib.request
 port, method, path = sys.argv[1:4]
@@ -25,9 +26,13 @@ with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, 
 """
 
 
+class NotListening(InfrastructureError):
+    """The desktop is well, and no Chrome listens at the port."""
+
+
 async def tabs(guest: Guest) -> list[dict[str, str]]:
-    """`title`, `url` and `id` of each tab, as OSWorld's getter has them. Raises `InfrastructureError` when Chrome does not
-    listen.
+    """`title`, `url` and `id` of each tab, as OSWorld's getter has them. Raises `NotListening`, and `InfrastructureError` where the
+    desktop fails.
     """
     found = await _told(guest, "GET", "/json/list")
     return [{key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in found if tab.get("type") == "page"]
@@ -54,7 +59,7 @@ async def _patiently(guest: Guest) -> list[dict[str, str]]:
     for _ in range(TRIES - 1):
         try:
             return await tabs(guest)
-        except InfrastructureError:
+        except NotListening:
             await asyncio.sleep(BETWEEN_S)
     return await tabs(guest)
 
@@ -62,9 +67,11 @@ async def _patiently(guest: Guest) -> list[dict[str, str]]:
 async def _told(guest: Guest, method: str, path: str, address: str | None = None) -> Any:
     words = ["python3", "-I", "-S", "-c", _ASK, str(PORT), method, path, *([address] if address is not None else [])]
     done = await guest.desktop.run(words)
+    if done.returncode == TIME_IS_UP:
+        raise InfrastructureError(f"the guest's Python did not end while it asked Chrome at its port {PORT}")
     if done.returncode != 0:
         complaint = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise InfrastructureError(f"Chrome does not answer at its port {PORT}: {complaint[:200]}")
+        raise NotListening(f"Chrome does not answer at its port {PORT}: {complaint[:200]}")
     try:
         return json.loads(done.stdout)
     except (ValueError, RecursionError):

@@ -63,7 +63,7 @@ async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Ev
     if failed:
         return Verdict(0.0, detail="the agent said that it cannot be done")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
-    questions = await _questions(clauses, conj, Reader(stage))
+    questions = await _questions(clauses, Reader(stage))
     judged = await evaluators.judge(questions, conj) if evaluators is not None else await asyncio.to_thread(own, questions, conj)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
@@ -85,7 +85,7 @@ async def _runs(stage: Stage, program: str) -> bool:
     return (await stage.wire.desktop.run(["pgrep", program])).returncode == 0
 
 
-async def _questions(clauses: Sequence[Clause], conj: str, reader: Reader) -> list[Question]:
+async def _questions(clauses: Sequence[Clause], reader: Reader) -> list[Question]:
     found = []
     for clause in clauses:
         result = await reader.read(clause.result) if _asks(clause.result) else Value(None)

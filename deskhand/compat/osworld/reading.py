@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from deskhand.compat.osworld import devtools, preferences
 from deskhand.compat.osworld.evaluators import ByGetter, Files, Read, Value
 from deskhand.compat.osworld.stage import Stage
-from deskhand.errors import EvaluatorError, InfrastructureError
+from deskhand.errors import EvaluatorError
 from deskhand.tasks.sources import getters
 from deskhand.tasks.sources.getters import Getter
 from deskhand.tasks.sources.needs import is_remote
@@ -218,7 +218,7 @@ class Reader:
     async def _tabs(self, getter: getters.BareGetter) -> Read:
         try:
             found = await devtools.tabs(self._guest)
-        except InfrastructureError:
+        except devtools.NotListening:
             return Value([])  # no Chrome, or one that does not listen: the agent's doing, and OSWorld's getter says the same
         return Value([{"title": tab["title"], "url": tab["url"]} for tab in found])
 

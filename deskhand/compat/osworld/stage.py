@@ -18,6 +18,7 @@ from deskhand.compat.osworld.wire import Wire, message_of
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.sources import steps
 from deskhand.tasks.sources.downloads import FileCache
+from deskhand.tasks.sources.needs import program_of
 from deskhand.tasks.sources.steps import Step
 
 WINDOW_S = 90.0
@@ -216,13 +217,6 @@ def unavailable(step: Step) -> str | None:
     ):
         return "it is a step of Windows Agent Arena"
     return f"step {step.type!r} is not known" if isinstance(step, steps.OtherStep) else None
-
-
-def program_of(command: str | list[str]) -> str:
-    """The program that a command starts, without its folder and the variables that are set for it."""
-    text = command if isinstance(command, str) else " ".join(command)
-    first = next((word for word in text.split() if "=" not in word), "")
-    return first.rsplit("/", 1)[-1]
 
 
 def _seen(until: dict[str, Any], said: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import isolated, readers, user_function
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, Part, measure_file
+from deskhand.tasks.checks.part import UNREADABLE, GuestPath, Part, PathBeside, measure_file
 from deskhand.tasks.task import Check, StagedDesktopLike
 
 
@@ -36,7 +36,7 @@ class ImageCheck(Beside):
 
     path: GuestPath
     size: tuple[int, int] | None = Field(default=None, strict=False)
-    like: str | None = None
+    like: PathBeside | None = None
     similar: float = Field(default=0.95, gt=0, le=1)
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class PythonCheck(Beside):
     the bytes of what `reads` names by path, None for what is no plain file. It gives a number from 0 to 1, True or False, or such
     a value and a text."""
 
-    file: str = Field(min_length=1)
+    file: PathBeside
     function: str = Field(pattern=r"^[A-Za-z_]\w*$")
     reads: list[GuestPath] = Field(min_length=1)
     arguments: Any = None

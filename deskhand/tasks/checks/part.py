@@ -44,6 +44,18 @@ def guest_path(path: str) -> str:
 GuestPath = Annotated[str, AfterValidator(guest_path)]
 
 
+def path_beside(path: str) -> str:
+    """A path of the host below the folder of the task file, as it is written: what a file from elsewhere names must not carry other
+    files of this machine into a guest. Raises `ValueError`."""
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise ValueError("give a file beside the task file, or in a folder below it, without ..")
+    return path
+
+
+PathBeside = Annotated[str, AfterValidator(path_beside)]
+
+
 async def measure_file(desktop: StagedDesktopLike, path: str, look: Callable[[bytes], str | None]) -> Check:
     """1 when `look` finds nothing wrong with the file's bytes, 0 with what it says otherwise. `look` runs in a thread and raises
     `NotOfItsFormat` for what it cannot read."""

@@ -19,7 +19,7 @@ from deskhand.tasks.checks.guest import CommandCheck
 from deskhand.tasks.checks.live import ProcessCheck, WindowCheck
 from deskhand.tasks.checks.looks import LooksCheck
 from deskhand.tasks.checks.office import DocumentCheck, SheetCheck
-from deskhand.tasks.checks.part import GuestPath, Leaf, Part
+from deskhand.tasks.checks.part import GuestPath, Leaf, Part, PathBeside
 from deskhand.tasks.checks.plain import CsvCheck, FileCheck, JsonCheck, TextCheck
 from deskhand.tasks.checks.settings import BrowserCheck, SettingsCheck
 from deskhand.tasks.sources.documents import Document, Keys, Problem, TaskFileError, load_yaml, validated
@@ -67,7 +67,7 @@ class Write(Part):
 
     path: GuestPath
     text: str | None = None
-    copy_of: str | None = None
+    copy_of: PathBeside | None = None
 
     @model_validator(mode="after")
     def _either(self) -> Write:

@@ -180,18 +180,19 @@ def _of_applications(task: JsonTask, which: Which) -> Iterator[Need]:
     names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
     for _, step in task.steps():
         if isinstance(step, steps.CommandStep | steps.VerifiedStep):
-            names.append(_PROGRAMS.get(_program(step.parameters.words), ""))
+            names.append(_PROGRAMS.get(program_of(step.parameters.words), ""))
     for _, getter in task.getters():
         if isinstance(getter, getters.CommandGetter):
-            names.append(_PROGRAMS.get(_program([getter.command] if isinstance(getter.command, str) else getter.command), ""))
+            names.append(_PROGRAMS.get(program_of(getter.command), ""))
     for name in dict.fromkeys(_SPELLINGS.get(name, name) for name in names):
         if (programs := APPLICATIONS.get(name)) is not None and not any(map(which, programs)):
             yield Need("application", f"{name} ({' or '.join(programs)})")
 
 
-def _program(words: list[str]) -> str:
+def program_of(command: str | list[str]) -> str:
     """The program that a command starts, without its folder and the variables that are set for it."""
-    first = next((word for word in " ".join(words).split() if "=" not in word), "")
+    text = command if isinstance(command, str) else " ".join(command)
+    first = next((word for word in text.split() if "=" not in word), "")
     return first.rsplit("/", 1)[-1]
 
 

@@ -7,7 +7,6 @@ Milestones count alike and stay reached; `evaluate` is the end state, its checks
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ async def _command(desktop: StagedDesktopLike, command: str, expected: str, matc
     elif match == "regex":
         holds = await asyncio.to_thread(isolated.matches, wanted, said, whole=False)
     elif match == "fuzzy":
-        holds = difflib.SequenceMatcher(None, said, wanted, autojunk=False).ratio() >= FUZZY
+        holds = await asyncio.to_thread(isolated.likeness, said, wanted) >= FUZZY
     else:
         holds = said == wanted
     finding = Finding(f"what {quoted(command)} says", float(holds), quoted(said), f"{match}: {quoted(wanted)}")

@@ -72,8 +72,6 @@ big_icon_size=32
 small_icon_size=16
 """
 
-Expectation = Callable[[dict[str, bytes | None]], dict[str, bytes | None]]
-
 
 class Scene:
     """One folder in one window; a pure function of family and seed."""
