@@ -55,13 +55,23 @@ def registry() -> str:
 
 _WITHOUT_TMP = """#!/bin/sh
 export SAL_ENABLE_FILE_LOCKING=1
+if [ -w /tmp ] || [ -w /var/tmp ]; then
+    case $DBUS_SESSION_BUS_ADDRESS in unix:*) ;; *)
+        bus=$XDG_RUNTIME_DIR/office-bus
+        [ -S "$bus" ] || dbus-daemon --session --fork --nopidfile --address="unix:path=$bus" || exit
+        export DBUS_SESSION_BUS_ADDRESS="unix:path=$bus" ;;
+    esac
+    export LIBO_FLATPAK=1
+fi
 while :; do
     /usr/lib/libreoffice/program/soffice.bin "$@"
     code=$?
     [ $code = 79 ] || [ $code = 81 ] || exit $code
 done
 """
-"""What starts it insists on a socket in /tmp or /var/tmp, the program itself does not. Two codes ask for being started again."""
+"""What starts it insists on a socket in /tmp or /var/tmp; the program itself takes another folder where it may write in neither.
+Where it may by the folders' rights and Landlock alone keeps it out, it waits for that socket for ever: then its instances find each
+other by D-Bus, as in Flatpak's boxes, on a bus of their own. Two codes ask for being started again."""
 _PLAIN = {"soffice": _WITHOUT_TMP, "libreoffice": _WITHOUT_TMP}
 
 _FILES = {".config/libreoffice/4/user/registrymodifications.xcu": registry()}
