@@ -128,6 +128,8 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
         if plain in adapted:
             merged: Tensor = tensor + adapted[plain].get_delta_weight(_NAME).to(tensor.dtype)
             weights[plain] = merged.to(device or merged.device)
+        elif holder in packed:  # made just now: the next one may lie at the same place
+            weights[plain] = tensor.to(device or tensor.device)
         else:
             key = tensor.data_ptr()
             if key not in copies:

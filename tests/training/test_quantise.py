@@ -16,7 +16,7 @@ from deskhand.training.batch import TrainingSample
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
 from deskhand.training.policy import Policy
-from deskhand.training.quantise import is_quantised
+from deskhand.training.quantise import is_quantised, restored
 from deskhand.training.trainer import Trainer
 
 
@@ -49,6 +49,16 @@ def test_what_is_published_has_the_checkpoints_names_and_is_what_the_trainer_com
         trainer.step(samples(world), world.images)
     changed = [name for name, value in published.items() if not torch.equal(value, original[name])]
     assert len(changed) == 3 * 7
+
+
+def test_projections_without_adapters_are_published_each_as_itself():
+    """Every packed matrix, unpacked on its own, is what stands under its name."""
+    policy = Policy(build(), PolicyConfig(adapter=AdapterConfig(rank=4, targets=("q_proj",), quantise=True)), BANNED)
+    published = policy.snapshot("cpu")
+    plain = [name for name, module in policy.model.named_modules() if is_quantised(module) and "q_proj" not in name]
+    assert len(plain) == 3 * 6
+    for name in plain:
+        assert torch.equal(published[f"{name}.weight"], restored(policy.model.get_submodule(name))), name
 
 
 def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
