@@ -320,3 +320,23 @@ def test_what_the_plain_level_lacks_is_named(monkeypatch):
     named = " ".join(walls.weaknesses("plain"))
     assert "read every file" in named
     assert "end every process" in named
+
+
+async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(monkeypatch):
+    monkeypatch.setattr(walls, "own_uids", lambda: False)
+    desktop = EmbeddedDesktop(isolation="plain")
+    try:
+        await desktop.reset(SMALL)
+        said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
+        rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith("Cap"))
+        assert set(rights.values()) == {"0" * 16}, rights
+    finally:
+        await desktop.close()
+
+
+def test_that_a_program_was_not_found_once_does_not_make_guests_root(monkeypatch):
+    before = walls.own_uids()
+    with monkeypatch.context() as without:
+        without.setenv("PATH", "/nowhere")
+        assert walls.own_uids() is False
+    assert walls.own_uids() is before

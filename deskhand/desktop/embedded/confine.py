@@ -3,8 +3,8 @@
 Invariant: a wall that the kernel has is put up, or the program does not run.
 
 Landlock (files, signals) and seccomp (no sockets but local ones) need no privilege and hold for every
-descendant. Structures and numbers are those of linux/landlock.h, linux/seccomp.h and linux/filter.h. It imports the standard
-library only, as it runs before every desktop of this level.
+descendant, as does the want of all capabilities. Structures and numbers are those of linux/landlock.h, linux/seccomp.h,
+linux/filter.h and linux/capability.h. It imports the standard library only, as it runs before every desktop of this level.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _WRITE_BY_VERSION = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14))
 _KEEP_IN = 1 << 1
 """Signals. Abstract sockets stay open: X clients try one first, and give up where they may not."""
 _SET_SUBREAPER, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER_MODE = 36, 38, 22, 2
+_DROP_FROM_BOUNDING_SET, _CAPABILITIES_VERSION = 24, 0x20080522
 _MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 """Name of the architecture in an audit record, number of the call `socket`."""
 _IO_URING_SETUP = 425
@@ -62,6 +63,14 @@ def _checked(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
+
+
+def _give_up_capabilities() -> None:
+    """Root that has no other user to become keeps its name and none of its rights: it could set the clock, or end the machine."""
+    number = 0
+    while _LIBC.prctl(_DROP_FROM_BOUNDING_SET, number, 0, 0, 0) == 0:
+        number += 1
+    _checked(_LIBC.capset(struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24)), "capset")
 
 
 def _keep_files(read: list[str], write: list[str], devices: list[str]) -> None:
@@ -131,6 +140,7 @@ def main() -> None:
         os.setgroups(rules["groups"])
         os.setresgid(rules["uid"], rules["uid"], rules["uid"])
         os.setresuid(rules["uid"], rules["uid"], rules["uid"])
+    _give_up_capabilities()
     _checked(_LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     _keep_files(rules["read"], rules["write"], rules["devices"])
     _keep_off_the_network()

@@ -4,7 +4,7 @@ force can be asked for.
 - *namespaces*: of files a guest sees its home and read-only programs, of processes its own, of networks a loopback of its own and
   what its task allows.
 - *plain*: the same files, in their real places, by Landlock; all processes, but signals reach its own only (Landlock, and a user
-  of its own when this is root); no sockets but local ones (seccomp).
+  of its own when this is root); no sockets but local ones (seccomp); no capabilities, also as root.
 - Both: rlimits for each process, the guard (`guard.py`) for all together, and as root a file system of limited size.
 
 What of the plain level the machine cannot give is named by `weaknesses`. As root, guests run under a user id that no other
@@ -102,11 +102,14 @@ def weaknesses(level: Isolation) -> list[str]:
     return found
 
 
-@functools.cache
 def own_uids() -> bool:
-    """Whether guests can be given user ids of their own: root that may change to them."""
-    if os.getuid() != 0 or shutil.which("setpriv") is None:
-        return False
+    """Whether guests can be given user ids of their own: root that may change to them. That a program was not found once is not
+    kept: guests would run as root from then on."""
+    return os.getuid() == 0 and shutil.which("setpriv") is not None and _may_change_user()
+
+
+@functools.cache
+def _may_change_user() -> bool:
     return subprocess.run(as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
 
 
