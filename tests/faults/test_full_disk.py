@@ -28,7 +28,7 @@ if bound:
     import torch, transformers.models.qwen3_vl.modeling_qwen3_vl  # what is compiled on the way is not what is bounded
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, resource.RLIM_INFINITY))
 try:
-    asyncio.run(assembly._main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])))
+    asyncio.run(assembly._main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]), 1))
 except DeskhandError as error:
     print(f"ended: {type(error).__name__}: {error}")
     sys.exit(3)

@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -132,9 +133,14 @@ def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
 def test_states_that_are_kept_at_once_may_hold_the_same_files(tmp_path: Path) -> None:
     (tmp_path / BLOBS).mkdir()
     blobs = [f"{number}".encode() * 20_000 for number in range(30)]
+    together = Barrier(8)
+
+    def keep_one(data: bytes) -> str:
+        together.wait(30)
+        return end_state._put(tmp_path, data)
 
     def keep_all(_: int) -> list[str]:
-        return [end_state._put(tmp_path, data) for data in blobs]
+        return [keep_one(data) for data in blobs]
 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(keep_all, range(8)))
