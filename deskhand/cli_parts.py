@@ -4,13 +4,17 @@ then holds.
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,24 +31,51 @@ Stage = Annotated[str | None, Parameter(help="One of the config file's stages, f
 Flag = Parameter(negative="")
 
 
-def resumed(folder: Path, overrides: list[str] | None) -> tuple[Config, Run]:
-    """A run that goes on with the settings that it was started with, changed by `--set`."""
-    from deskhand.config import load
+def resumed(folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None) -> tuple[Config, Run]:
+    """A run that goes on with the settings that it was started with, changed by `--set`.
+
+    Where the command that began it is given again, with its `config`, what that says must be what it said then: raises
+    `ConfigError` with the first key that differs.
+    """
+    from deskhand.config import load, settings_of
     from deskhand.store.run import Run
 
+    if stage is not None and config is None:
+        load(None, stage=stage)
     run = Run.open(folder)
     try:
-        return load(None, overrides or (), base=(run.about.get("config", {}), f"{folder}/run.sqlite")), run
+        if config is not None:
+            given, began = load(config, overrides or (), os.environ, stage=stage), settings_of(run.about, folder)
+            if differs := next(_differences(began.model_dump(mode="json"), given.model_dump(mode="json")), None):
+                raise ConfigError(
+                    f"{folder} was begun with other settings than {config} gives now ({differs}); leave the file out and change "
+                    "single ones by --set, or name a new folder"
+                )
+        return settings_of(run.about, folder, overrides or ()), run
     except BaseException:
         run.close()
         raise
 
 
+def _differences(began: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """`key.key: before, now` of the settings that differ."""
+    for key, value in given.items():
+        before = began.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            yield from _differences(before, value, f"{path}{key}.")
+        elif value != before:
+            yield f"{path}{key} was {before!r}, is {value!r}"
+
+
 def print_table(table: Table) -> None:
     from rich.console import Console
 
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 120)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def same_command() -> str:
+    """The command that is running, as it was typed: that of an evaluation, a warm start or a resumed run goes on with it."""
+    return shlex.join(["deskhand", *sys.argv[1:]])
 
 
 @contextmanager
@@ -55,19 +86,24 @@ def opened(run: Run, again: str | None = None) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                print(f"\ninterrupted; to go on: {again or f'deskhand train --folder {run.folder} --resume'}", file=sys.stderr)
+            is_kept = True
             with suppress(Exception):  # what ended the command is what has to be said
-                _leave(run)
+                is_kept = _leave(run)
+            if isinstance(error, KeyboardInterrupt):
+                way = again or f"deskhand train --folder {run.folder} --resume"
+                print(f"\ninterrupted; {f'to go on: {way}' if is_kept else 'nothing was played yet'}", file=sys.stderr)
             raise
         _leave(run)
 
 
-def _leave(run: Run) -> None:
+def _leave(run: Run) -> bool:
+    """Write the report, or remove a run in which nothing happened; returns whether it is there still."""
     from deskhand.demo import discard_if_empty
 
-    if not discard_if_empty(run):
-        write_report(run)
+    if discard_if_empty(run):
+        return False
+    write_report(run)
+    return True
 
 
 def write_report(run: Run, out: Path | None = None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deskhand import config
+from deskhand.config import Config
 from deskhand.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -34,11 +35,11 @@ def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Path) -
 
 
 def test_nothing_said_is_the_defaults() -> None:
-    assert config.load() == config.Config()
+    assert config.load() == Config()
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert config.load(written(tmp_path, "# nothing\n")) == config.Config()
+    assert config.load(written(tmp_path, "# nothing\n")) == Config()
 
 
 def test_lists_are_said_alike_everywhere(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_an_unknown_environment_variable_is_an_error() -> None:
 
 
 def test_a_variable_that_resembles_no_setting_is_of_something_else() -> None:
-    assert config.load(environment={"DESKHAND_FULL": "1", "DESKHAND_OWNER": "x"}) == config.Config()
+    assert config.load(environment={"DESKHAND_FULL": "1", "DESKHAND_OWNER": "x"}) == Config()
     assert message_of(environment={"DESKHAND_SED": "1"}).endswith("did you mean 'seed'?")
 
 
@@ -132,6 +133,12 @@ def test_a_section_that_may_be_left_out_can_be_null_in_a_later_place(tmp_path: P
 def test_a_key_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
     path = written(tmp_path, "seed: 1\nloop: {steps: 1}\nseed: 2\n")
     assert message_of(path) == f"{path} line 3: not valid YAML: the key 'seed' stands there twice"
+
+
+def test_a_key_that_is_no_word_is_an_error_with_its_line(tmp_path: Path) -> None:
+    """As of a template whose braces were not filled in."""
+    path = written(tmp_path, "seed: 1\n{{ steps }}: 2\n")
+    assert message_of(path).startswith(f"{path} line 2: not valid YAML: a key is a word")
 
 
 def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
