@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed
+from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, same_command
 from deskhand.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ def evaluate(
     repeats
         How often each task is played; with more than once pass@k is shown.
     config
-        YAML file of settings, for a new folder.
+        YAML file of settings for a new folder; for one with results it must say what it said then, and can be left out.
     """
     import asyncio
 
@@ -53,9 +53,7 @@ def evaluate(
         raise ConfigError(f"--repeats {repeats}: play each task at least once")
     asked = {"policy": policy, "served_name": served_name, "repeats": repeats}
     if (folder / "run.sqlite").exists():
-        if config is not None:
-            raise ConfigError(f"{folder} holds a run with settings of its own; leave --config out, or name a new folder")
-        settings, run = resumed(folder, overrides)
+        settings, run = resumed(folder, overrides, config, stage)
         kept = run.about.get("evaluation", {}) if policy is None and step is None else {}
         asked = {key: kept.get(key) if value is None else value for key, value in asked.items()}
     elif config is None and policy is None:
@@ -70,9 +68,11 @@ def evaluate(
         async with story.desktops(settings, count, folder, display.parked) as pool:
             return await evaluation.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
 
-    with opened(run, f"deskhand eval {folder}"), Display() as display:
+    with opened(run, same_command()), Display() as display:
         found = asyncio.run(main())
     print_table(evaluation_table(found))
+    if found.last_words:
+        print(f"the last that has no score: {found.last_words}")
 
 
 def sft(
@@ -89,7 +89,8 @@ def sft(
     Parameters
     ----------
     config
-        YAML file of settings, those of the warm start under `sft`; left out for a folder that holds one already.
+        YAML file of settings, those of the warm start under `sft`; for a folder that holds one it must say what it said then, and
+        can be left out.
     folder
         Where demonstrations and checkpoints are kept.
     episodes
@@ -99,29 +100,40 @@ def sft(
     from deskhand import demo as story
     from deskhand import planning, warmup
     from deskhand.config import load
+    from deskhand.store.run import Run
     from deskhand.view.progress import Display
 
     if (folder / "run.sqlite").exists():
-        settings, run = resumed(folder, overrides)
-        if "sft" not in run.about:
-            run.close()
-            raise ConfigError(f"{folder} holds a run of another kind; name a new folder")
-        episodes = [Path(name) for name in run.about["sft"]]
+        with Run.open(folder, read_only=True) as run:
+            kept = run.about.get("sft")
+        if kept is None or (episodes and [str(path.resolve()) for path in episodes] != kept):
+            other = "a run of another kind" if kept is None else f"a warm start on {', '.join(kept) or 'the oracle'}"
+            raise ConfigError(f"{folder} holds {other}; name a new folder")
+        settings, run = resumed(folder, overrides, config, stage)
+        episodes = [Path(name) for name in kept]
     elif config is None:
         raise ConfigError("no config file was given; for instance: deskhand sft configs/tiny_cpu.yaml --folder runs/warm")
     else:
         settings = load(config, overrides or (), os.environ, stage=stage)
         about = {"sft": [str(path.resolve()) for path in episodes or []]}
         run = story.start(settings, folder, f"deskhand sft {config}", about)
-    with opened(run, f"deskhand sft --folder {folder}"), Display() as display:
+    with opened(run, same_command()), Display() as display:
         planning.refuse_if_too_large(settings, imitating=True)
         path = warmup.warm_up(settings, run, episodes or [], display)
     print(f"checkpoint: {path}")
     print(f"to train it: deskhand train CONFIG --folder FOLDER --set model={path}")
 
 
-def export(folder: Path, /, *, out: Path, step: int | None = None, adapter: Annotated[bool, Flag] = False) -> None:
-    """Write a checkpoint of a run as a Hugging Face folder with a model card.
+def export(
+    folder: Path,
+    /,
+    *,
+    out: Path,
+    step: int | None = None,
+    adapter: Annotated[bool, Flag] = False,
+    episodes: Annotated[bool, Flag] = False,
+) -> None:
+    """Write a checkpoint of a run as a Hugging Face folder with a model card, or the run's episodes as plain files.
 
     Parameters
     ----------
@@ -133,11 +145,19 @@ def export(folder: Path, /, *, out: Path, step: int | None = None, adapter: Anno
         Which checkpoint; the last one if it is left out.
     adapter
         Write the adapters alone instead of the merged weights.
+    episodes
+        Write no weights, but every finished episode: JSON, its token arrays as safetensors, its screens as PNG files.
     """
     from deskhand.exporting import export_model
+    from deskhand.store.export import export_run
     from deskhand.view.from_run import open_run
 
+    if episodes and (adapter or step is not None):
+        raise ConfigError("--episodes writes no weights; leave --adapter and --step out")
     with open_run(folder) as run:
+        if episodes:
+            print(f"{export_run(run, out)} episodes in {out}")
+            return
         print(export_model(run, out, step=step, adapter=adapter))
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.asking import agent_of
 from deskhand.config import Config
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import load_reading
 from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
 from deskhand.rollout.record import EpisodeResult
@@ -28,8 +28,9 @@ from deskhand.rollout.scheduler import settled_memory
 from deskhand.rollout.scripts import ORACLE, SCRIPTS
 from deskhand.store.run import Run
 from deskhand.suite import need_oracles
-from deskhand.workshop import evaluation_name, held_out_tasks, player, scripted_player, source_of
+from deskhand.workshop import held_out_tasks, name_of_changed, name_of_version, player, scripted_player, source_of
 
+ADDRESS = ("http://", "https://")
 END_STATES = "end_states"
 SCRIPT_TOKENS = 1000
 """Of a script's reply: a script is not cut."""
@@ -40,7 +41,7 @@ class Shown(Protocol):
 
     def working(self, text: str) -> None: ...
 
-    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,33 +61,59 @@ def chosen(config: Config, run: Run, policy: str | None, step: int | None = None
 
     Raises `ConfigError` when it is not there, or `step` is given for something else than a run's checkpoint.
     """
+    if served_name and not (policy or "").startswith(ADDRESS):
+        raise ConfigError(f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address")
     if policy is None:
         source, version = source_of(config, run, step)
-        found = Chosen("weights", evaluation_name(version), source, version)
+        found = Chosen("weights", name_of_version(version), source, version)
     else:
         found = _named(config, policy, step, served_name)
-    changes = _changes(run.about.get("config", {}), config)
-    return replace(found, name=f"{found.name} ({', '.join(changes)})") if changes else found
+    before, changes = run.about.get("config", {}), list[str]()
+    if policy is None and found.source == config.model != before.get("model", config.model):
+        changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
+    return replace(found, name=name_of_changed(found.name, before, config, changes))
 
 
 def _named(config: Config, policy: str, step: int | None, served_name: str) -> Chosen:
-    if policy.startswith(("http://", "https://")):
-        address = urlsplit(policy)
-        if address.username or address.password or address.query:
-            raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
-        if not served_name:
-            raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
-        return Chosen("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
+    endpoint = _endpoint(policy, served_name) if policy.startswith(ADDRESS) else None
+    if step is not None and (endpoint or policy in SCRIPTS):
+        raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
+    if endpoint:
+        return endpoint
     if policy in SCRIPTS:
         return Chosen("script", policy, policy)
     folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
     if (Path(folder) / "run.sqlite").exists():
+        if at and step is not None:
+            raise ConfigError(f"--step {step}: {policy} names a step already; give one of the two")
         with Run.open(Path(folder), read_only=True) as other:
             source, version = source_of(config, other, int(at) if at else step)
+        _asked_here(config, policy)
         return Chosen("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
     if step is not None:
         raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
+    _asked_here(config, policy)
     return Chosen("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
+
+
+def _endpoint(policy: str, served_name: str) -> Chosen:
+    """Raises `ConfigError` for what is no address, or holds a key, and where nobody says what the model is called."""
+    try:
+        address = urlsplit(policy)
+        _ = address.port
+    except ValueError:
+        raise ConfigError("--policy: what begins with http is an address; write it as https://host/v1") from None
+    if address.username or address.password or address.query:
+        raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
+    if not served_name:
+        raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
+    return Chosen("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
+
+
+def _asked_here(config: Config, policy: str) -> None:
+    """Raise `ConfigError` where an endpoint would play in the place of the weights."""
+    if config.engine.kind == "remote":
+        raise ConfigError(f"--policy {policy}: with engine.kind remote the endpoint plays; leave --policy out, or set another kind")
 
 
 def _mark(source: str) -> str:
@@ -105,19 +132,6 @@ def _mark(source: str) -> str:
         files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.safetensors"))]
         said = repr((str(folder.resolve()), files)).encode()
     return f" #{hashlib.sha256(said).hexdigest()[:6]}"
-
-
-def _changes(before: Mapping[str, Any], config: Config) -> list[str]:
-    """Settings that bear on what is found and are not those that the run was started with, as `key=value`."""
-    now = config.model_dump(mode="json")
-    kept = {"agent": None, "desktop": ("quiet_ms", "cap_s", "isolation"), "evaluation": ("temperature",), "engine": ("max_tokens",)}
-    changes = []
-    for section, keys in kept.items():
-        for key, value in now[section].items():
-            old = before.get(section, {}).get(key, value)
-            if old != value and (keys is None or key in keys):
-                changes.append(f"{section}.{key}={value}")
-    return changes + [f"dtype={now['dtype']}" for _ in range(before.get("dtype", now["dtype"]) != now["dtype"])]
 
 
 @asynccontextmanager
@@ -152,7 +166,7 @@ async def playing(config: Config, run: Run, pool: Pool, policy: Chosen) -> Async
 async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, repeats: int, display: Shown) -> Report:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
 
-    Raises `ConfigError` when the settings leave nothing to play."""
+    Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
     tasks = held_out_tasks(config)
     if not tasks:
         raise ConfigError("evaluation.episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
@@ -161,15 +175,19 @@ async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, 
     total = len(tasks) * repeats
     kept = {task.id for task in tasks}
     earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]
-    done, successes = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier)
+    done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
     display.working(f"{policy.name}: held-out episodes")
 
     def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes
-        done, successes = done + 1, successes + result.success
-        display.evaluated(policy.name, done, max(total, done), successes)
+        nonlocal done, successes, lost
+        scored = result.reward is not None
+        done, successes, lost = done + scored, successes + result.success, lost + (not scored)
+        display.evaluated(policy.name, done, total, successes, lost)
 
     concurrency = config.evaluation.desktops or config.loop.desktops
     async with playing(config, run, pool, policy) as runner:
         with settled_memory():
-            return await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended, seed=config.seed)
+            found = await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended, seed=config.seed)
+    if not found.success.total:
+        raise InfrastructureError(f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_words}")
+    return found

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from deskhand.config import Config
+from deskhand.config import Config, settings_of
 from deskhand.errors import ConfigError
 from deskhand.rollout.evaluate import Report, report_of
 from deskhand.rollout.rates import Rate
@@ -40,7 +40,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         raise ConfigError(f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept")
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; export to a new folder")
-    manifest = verify(found.path)
+    config, manifest = settings_of(run.about, run.folder), verify(found.path)
     if adapter and not manifest["adapter"]:
         raise ConfigError(f"{run.folder} was trained without adapters; leave --adapter out")
     partial = folder.with_name(f".{folder.name}.partial")
@@ -51,7 +51,6 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         partial.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be made ({error.strerror}); name another folder") from error
-    config = Config.model_validate(run.about["config"])
     if adapter:
         _write_adapter(found.path, partial, manifest["adapter"], config.model)
     else:
@@ -168,7 +167,7 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     both = played[0] & played[1] or None
     before, after = (report_of(run, name, both) for name in names)
     if not after.success.total:
-        yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder}` does it."
+        yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder} --step {checkpoint.step}` does it."
         return
     held = [row for row in run.episodes(after.name, "scored") if both is None or (row.task_id, row.member) in both]
     yield "| family | before | after |\n|---|---|---|"

@@ -53,7 +53,7 @@ class Shown(Protocol):
 
     def working(self, text: str) -> None: ...
 
-    def demonstrated(self, done: int, total: int, successes: int) -> None: ...
+    def demonstrated(self, done: int, total: int, successes: int, lost: int) -> None: ...
 
     def parked(self, text: str) -> None: ...
 
@@ -80,15 +80,16 @@ async def demonstrate(config: Config, run: Run, display: Shown) -> None:
     """Let the oracle play what it has not played yet, through agent and recorder."""
     tasks = demonstration_tasks(config)
     need_oracles(tasks)
-    done = len(run.episodes(DEMONSTRATIONS, "scored"))
+    earlier = run.episodes(DEMONSTRATIONS, "scored")
+    done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
     if done >= len(tasks):
         return
-    successes = done
 
     def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes
-        done, successes = done + 1, successes + result.success
-        display.demonstrated(done, max(done, len(tasks)), successes)
+        nonlocal done, successes, lost
+        scored = result.reward is not None
+        done, successes, lost = done + scored, successes + result.success, lost + (not scored)
+        display.demonstrated(done, len(tasks), successes, lost)
 
     display.working(f"{DEMONSTRATIONS}: the oracle plays")
     async with (

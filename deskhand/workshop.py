@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.asking import agent_of
@@ -172,7 +173,8 @@ async def train(
 
         async def held_out(version: int) -> float:
             concurrency = config.evaluation.desktops or config.loop.desktops
-            report = await evaluate(run, evaluation_name(version), held_out_tasks(config), examiner, concurrency, seed=config.seed)
+            name = name_of_changed(name_of_version(version), run.about.get("config", {}), config)
+            report = await evaluate(run, name, held_out_tasks(config), examiner, concurrency, seed=config.seed)
             return report.success.value
 
         loop = TrainingLoop(
@@ -203,9 +205,35 @@ def _loop_config(config: Config) -> LoopConfig:
     return config.loop.model_copy(update={"health": config.loop.health.model_copy(update={"canary_every": 0})})
 
 
-def evaluation_name(version: int) -> str:
-    """Under which the store keeps the evaluation of a version of the run itself."""
+def name_of_version(version: int) -> str:
+    """Under which the store keeps the evaluation of a version of the run itself, with the settings that the run began with."""
     return f"version-{version}"
+
+
+BEARING = {
+    "agent": None,
+    "desktop": ("kind", "quiet_ms", "cap_s", "isolation"),
+    "engine": ("max_tokens", "history"),
+    "evaluation": ("temperature",),
+    "suite": ("screen", "max_steps"),
+}
+"""Settings that bear on what an evaluation finds, by section; None is all of the section."""
+
+
+def name_of_changed(name: str, before: Mapping[str, Any], config: Config, more: Sequence[str] = ()) -> str:
+    """`name` with the settings that bear on what is found and are not those that the run began with (`before`), as key=value,
+    after what else is different: results that were made in another way never stand under one name."""
+    now, changes = config.model_dump(mode="json"), list(more)
+    engines = now["engine"], before.get("engine", {})
+    remote = ("kind", "url", "name") if "remote" in (each.get("kind") for each in engines) else ()
+    for section, keys in BEARING.items():
+        for key, value in now[section].items():
+            named = keys is None or key in keys or (section == "engine" and key in remote)
+            if named and before.get(section, {}).get(key, value) != value:
+                changes.append(f"{section}.{key}={value}")
+    if before.get("dtype", now["dtype"]) != now["dtype"]:
+        changes.append(f"dtype={now['dtype']}")
+    return f"{name} ({', '.join(changes)})" if changes else name
 
 
 def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, int]:

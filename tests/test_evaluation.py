@@ -121,10 +121,27 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
+def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys, tmp_path: Path) -> None:
+    arguments = ["--policy", "http://127.0.0.1:1/v1", "--served-name", "nobody", *SMALL, "--set", "evaluation.episodes=1"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    assert "0 of 1 held-out episodes, 0 successes, 3 tries without a score" in out
+
+
 WRONG = {
     "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "put it into the environment as OPENAI_API_KEY"),
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
-    "a step of a script": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
+    "no repeats": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
+    "a step of a script": (["--policy", "oracle", "--step", "3"], "oracle is no run, so it has no steps"),
+    "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "an address holds no key"),
+    "an address that is none": (["--policy", "http://[::1", "--served-name", "m"], "write it as https://host/v1"),
+    "a name for no endpoint": (["--policy", "oracle", "--served-name", "m"], "give --policy its address"),
+    "a stage of no file": (["--policy", "oracle", "--stage", "smoke"], "stages are of a config file"),
+    "weights behind an endpoint": (
+        ["--policy", "tiny", "--set", "engine.kind=remote", "--set", "engine.url=http://host/v1", "--set", "engine.name=m"],
+        "the endpoint plays; leave --policy out",
+    ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
     "nothing to play": (["--policy", "oracle", "--set", "evaluation.episodes=0"], "evaluation.episodes is 0"),
 }
@@ -148,10 +165,37 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
         assert chosen(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
         blind = load(None, ["agent.blind=true"])
         assert chosen(blind, run, "oracle").name == "oracle (agent.blind=True)"
+        assert chosen(load(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
+        assert chosen(load(None, ["model=other/model"]), run, "oracle").name == "oracle", "it is not asked"
+        remote = load(None, ["engine.kind=remote", "engine.url=http://host/v1", "engine.name=m"])
+        assert chosen(remote, run, None).name == "version-0 (engine.kind=remote, engine.url=http://host/v1, engine.name=m)"
+        longer = load(None, ["suite={osworld: folder, max_steps: 30}"])
+        assert chosen(longer, run, "idle").name == "idle (suite.max_steps=30)"
     with Run.open(tmp_path / "run") as run:
         other = load()
         assert chosen(other, run, str(tmp_path / "run")).name == "run version 0"
         assert chosen(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
+
+
+def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_is_refused(
+    monkeypatch, capsys, tmp_path: Path
+) -> None:
+    folder, config = tmp_path / "run", tmp_path / "few.yaml"
+    config.write_text("families: [dialog_choice]\nevaluation: {episodes: 1}\nloop: {desktops: 1}\ndesktop: {spares: 0}\n")
+    command = ["eval", str(folder), "--policy", "idle", "--config", str(config)]
+    for _ in range(2):
+        code, out, err = called(monkeypatch, capsys, *command)
+        assert code == 0, err
+        assert "0/1" in out
+    with Run.open(folder, read_only=True) as run:
+        assert len(run.episodes()) == 1
+    config.write_text(config.read_text().replace("episodes: 1", "episodes: 2"))
+    code, _, err = called(monkeypatch, capsys, *command)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "evaluation.episodes was 1, is 2" in err
+    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle", "--stage", "smoke")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "stages are of a config file" in err
 
 
 def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from test_cli import called
 
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.store.export import exported_episodes
 from deskhand.store.run import Run
 from deskhand.training.checkpoint import Checkpoints
 from deskhand.warmup import DEMONSTRATIONS, START, lessons, split
@@ -108,6 +109,28 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Pa
         losses = [entry["loss"] for entry in run.metrics()]
         assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
         assert losses[-1] < losses[0]
+
+
+def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, monkeypatch, capsys) -> None:
+    """They would be passed over without a word."""
+    command = ["sft", str(warm.parent / "empty.yaml"), "--folder", str(warm)]
+    code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.steps": "9"}))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "sft.steps was 6, is 9" in err
+    code, _, err = called(monkeypatch, capsys, *command, *options(), "--episodes", str(warm))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds a warm start on the oracle; name a new folder" in err
+    code, out, err = called(monkeypatch, capsys, *command, *options())
+    assert code == 0, err
+    assert "step-000006" in out
+
+
+def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "episodes"
+    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), "--episodes")
+    assert code == 0, err
+    assert said == f"4 episodes in {out}\n"
+    assert [row.purpose for row, _, _ in exported_episodes(out)] == [DEMONSTRATIONS] * 4
 
 
 def logits_of(source: Path) -> torch.Tensor:
@@ -259,6 +282,11 @@ def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(checkpoint: P
 WRONG = {
     "a folder that is not empty": ("export", ["{warm}", "--out", "{warm}"], "is not empty; export to a new folder"),
     "a step that is not there": ("export", ["{warm}", "--out", "{new}", "--step", "3"], "no checkpoint of step 3"),
+    "a step of the episodes": (
+        "export",
+        ["{warm}", "--out", "{new}", "--episodes", "--step", "3"],
+        "leave --adapter and --step out",
+    ),
     "no config": ("sft", ["--folder", "{new}"], "deskhand sft configs/tiny_cpu.yaml"),
     "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "holds no run"),
     "resuming a warm start as training": ("train", ["--folder", "{warm}", "--resume"], "deskhand sft --folder"),

@@ -49,6 +49,8 @@ class Report:
     """Mean over scored episodes."""
     unscored: dict[str, int] = field(default_factory=dict)
     """Repeats that have no score after all attempts, by cause of the last."""
+    last_words: str = ""
+    """Why the last of these has none; empty where all have a score, or a kill cut it off."""
     pass_at: dict[int, float] = field(default_factory=dict)
     """Chance that one of k tries of a task succeeds, for k = 1, 2, 4, ... up to the repeats; empty without repeats."""
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -63,7 +65,8 @@ def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = N
     part_of = _parts(rows)
     families = sorted({part_of[row.family] for row in scored})
     done = {(row.task_id, row.member) for row in scored}
-    lost = {(row.task_id, row.member): row.cause or "" for row in rows if row.state == "unscored"}
+    lost = {(row.task_id, row.member): row for row in rows if row.state == "unscored"}
+    lost = {key: row for key, row in lost.items() if key not in done}
     of_family = {family: [row for row in scored if part_of[row.family] == family] for family in families}
     return Report(
         name,
@@ -71,10 +74,17 @@ def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = N
         {family: _rate(rows, _succeeded) for family, rows in of_family.items()},
         _rate(clicked, lambda row: bool(row.first_click)),
         sum(row.reward or 0.0 for row in scored) / len(scored) if scored else math.nan,
-        dict(Counter(cause for key, cause in lost.items() if key not in done)),
+        dict(Counter(row.cause or "" for row in lost.values())),
+        _last_words(run, list(lost.values())),
         _pass_at(scored),
         {family: _pass_at(rows) for family, rows in of_family.items()},
     )
+
+
+def _last_words(run: Run, lost: Sequence[EpisodeRow]) -> str:
+    if not lost or not run.has_record(lost[-1].id):
+        return ""
+    return str(run.episode(lost[-1].id)[1]["outcome"].get("message", ""))
 
 
 def _parts(rows: Sequence[EpisodeRow]) -> dict[str, str]:

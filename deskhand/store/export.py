@@ -36,26 +36,37 @@ def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
 
     Raises `ConfigError` when the folder is not empty, `InfrastructureError` when a screen is missing. Nothing half-written is left.
     """
-    folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; export to a new folder")
-    partial = folder.with_name(folder.name + ".partial")
+    partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "tensors").mkdir(parents=True)
-    frames, count = Pictures(partial / "frames"), 0
-    with (partial / "episodes.jsonl").open("w", encoding="utf-8") as file:
+    try:
+        count = _write(run, partial, purpose)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+    return count
+
+
+def _write(run: Run, folder: Path, purpose: str | None) -> int:
+    (folder / "tensors").mkdir(parents=True)
+    frames, count = Pictures(folder / "frames"), 0
+    with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
         for row in run.episodes(purpose):
             if row.finished_at is None or row.state == "in_flight":
                 continue
             record, tensors = run.episode(row.id)[1:] if run.has_record(row.id) else (None, b"")
             file.write(json.dumps({**asdict(row), "record": record}) + "\n")
             if record is not None:
-                (partial / "tensors" / f"{row.id}.safetensors").write_bytes(tensors)
+                (folder / "tensors" / f"{row.id}.safetensors").write_bytes(tensors)
                 for sha256 in screens_of(record):
                     frames.put(sha256, run.frames.png(sha256))
             count += 1
     lines = "".join(json.dumps(line) + "\n" for line in run.metrics())
-    (partial / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
     about = {
         "format": FORMAT,
         "about": run.about,
@@ -63,11 +74,7 @@ def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
         "checkpoints": [{"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()],
         "groups": [asdict(group) for group in run.groups()],
     }
-    (partial / "run.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
+    (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return count
 
 
