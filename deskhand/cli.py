@@ -21,7 +21,7 @@ from deskhand.areal.cli import Trainer, areal_app, train_by_areal
 from deskhand.auditing import audit
 from deskhand.bridge.cli import serve
 from deskhand.bridge.gateway_cli import gateway
-from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, write_report
+from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, same_command, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
 from deskhand.tasks.cli import rejudge, tasks_app
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 STARTED = time.monotonic()
 INTERRUPTED = 130
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRONG_PLACE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
+)  # fmt: skip
+"""What is wrong with a path that was given."""
 
 app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
 tiny_app = App(name="tiny", help="The policy in the box.")
@@ -70,7 +74,7 @@ def demo(
     resume
         Go on with the run in the folder.
     fresh
-        Start anew; the run in the folder is moved aside, to <folder>-1, -2, ...
+        Start anew; the run in the folder is moved aside, to FOLDER-1, FOLDER-2, ...
     """
     from deskhand import demo as story
     from deskhand.config import load
@@ -131,7 +135,7 @@ def train(
     if resume:
         if config is not None:
             raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")
-        settings, run = resumed(folder, overrides)
+        settings, run = resumed(folder, overrides, stage=stage)
         if "sft" in run.about:
             run.close()
             raise ConfigError(f"{folder} holds a warm start; go on with it by: deskhand sft --folder {folder}")
@@ -140,7 +144,7 @@ def train(
     else:
         settings = load(config, overrides or (), os.environ, stage=stage)
         run = story.start(settings, folder, f"deskhand train {config}")
-    _work(settings, run)
+    _work(settings, run, same_command() if resume else None)
 
 
 @app.command(name="record")
@@ -179,15 +183,22 @@ def record_agent(
 
     from deskhand import online
 
-    code = 0
+    if checkpoint is not None:
+        from deskhand.models.load import check
+
+        check(checkpoint)
+    code, began = 0, True
     try:
         relaying = online.record(upstream, out, command, host=host, port=port, key_env=key_env, ask_token_ids=token_ids)
         code = asyncio.run(relaying)
+    except ConfigError:
+        began = False
+        raise
     except KeyboardInterrupt:
         if command:
             raise
     finally:
-        if (out / "sessions").is_dir():
+        if began and (out / "sessions").is_dir():
             print("\n".join(online.write_data_sets(out, checkpoint).lines()), file=sys.stderr)
     raise SystemExit(code)
 
@@ -239,7 +250,7 @@ def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_BRIDGE_KEY", 
 
 @tiny_app.command
 def build(*, work: Path = Path("runs/tiny-build"), out: Path, seed: int = 0) -> None:
-    """Make the policy in the box from nothing: screens, grounding, demonstrations, imitation. Takes hours on two cores.
+    """Make the policy in the box from nothing: screens, grounding, demonstrations, imitation. Takes over an hour on two cores.
 
     Parameters
     ----------
@@ -265,20 +276,23 @@ def _shipped_config(name: str) -> Path:
 def _ask(question: str) -> str:
     """ "go" or "new"."""
     while True:
-        answer = input(question).strip().lower()
+        try:
+            answer = input(question).strip().lower()
+        except EOFError:
+            raise KeyboardInterrupt from None
         for word in ("go", "new"):
             if answer and word.startswith(answer):
                 return word
 
 
-def _work(config: Config, run: Run) -> None:
+def _work(config: Config, run: Run, again: str | None = None) -> None:
     import asyncio
 
     from deskhand import demo as story
     from deskhand import planning
     from deskhand.view.progress import Display, comparison
 
-    with opened(run), Display() as display:
+    with opened(run, again), Display() as display:
         planning.refuse_if_too_large(config)
         done = asyncio.run(story.work(config, run, display, STARTED))
     if done.before and done.after:
@@ -305,6 +319,8 @@ def main() -> None:
             raise
         _fail(f"the Python package {error.name} is not installed; run make setup, or: pip install 'deskhand[train]'")
     except OSError as error:
+        if error.errno in WRONG_PLACE and error.filename:
+            _fail(f"{error.filename}: {error.strerror}; check the path and its rights, or name another one")
         if error.errno not in DISK_FULL:
             raise
         _fail(f"{error.filename or 'a file'} cannot be written ({error.strerror}); free the disk, then give the same command again")

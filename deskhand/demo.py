@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from deskhand.config import Config
+from deskhand.config import Config, settings_of
 from deskhand.errors import ConfigError
 from deskhand.evaluation import chosen, evaluate_policy
 from deskhand.models.load import check
@@ -31,6 +31,7 @@ from deskhand.workshop import LEASES, desktops, train
 WATCH_S = 2.0
 NAMED = 12
 """Families that a run's title names one by one."""
+LEFT_BY_A_KILL = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
 BOOK = tuple(f"{LEASES}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
@@ -45,7 +46,7 @@ class Display(Protocol):
 
     def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None: ...
 
-    def evaluated(self, name: str, done: int, total: int, successes: int) -> None: ...
+    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None: ...
 
     def parked(self, text: str) -> None: ...
 
@@ -60,7 +61,12 @@ class Finished:
 
 
 def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
-    """A new run; `more` is kept with what it is about. Raises `ConfigError` when the folder holds one or the model is not there."""
+    """A new run; `more` is kept with what it is about. `needs_model`: it is of the config's model, and not of other policies alone.
+
+    Raises `ConfigError` when the folder holds one or anything else, or the model is not there.
+    """
+    if foreign := _foreign(folder):
+        raise ConfigError(f"{folder} holds no run, but other files ({foreign}); name a new or empty folder")
     suite = suite_of(config)
     named = ", ".join(suite.trained) if len(suite.trained) <= NAMED else f"{len(suite.trained)} families"
     if needs_model:
@@ -69,12 +75,13 @@ def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | 
         print(suite.summary)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
+    policy = ("The policy in the box" if config.model == "tiny" else name) if needs_model else "Policies"
     about = {
-        "title": f"{'The policy in the box' if config.model == 'tiny' else name} on {named}",
+        "title": f"{'Warm start: ' if 'sft' in (more or {}) else ''}{policy} on {named}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,
-            "model": config.model,
+            **({"model": config.model} if needs_model else {}),
             "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
             "versions": ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers")),
             "seed": config.seed,
@@ -83,6 +90,13 @@ def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | 
         **(more or {}),
     }
     return Run.create(folder, about)
+
+
+def _foreign(folder: Path) -> str:
+    """What a folder without a run holds that no start which was killed can have left there; a name, or nothing."""
+    if not folder.is_dir() or (folder / "run.sqlite").exists():
+        return ""
+    return next((path.name for path in sorted(folder.iterdir()) if path.name not in LEFT_BY_A_KILL), "")
 
 
 def discard_if_empty(run: Run) -> bool:
@@ -116,7 +130,7 @@ def progress_of(folder: Path) -> tuple[int, int] | Literal["none"]:
         return "none"
     with Run.open(folder, read_only=True) as run:
         last = run.checkpoint()
-        return (last.step if last else 0), Config.model_validate(run.about["config"]).loop.steps
+        return (last.step if last else 0), settings_of(run.about, folder).loop.steps
 
 
 async def work(config: Config, run: Run, display: Display, began: float) -> Finished:

@@ -27,7 +27,7 @@ from deskhand.errors import ConfigError
 from deskhand.recorder.dataset import graph_of, read_session, supervised
 from deskhand.recorder.files import RecordFolder
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.relay import ExchangeLog, KeptImages, Relay, create_relay_app
+from deskhand.recorder.relay import ExchangeLog, KeptImages, Relay, check_upstream, create_relay_app
 from deskhand.recorder.renderer import IMAGE_PAD
 
 
@@ -58,17 +58,19 @@ async def record(
     key_env: str = "UPSTREAM_API_KEY",
     ask_token_ids: bool = False,
 ) -> int:
-    """Relay until the command ends (or, without one, until cancelled); returns the command's exit code.
+    """Relay until the command ends (or, without one, until cancelled); returns the command's exit code, 128 and the number of the
+    signal that ended it.
 
-    The upstream's key is in the environment variable `key_env`, which the command does not see. Raises `ConfigError` when the
-    address cannot be bound or the command cannot be started.
+    The upstream's key is in the environment variable `key_env`, which the command does not see. Raises `ConfigError` when an
+    address is none or cannot be bound, or the command cannot be started.
     """
+    check_upstream(upstream)
     files = RecordFolder(folder)
     relay = Relay(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     key = relay.sessions.open(session_id)
     with _listening(host, port) as listener:
-        address = f"http://{host}:{listener.getsockname()[1]}"
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _write_keys(folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key})
         app = create_relay_app(relay, admin_key)
         server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
@@ -145,9 +147,10 @@ class _Server(uvicorn.Server):
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=128)
-    except OSError as error:
-        raise ConfigError(f"{host}:{port} cannot be listened on ({error.strerror}); give another --host or --port") from None
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port") from None
 
 
 def _write_keys(path: Path, keys: Mapping[str, str]) -> None:
@@ -162,7 +165,8 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     except OSError as error:
         raise ConfigError(f"{command[0]}: cannot be started ({error.strerror})") from None
     try:
-        return await process.wait()
+        code = await process.wait()
+        return code if code >= 0 else 128 - code
     except asyncio.CancelledError:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)

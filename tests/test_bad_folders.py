@@ -77,6 +77,7 @@ COMMANDS = {
     "eval of a script": ["eval", "{folder}", "--policy", "oracle"],
     "eval of another run": ["eval", "{other}", "--policy", "{folder}"],
     "export": ["export", "{folder}", "--out", "{other}"],
+    "demo": ["demo", "--folder", "{folder}"],
     "resumed training": ["train", "--folder", "{folder}", "--resume"],
     "new training": ["train", CONFIG, "--folder", "{folder}", "--set", "model={absent}"],
     "resumed warm start": ["sft", "--folder", "{folder}"],
@@ -106,6 +107,17 @@ def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, monkeypatch, c
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path in before}
     assert after == before
     assert not other.exists()
+
+
+@pytest.mark.parametrize("command", ["eval", "resumed training", "resumed warm start"])
+def test_a_run_that_may_not_be_written_to_is_one_line(command, monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run_in(folder, **({"sft": []} if "warm" in command else {}))
+    (folder / "lock").unlink()
+    (folder / "lock").mkdir()  # a superuser may write to anything else
+    code, _, err = called(monkeypatch, capsys, *(word.replace("{folder}", str(folder)) for word in COMMANDS[command]))
+    assert (code, err.count("\n")) == (2, 1), err
+    assert f"{folder / 'lock'} cannot be written" in err
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from deskhand import cli
+from deskhand.store.run import EpisodeRow, Run
 
 ROOT = Path(__file__).parent.parent
 CONFIG = str(ROOT / "configs" / "tiny_cpu.yaml")
@@ -76,6 +78,21 @@ WRONG = {
     "a folder without a run": (["report", "{new}"], "name the folder of a run"),
     "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
     "evaluating nothing": (["eval", "{new}"], "holds no run"),
+    "recording what is no address": (["record", "--upstream", "localhost", "--out", "{new}"], "http://127.0.0.1:8000/v1"),
+    "recording a port that is none": (
+        ["record", "--upstream", "http://localhost:99999/v1", "--out", "{new}"],
+        "http://127.0.0.1:8000/v1",
+    ),
+    "recording for a model that is not there": (
+        ["record", "--upstream", "http://127.0.0.1:9", "--out", "{new}", "--checkpoint", "/no/such", "--", "true"],
+        "/no/such: no such folder",
+    ),
+    "recording a program that is not there": (
+        ["record", "--upstream", "http://127.0.0.1:9", "--out", "{run}", "--", "/no/such/program"],
+        "/no/such/program: cannot be started",
+    ),
+    "a stage of a run": (["train", "--folder", "{run}", "--resume", "--stage", "smoke"], "stages are of a config file"),
+    "a folder with other files": (["train", CONFIG, "--folder", "{full}"], "holds no run, but other files (metrics.jsonl)"),
     "options that exclude each other": (["demo", "--resume", "--fresh"], "exclude each other"),
 }
 
@@ -85,13 +102,63 @@ def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments, expected = WRONG[name]
-    new = tmp_path / "new"
-    code, _, err = called(monkeypatch, capsys, *(argument.replace("{new}", str(new)) for argument in arguments))
+    new, run = tmp_path / "new", tmp_path / "run"
+    if "{run}" in arguments:
+        Run.create(run, {"config": {}}).close()
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "metrics.jsonl").write_text("somebody's own")
+    places = {"{new}": str(new), "{run}": str(run), "{full}": str(full)}
+    code, _, err = called(monkeypatch, capsys, *(places.get(argument, argument) for argument in arguments))
     assert code == 2
     assert expected in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert not new.exists()
+    assert [(path.name, path.read_text()) for path in full.iterdir()] == [("metrics.jsonl", "somebody's own")]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["record", "--upstream", "http://127.0.0.1:9", "--out", "{file}/out", "--", "true"],
+        ["record", "--upstream", "http://127.0.0.1:9", "--out", "{long}", "--", "true"],
+        ["tiny", "build", "--work", "{file}/work", "--out", "{file}/out"],
+        ["train", CONFIG, "--folder", "{long}"],
+        ["export", "{run}", "--episodes", "--out", "{file}/out"],
+    ],
+    ids=" ".join,
+)
+def test_a_place_that_cannot_be_written_to_is_named_in_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    Run.create(tmp_path / "run", {"config": {}}).close()
+    places = {"{file}": str(tmp_path / "file"), "{long}": str(tmp_path / ("x" * 300)), "{run}": str(tmp_path / "run")}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    code, _, err = called(monkeypatch, capsys, *arguments)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert err.startswith("error: ")
+    assert str(tmp_path) in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_who_records_an_agent_ends_as_the_agent_does(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["record", "--upstream", "http://127.0.0.1:9", "--out", str(tmp_path / "out"), "--", "sh", "-c"]
+    code, out, err = called(monkeypatch, capfd, *command, "echo $OPENAI_BASE_URL; exit 7")
+    assert code == 7, err
+    assert out.startswith("http://127.0.0.1:")
+    assert called(monkeypatch, capfd, *command, "kill -9 $$")[0] == 128 + 9
+
+
+def test_no_answer_to_the_demos_question_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(KeyboardInterrupt):
+        cli._ask("go on? ")
 
 
 def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
@@ -174,6 +241,21 @@ def test_an_untrained_model_is_evaluated_and_reported(
     code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), "--folder", str(folder))
     assert code == 2
     assert "already holds a run; resume it, or name another folder" in err
+
+
+@pytest.mark.parametrize("played", [False, True])
+def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_with(
+    played: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "idle"])
+    run = Run.create(tmp_path / "run", {"config": {}})
+    if played:
+        run.start_episode(EpisodeRow("e", "idle", None, 0, "t", "f", 0, "held_out", "in_flight"))
+    with pytest.raises(KeyboardInterrupt), cli.opened(run, cli.same_command()):
+        raise KeyboardInterrupt
+    hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"
+    assert capsys.readouterr().err == f"\ninterrupted; {hint}\n"
+    assert (tmp_path / "run").exists() == played
 
 
 def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:

@@ -26,7 +26,7 @@ def check(names: list[str] | None = None, /, *, folder: Path | None = None) -> N
     names
         Dialects; all if none is named.
     folder
-        Where the corpus is, a file <dialect>.jsonl for each; that of the package if it is left out.
+        Where the corpus is, a file DIALECT.jsonl for each; that of the package if it is left out.
     """
     from deskhand.actions import conformance, dialects
 

@@ -70,7 +70,8 @@ def _served(
 ) -> ServedEngine:
     settings = config.engine
     patience = replace(Patience(), outage_s=settings.patience_s)
-    if settings.url is not None:
+    if settings.url is not None:  # it runs already: nobody has to wait until it has read its weights
+        patience = replace(patience, start_s=settings.patience_s)
         given = vllm.given if settings.kind == "vllm" else sglang.given
         return given(settings.url, processor, folder, api_key=key, version=version, patience=patience)
     adapter = config.policy.adapter

@@ -98,8 +98,8 @@ class _Node:
 class CallGraph:
     """The calls of one episode in the order in which they were made. New calls come in through `add` alone.
 
-    `untrained`: ids of calls that are kept and not trained, with the reason: "orphan" (a retry's) or "inexact" (the engine says
-    so).
+    `untrained`: ids of calls that are kept and not trained, with the reason: "orphan" (a retry's), "unsent" (its reply reached
+    nobody) or "inexact" (the engine says so).
     """
 
     def __init__(self, calls: Iterable[Call] = ()) -> None:

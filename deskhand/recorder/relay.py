@@ -117,6 +117,19 @@ class ExchangeLog:
         return self._folder.session_folder(session_id) / "exchanges.jsonl"
 
 
+def check_upstream(address: str) -> str:
+    """The host of an upstream's address. Raises `ConfigError` for what is no address, or holds more than one."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:  # brackets or a port that are none
+        parts, port = urlsplit(""), None
+    more = parts.query or parts.fragment or parts.username or parts.password
+    if parts.scheme in ("http", "https") and parts.hostname and port != 0 and not more:
+        return parts.hostname
+    raise ConfigError("the upstream's address: write it as http://127.0.0.1:8000/v1, without keys or parameters")
+
+
 class Relay:
     """Passes requests on to `upstream` (an address that may end in `/v1`) with `upstream_key`, and records them.
 
@@ -126,15 +139,13 @@ class Relay:
     def __init__(
         self, upstream: str, folder: RecordFolder, *, upstream_key: str = "", ask_token_ids: bool = False, timeout_s: float = 600.0
     ) -> None:
-        parts = urlsplit(upstream)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise ConfigError("the upstream's address: write it as http://127.0.0.1:8000/v1, without keys or parameters")
+        host = check_upstream(upstream)
         self.upstream = upstream.rstrip("/").removesuffix("/v1")
         self.sessions, self.log, self.images = Registry(), ExchangeLog(folder), KeptImages(folder)
         self.recorded = 0
         """Exchanges on disk."""
         self._key, self._ask_token_ids = upstream_key, ask_token_ids
-        self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=parts.hostname not in _LOCAL)
+        self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=host not in _LOCAL)
 
     async def pass_on(self, access: Access, method: str, path: str, headers: Mapping[str, str], raw: bytes) -> Response:
         """Send a request upstream, record it where it is of one of the APIs, and return the reply.

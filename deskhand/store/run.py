@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,15 +126,12 @@ class Run:
             raise ConfigError(f"{folder} cannot be made ({error.strerror}); name another folder") from error
         lock = _lock(folder)
         partial = folder / "run.sqlite.partial"
-        partial.unlink(missing_ok=True)
-        connection = sqlite3.connect(partial)
-        connection.executescript(_SCHEMA)
-        rows = {"format": FORMAT, "about": dict(about), "created_at": time.time()}
-        connection.executemany("INSERT INTO runs VALUES (?, ?)", [(key, json.dumps(value)) for key, value in rows.items()])
-        connection.execute("INSERT INTO ledger VALUES (1, '{}')")
-        connection.commit()
-        connection.close()
-        partial.rename(folder / "run.sqlite")
+        try:
+            _make(partial, {"format": FORMAT, "about": dict(about), "created_at": time.time()})
+            partial.rename(folder / "run.sqlite")
+        except (sqlite3.Error, OSError) as error:
+            os.close(lock)
+            raise ConfigError(f"{partial} cannot be written ({error}); free the disk, or name another folder") from error
         return cls(folder, _connect(folder), lock)
 
     @classmethod
@@ -157,7 +154,10 @@ class Run:
         """Idempotent."""
         with self._mutex:
             for tracker in self._trackers:
-                tracker.close()
+                try:
+                    tracker.close()
+                except Exception as error:
+                    log.warning("tracker", error=f"{type(error).__name__}: {error}")
             self._trackers = []
             self._connection.close()
             if self._lock_file is not None:
@@ -257,8 +257,8 @@ class Run:
                 append_line(self.folder / "metrics.jsonl", line)
                 for tracker in self._trackers:
                     tracker.add(step, entry)
-            except OSError as error:  # the database has them; `open` writes the file anew
-                log.warning("metrics", step=step, error=str(error))
+            except Exception as error:  # the database has them; `open` writes the file anew, and a tracker is somebody else's code
+                log.warning("metrics", step=step, error=f"{type(error).__name__}: {error}")
 
     def begin_life(self, step: int, first: int) -> None:
         """Note that the weights after the step that follows `step` have the version `first` (`rollout.lineage`)."""
@@ -366,6 +366,16 @@ def _episode_row(row: Iterable[Any]) -> EpisodeRow:
     return made if made.first_click is None else replace(made, first_click=bool(made.first_click))
 
 
+def _make(path: Path, rows: Mapping[str, Any]) -> None:
+    """A new database, with what is known of the run."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(_SCHEMA)
+        connection.executemany("INSERT INTO runs VALUES (?, ?)", [(key, json.dumps(value)) for key, value in rows.items()])
+        connection.execute("INSERT INTO ledger VALUES (1, '{}')")
+        connection.commit()
+
+
 def _connect(folder: Path) -> sqlite3.Connection:
     path = folder / "run.sqlite"
     try:
@@ -384,7 +394,10 @@ def _connect(folder: Path) -> sqlite3.Connection:
 
 def _lock(folder: Path) -> int:
     """An exclusive lock that ends with the process. Raises `ConfigError` when another process holds it."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{folder / 'lock'} cannot be written ({error.strerror}); name a folder that you may write to") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -70,6 +70,21 @@ def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, wandb):
         assert [entry["step"] for entry in run.metrics()] == [1]
 
 
+def test_whatever_a_tracker_raises_the_run_goes_on_and_is_closed(tmp_path):
+    class Broken:
+        def add(self, step, metrics):
+            raise TypeError("a package of another version")
+
+        def close(self):
+            raise RuntimeError("the network is away")
+
+    with Run.create(tmp_path / "run", {}) as run:
+        run.track(Broken())
+        run.commit(books={}, metrics=[{"step": 1}])
+        assert [entry["step"] for entry in run.metrics()] == [1]
+    Run.open(tmp_path / "run").close()  # its lock was given back
+
+
 def test_what_is_missing_is_one_line_with_the_mend(tmp_path, wandb, monkeypatch):
     with pytest.raises(ConfigError, match=r"no API key configured; run wandb login") as refused:
         WandbRun(tmp_path, "refused", {})

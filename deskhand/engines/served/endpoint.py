@@ -44,8 +44,12 @@ def is_loopback(host: str) -> bool:
 
 def check_url(url: str, key: str) -> str:
     """The base URL without a trailing slash. Raises `ConfigError` naming `key` for anything but http(s)://host without secrets."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # brackets or a port that are none
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"{key} {url.split('@')[-1]!r} is not the address of a server; write http://host:port")
     if parts.username or parts.password or parts.query:
         raise ConfigError(f"{key}: the address of {parts.hostname} must hold no password and no query; give the key by itself")
