@@ -268,7 +268,7 @@ class TrainingLoop:
         self._pending_metrics.append(report.metrics())
         if done.step % self.config.checkpoint_every == 0 or done.step >= self.config.steps or self._is_due(done.step):
             await self._commit()
-        log.info("step", step=done.step, reward=round(report.reward, 4), success=round(report.success, 4), loss=done.loss,
+        log.info("step", step=done.step, reward=report.reward, success=report.success, loss=done.loss,
                  books=await self.journal.check())  # fmt: skip
         for alarm in report.alarms:
             log.warning("alarm", step=done.step, **alarm.to_dict())
@@ -326,8 +326,8 @@ class TrainingLoop:
             version=self.engine.version,
             episodes=ledger.started - ledger.in_flight,
             episodes_per_minute=self.scheduler.episodes_per_minute,
-            reward=float(np.mean(since.rewards)) if since.rewards else 0.0,
-            success=float(np.mean(since.successes)) if since.successes else 0.0,
+            reward=float(np.mean(since.rewards)) if since.rewards else None,
+            success=float(np.mean(since.successes)) if since.successes else None,
             first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
             faults=since.faults,
             unscored_share=ledger.unscored_share,

@@ -25,9 +25,10 @@ class Progress:
     episodes: int
     """Training episodes that ended so far."""
     episodes_per_minute: float
-    reward: float
-    """Mean over scored episodes that ended since the last step, zero-variance groups included."""
-    success: float
+    reward: float | None
+    """Mean over scored episodes that ended since the last step, zero-variance groups included; None when none did."""
+    success: float | None
+    """Share of those."""
     first_click: float | None
     """Share of those whose first click hit the target."""
     faults: dict[str, float]

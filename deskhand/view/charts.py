@@ -48,13 +48,15 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
         f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - 16}" text-anchor="middle">{tick}</text>' for tick in step_ticks(last)
     ]
     parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">training step</text>')
-    for name, values in (("reward", [step.reward for step in steps]), ("success", [step.success for step in steps])):
-        points = " ".join(f"{x(step.step):.1f},{y(value):.1f}" for step, value in zip(steps, smoothed(values), strict=True))
+    found = [(step.step, step.reward, step.success) for step in steps if step.reward is not None and step.success is not None]
+    for name, values in (("reward", [reward for _, reward, _ in found]), ("success", [success for _, _, success in found])):
+        places = zip((x(step) for step, _, _ in found), smoothed(values), strict=True)
+        points = " ".join(f"{at:.1f},{y(value):.1f}" for at, value in places)
         if name == "success":
             parts += [
-                f'<circle class="dot success" cx="{x(step.step):.1f}" cy="{y(step.success):.1f}" r="2.2">'
-                f"<title>step {step.step}: success {percent(step.success)}, reward {step.reward:.2f}</title></circle>"
-                for step in steps
+                f'<circle class="dot success" cx="{x(step):.1f}" cy="{y(success):.1f}" r="2.2">'
+                f"<title>step {step}: success {percent(success)}, reward {reward:.2f}</title></circle>"
+                for step, reward, success in found
             ]
         parts.append(f'<polyline class="line {name}" points="{points}"/>')
     for evaluation in evaluations:

@@ -65,12 +65,13 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
         facts={name: str(value) for name, value in about.get("facts", {}).items()} | ({"Parked": parked} if parked else {}),
-        steps=tuple(step_views([entry for entry in run.metrics() if "reward" in entry])),
+        steps=tuple(step_views([entry for entry in run.metrics() if "version" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
         frames=dict(_frames(run, names)),
         ledger=ledger_of(run.books()),
         episodes_left_out=left_out,
+        updates=tuple(entry for entry in run.metrics() if "version" not in entry),
     )
 
 
@@ -83,16 +84,28 @@ def _frames(run: Run, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
 
 
 def evaluation_views(run: Run) -> dict[str, EvaluationView]:
-    """Evaluations by the name under which they are stored, by version; that of the run's version 0 is "before"."""
+    """Evaluations by the name under which they are stored, by version; that of the run's version 0 is "before".
+
+    Before and after are of the same tries of the same tasks, where both have any.
+    """
     found: dict[str, int] = {}
+    on_training_tasks: set[str] = set()
     for row in run.episodes():
         if row.purpose != TRAIN and row.state == "scored":
             found[row.purpose] = max(found.get(row.purpose, 0), row.version_max or 0)
+            if row.split == "train":
+                on_training_tasks.add(row.purpose)
     views: dict[str, EvaluationView] = {}
     steps = {each.version: each.step for each in run.checkpoints()}
     newest = max((version for name, version in found.items() if name == f"version-{version}"), default=0)
+    sides = {"version-0", f"version-{newest}"} & found.keys()
+    both = (
+        set.intersection(*({(row.task_id, row.member) for row in run.episodes(name, "scored")} for name in sides))
+        if sides
+        else set()
+    )
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
-        report = report_of(run, name)
+        report = report_of(run, name, both if both and name in sides else None)
         own = name == f"version-{version}"
         label = name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
         views[name] = EvaluationView(
@@ -103,6 +116,8 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
             families={family: interval_of(rate) for family, rate in report.by_family.items()},
             first_click=interval_of(report.first_click) if report.first_click.total else None,
             unscored=sum(report.unscored.values()),
+            own=own,
+            held_out=name not in on_training_tasks,
         )
     return views
 
@@ -135,8 +150,8 @@ def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
             version=entry["version"],
             episodes=int(trainer.get("episodes", 0)),
             episodes_per_minute=entry["episodes_per_minute"],
-            reward=entry["reward"],
-            success=entry["success"],
+            reward=entry.get("reward"),
+            success=entry.get("success"),
             unscored=entry["unscored_share"],
             elapsed_s=before_s + elapsed_s,
             metrics=more,

@@ -25,10 +25,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationView:
-    """Success on held-out seeds of one version of the policy."""
+    """Success of one version of the policy, or of another policy, on tasks that nothing was trained on unless it says otherwise."""
 
     label: str
-    """"before", "after", or what stands between."""
+    """"before", "after", or what stands between; of another policy, or with other settings, the name of its results."""
     step: int
     version: int
     overall: Interval
@@ -36,18 +36,22 @@ class EvaluationView:
     first_click: Interval | None = None
     """First clicks that landed on the target, of episodes whose task has one."""
     unscored: int = 0
+    own: bool = True
+    """Whether it is of a version of the run itself, as the run was begun."""
+    held_out: bool = True
+    """Whether its tasks are held out; demonstrations are of training tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStepView:
-    """One row of the table of steps. Fractions are in [0, 1]."""
+    """One row of the table of steps. Fractions are in [0, 1]; reward and success are None when no episode ended before the step."""
 
     step: int
     version: int
     episodes: int
     episodes_per_minute: float
-    reward: float
-    success: float
+    reward: float | None
+    success: float | None
     unscored: float
     elapsed_s: float
     metrics: dict[str, float] = field(default_factory=dict)
@@ -127,3 +131,5 @@ class ReportView:
     """The books: started, trained, zero_variance, stale, unscored by cause."""
     episodes_left_out: int = 0
     """Episodes that the run has and the report does not show."""
+    updates: tuple[dict[str, float], ...] = ()
+    """Of a warm start: what was measured at each reported update, by name."""

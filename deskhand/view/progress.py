@@ -35,9 +35,9 @@ class StepLike(Protocol):
     @property
     def episodes_per_minute(self) -> float: ...
     @property
-    def reward(self) -> float: ...
+    def reward(self) -> float | None: ...
     @property
-    def success(self) -> float: ...
+    def success(self) -> float | None: ...
     @property
     def unscored_share(self) -> float: ...
     @property
@@ -102,16 +102,16 @@ class Display:
         if self._live is None and time.monotonic() - self._last_line_s > QUIET_S:
             self._print(text)
 
-    def evaluated(self, name: str, done: int, total: int, successes: int) -> None:
-        """Held-out episodes so far."""
-        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total)
+    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None:
+        """Held-out episodes that have a score so far; `lost` tries had none, and are made again."""
+        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, lost)
 
-    def demonstrated(self, done: int, total: int, successes: int) -> None:
-        """Demonstrations so far; they are of training tasks."""
-        self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total)
+    def demonstrated(self, done: int, total: int, successes: int, lost: int) -> None:
+        """The same of demonstrations; they are of training tasks."""
+        self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, lost)
 
-    def _count(self, status: str, done: int, total: int) -> None:
-        self._status = status
+    def _count(self, status: str, done: int, total: int, lost: int) -> None:
+        self._status = status + (f", {lost} tries without a score" if lost else "")
         if self._live is None and (done % LINE_EVERY == 0 or done == total):
             self._print(self._status)
 
@@ -134,8 +134,8 @@ def cells_of(progress: StepLike) -> tuple[str, ...]:
     return (
         f"{progress.step}/{progress.steps}",
         f"{progress.episodes_per_minute:.0f}",
-        f"{progress.reward:.2f}",
-        f"{100 * progress.success:.0f} %",
+        "-" if progress.reward is None else f"{progress.reward:.2f}",
+        "-" if progress.success is None else f"{100 * progress.success:.0f} %",
         f"{100 * progress.unscored_share:.1f} %",
         f"{progress.version}",
         duration(progress.eta_s),
@@ -158,16 +158,20 @@ def steps_table(rows: list[StepLike]) -> Table:
 
 
 def comparison(before: Report, after: Report) -> Table:
-    """Held-out success before and after, by family, with 95 % Wilson intervals."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    """Held-out success before and after, by family, with 95 % Wilson intervals and whether they are apart; 80 columns wide where
+    families have short names."""
+    title = f"{before.success.total} held-out episodes before, {after.success.total} after; 95 % Wilson intervals"
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("held-out success")
-    for name in ("before", "after", "change"):
+    for name in ("before", "after", "points", "intervals"):
         table.add_column(name, justify="right")
     rows = [("all families", before.success, after.success)]
     rows += [(name, before.by_family[name], after.by_family[name]) for name in sorted(before.by_family) if name in after.by_family]
-    for name, first, second in [*rows, ("first click on target", before.first_click, after.first_click)]:
+    for name, first, second in [*rows, ("first click hits", before.first_click, after.first_click)]:
         if first.total and second.total:
-            table.add_row(name, interval_text(first), interval_text(second), change_text(first, second))
+            apart = second.interval[0] > first.interval[1] or second.interval[1] < first.interval[0]
+            points = f"{100 * (second.value - first.value):+.1f}"
+            table.add_row(name, share_text(first), share_text(second), points, "apart" if apart else "overlap")
     return table
 
 
@@ -189,13 +193,12 @@ def evaluation_table(report: Report) -> Table:
     return table
 
 
-def interval_text(rate: Rate) -> str:
-    """`62 % [56, 68]  149/240`, the interval in percent."""
+def share_text(rate: Rate) -> str:
+    """`62.1 % [55.8, 68.0]`, the interval in percent."""
     low, high = rate.interval
-    return f"{100 * rate.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}] {rate.hits}/{rate.total}"
+    return f"{100 * rate.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def change_text(before: Rate, after: Rate) -> str:
-    """The change in points, and whether the intervals are apart."""
-    apart = after.interval[0] > before.interval[1] or after.interval[1] < before.interval[0]
-    return f"{100 * (after.value - before.value):+.1f} points, intervals {'apart' if apart else 'overlap'}"
+def interval_text(rate: Rate) -> str:
+    """`62.1 % [55.8, 68.0] 149/240`, the interval in percent."""
+    return f"{share_text(rate)} {rate.hits}/{rate.total}" if rate.total else "no episode has a score"

@@ -20,7 +20,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.view import charts
-from deskhand.view.model import EvaluationView, ReportView, TrainStepView
+from deskhand.view.model import EvaluationView, ReportView
 
 
 def write(view: ReportView, path: Path) -> Path:
@@ -58,16 +58,11 @@ def render(view: ReportView) -> str:
 </header>
 <main>
 {_tiles(view, before, after)}
-<section class="pair">
-<figure><figcaption>Learning curve<span class="legend"><i class="after"></i>success<i class="reward"></i>reward
-<i class="ring"></i>held-out, 95&nbsp;%&nbsp;interval</span></figcaption>
-{charts.learning_curve(view.steps, view.evaluations)}</figure>
-<figure><figcaption>Held-out success<span class="legend"><i class="before"></i>before<i class="after"></i>after</span></figcaption>
-{charts.before_and_after(before, after)}</figure>
-</section>
+{_curves(view, before, after)}
 <section id="replay" tabindex="-1"><h2>Episodes</h2>
 <noscript>Replaying episodes needs JavaScript.</noscript>{_left_out(view)}</section>
-<section><h2>Steps</h2>{_steps_table(view.steps)}</section>
+{_others(view.evaluations)}
+<section><h2>Steps</h2>{_steps_table(view)}</section>
 <section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_ledger(view.ledger)}</div></section>
 </main>
 <script type="application/json" id="data">{_data(view)}</script>
@@ -109,7 +104,9 @@ def _ends(evaluations: Iterable[EvaluationView]) -> tuple[EvaluationView | None,
 def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
     tiles: list[tuple[str, str, str]] = []
     if before and after:
-        tiles.append(_change("Held-out success", before.overall.rate, after.overall.rate, f"{after.overall.trials} episodes each"))
+        first, last = before.overall.trials, after.overall.trials
+        counted = f"{last} episodes each" if first == last else f"{first} and {last} episodes"
+        tiles.append(_change("Held-out success", before.overall.rate, after.overall.rate, counted))
         if before.first_click and after.first_click:
             tiles.append(_change("First click on target", before.first_click.rate, after.first_click.rate, ""))
     elif before or after:
@@ -117,10 +114,10 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
         assert only is not None
         tiles.append(("Held-out success", charts.percent(only.overall.rate), charts.described(only.overall)))
     if view.steps:
-        trained, last = sum(step.episodes for step in view.steps), view.steps[-1]
+        trained, end = sum(step.episodes for step in view.steps), view.steps[-1]
         played = view.ledger.get("started", trained)
-        tiles.append(("Training episodes", f"{played}", f"{trained} trained, {last.episodes_per_minute:.0f} a minute at the end"))
-        tiles.append(("Training", duration(last.elapsed_s), f"{len(view.steps)} steps, policy version {last.version}"))
+        tiles.append(("Training episodes", f"{played}", f"{trained} trained, {end.episodes_per_minute:.0f} a minute at the end"))
+        tiles.append(("Training", duration(end.elapsed_s), f"{len(view.steps)} steps, policy version {end.version}"))
         if parked_s := max((step.metrics.get("parked_s", 0.0) for step in view.steps), default=0.0):
             tiles.append(("Parked", duration(parked_s), "waiting for desktops' quotas, summed over episodes; in no other figure"))
     cells = "".join(
@@ -144,27 +141,67 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _steps_table(steps: tuple[TrainStepView, ...]) -> str:
-    if not steps:
-        return "<p class='note'>No training step was taken.</p>"
-    more = list(dict.fromkeys(name for step in steps for name in step.metrics))
-    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "unscored", *more]
+def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
+    """The two charts, each where there is something to draw."""
+    own = [evaluation for evaluation in view.evaluations if evaluation.own]
+    figures = []
+    if view.steps or own:
+        legend = '<i class="after"></i>success<i class="reward"></i>reward<i class="ring"></i>held-out, 95&nbsp;%&nbsp;interval'
+        figures.append(_figure("Learning curve", legend, charts.learning_curve(view.steps, own)))
+    if before or after:
+        legend = '<i class="before"></i>before<i class="after"></i>after'
+        figures.append(_figure("Held-out success", legend, charts.before_and_after(before, after)))
+    return f'<section class="pair">{"".join(figures)}</section>' if figures else ""
+
+
+def _figure(title: str, legend: str, chart: str) -> str:
+    return f'<figure><figcaption>{title}<span class="legend">{legend}</span></figcaption>\n{chart}</figure>\n'
+
+
+def _others(evaluations: Iterable[EvaluationView]) -> str:
+    """Results of other policies and of other settings, which are in neither chart."""
+    head = ["policy", "tasks", "success", "95 % interval", "episodes", "first click on target", "unscored"]
     rows = []
-    for step in steps:
-        cells = [
+    for evaluation in evaluations:
+        if evaluation.own:
+            continue
+        score, clicks = evaluation.overall, evaluation.first_click
+        cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.rate)]
+        cells += [f"{charts.percent(score.low)} to {charts.percent(score.high)}", f"{score.trials}"]
+        rows.append([*cells, charts.percent(clicks.rate) if clicks else "", f"{evaluation.unscored}"])
+    return f"<section><h2>Other results</h2>{_table(head, rows)}</section>" if rows else ""
+
+
+def _steps_table(view: ReportView) -> str:
+    if view.updates:
+        names = list(dict.fromkeys(name for update in view.updates for name in update))
+        rows = [[f"{update[name]:.5g}" if name in update else "" for name in names] for update in view.updates]
+        return _table(names, rows)
+    if not view.steps:
+        return "<p class='note'>No training step was taken.</p>"
+    more = list(dict.fromkeys(name for step in view.steps for name in step.metrics))
+    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "unscored", *more]
+    rows = [
+        [
             f"{step.step}",
             f"{step.version}",
             duration(step.elapsed_s),
             f"{step.episodes}",
             f"{step.episodes_per_minute:.1f}",
-            f"{step.reward:.3f}",
-            charts.percent(step.success),
+            "" if step.reward is None else f"{step.reward:.3f}",
+            "" if step.success is None else charts.percent(step.success),
             charts.percent(step.unscored),
             *(f"{step.metrics[name]:.4g}" if name in step.metrics else "" for name in more),
         ]
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        for step in view.steps
+    ]
+    return _table(head, rows)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in head)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def _facts(facts: dict[str, str]) -> str:

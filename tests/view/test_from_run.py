@@ -53,6 +53,14 @@ def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
     assert views[0].overall.low < 0.25 < views[0].overall.high
 
 
+def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        for index in range(3):
+            keep(run, results.result(0.0, episode_id=f"more{index}", seed=900 + index, version=0, version_max=0), "version-0")
+        views = evaluation_views(run)
+    assert [views[name].overall.trials for name in ("version-0", "version-7")] == [4, 4]
+
+
 def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         checkpoint = run.folder / "checkpoints" / "step-000000"

@@ -21,9 +21,9 @@ def shown(terminal: bool) -> str:
     with Display(Console(file=out, force_terminal=terminal, width=100)) as display:
         display.working("starting")
         display.step(STEP)
-        display.evaluated("version 3", 20, 40, 11)
-        display.evaluated("version 3", 21, 40, 11)
-        display.demonstrated(6, 6, 5)
+        display.evaluated("version 3", 20, 40, 11, 0)
+        display.evaluated("version 3", 21, 40, 11, 0)
+        display.demonstrated(6, 6, 5, 2)
         display.say("all is said")
     return out.getvalue()
 
@@ -34,7 +34,7 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     assert text.splitlines() == [
         "step 3/40  episodes/min 212  reward 0.51  success 48 %  unscored 1.2 %  version 3  ETA 1 min 35 s",
         "version 3: 20 of 40 held-out episodes, 11 successes",
-        "demonstrations: 6 of 6 episodes, 5 successes",
+        "demonstrations: 6 of 6 episodes, 5 successes, 2 tries without a score",
         "all is said",
     ]
 
@@ -50,9 +50,11 @@ def test_the_comparison_says_whether_intervals_are_apart() -> None:
         return Report("v", Rate(hits, 240), {"dialog_choice": Rate(hits // 4, 60)}, Rate(clicks, 240), 0.5)
 
     out = io.StringIO()
-    Console(file=out, width=140).print(comparison(report(91, 120), report(171, 126)))
-    lines = out.getvalue().splitlines()
-    assert "37.9 % [32.0, 44.2] 91/240" in lines[1]
-    assert "+33.3 points, intervals apart" in lines[1]
-    assert "dialog_choice" in lines[2]
-    assert "+2.5 points, intervals overlap" in lines[3]
+    Console(file=out, width=80).print(comparison(report(91, 120), report(171, 126)))
+    assert [line.split() for line in out.getvalue().splitlines()][1:] == [
+        ["held-out", "success", "before", "after", "points", "intervals"],
+        ["all", "families", "37.9", "%", "[32.0,", "44.2]", "71.2", "%", "[65.2,", "76.6]", "+33.3", "apart"],
+        ["dialog_choice", "36.7", "%", "[25.6,", "49.3]", "70.0", "%", "[57.5,", "80.1]", "+33.3", "apart"],
+        ["first", "click", "hits", "50.0", "%", "[43.7,", "56.3]", "52.5", "%", "[46.2,", "58.7]", "+2.5", "overlap"],
+    ]
+    assert out.getvalue().startswith("240 held-out episodes before, 240 after; 95 % Wilson intervals")

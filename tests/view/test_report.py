@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import html.parser
 import io
@@ -64,6 +65,7 @@ def sample(text: str = "Press Save") -> ReportView:
         evaluations=(
             EvaluationView("before", 0, 0, half, {text: half}, half),
             EvaluationView("after", 1, 1, most, {text: most}, most),
+            EvaluationView(text, 0, 0, half, {text: half}, half, own=False),
         ),
         episodes=(episode,),
         frames={"aa": png(), "bb": png(), "unused": png()},
@@ -142,6 +144,35 @@ def test_the_page_states_the_figures_that_it_was_given() -> None:
     text = Elements(report.render(sample())).text
     for expected in ("50 %", "88 %", "+38 points, 8 episodes each", "4/8", "7/8", "1 min 35 s", "2 more", "12 %"):
         assert expected in text, expected
+
+
+def test_another_policy_has_a_row_of_its_own_and_no_place_on_the_learning_curve() -> None:
+    page = report.render(sample("oracle"))
+    assert page.count('class="whisker') == 2
+    assert re.search(r"<td>oracle</td><td>held out</td><td>50 %</td><td>20 % to 80 %</td><td>8</td>", page)
+    alone = dataclasses.replace(sample("oracle"), steps=(), evaluations=sample("oracle").evaluations[2:])
+    assert "Learning curve" not in report.render(alone)
+    assert "<td>oracle</td>" in report.render(alone)
+
+
+def test_a_step_before_which_no_episode_ended_has_no_reward_and_no_dot() -> None:
+    """Not a reward of zero."""
+    view = sample()
+    page = report.render(dataclasses.replace(view, steps=(*view.steps, TrainStepView(2, 2, 16, 120.0, None, None, 0.1, 96.0))))
+    assert page.count('class="dot success"') == 1
+    assert re.search(r"<td>2</td><td>2</td><td>1 min 36 s</td><td>16</td><td>120.0</td><td></td><td></td>", page)
+
+
+def test_the_updates_of_a_warm_start_are_its_steps() -> None:
+    page = report.render(dataclasses.replace(sample(), steps=(), updates=({"step": 2, "loss": 0.25}, {"step": 4, "loss": 0.125})))
+    assert "No training step was taken" not in page
+    assert "<tr><td>4</td><td>0.125</td></tr>" in page
+
+
+def test_sides_of_different_sizes_are_both_named() -> None:
+    view = sample()
+    less = dataclasses.replace(view.evaluations[0], overall=Interval(3, 6, 0.2, 0.8))
+    assert "6 and 8 episodes" in report.render(dataclasses.replace(view, evaluations=(less, *view.evaluations[1:])))
 
 
 def test_a_run_without_any_result_still_has_a_report() -> None:
