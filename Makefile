@@ -8,6 +8,7 @@ JOBS := 2
 help:
 	@echo "make demo      set up, then train the in-the-box policy on embedded desktops and show before and after"
 	@echo "make test      set up, then run the whole test suite"
+	@echo "make setup     install what is missing: Debian packages, .venv with the Python packages"
 	@echo "make test-vllm the tests against a real vLLM server"
 	@echo "make test-areal the tests against a real AReaL"
 	@echo "make lint      set up, then check style (ruff) and types (pyright)"

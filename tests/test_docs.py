@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from benchmarks import evidence
 from deskhand.cli import app
 from deskhand.config import load
 from deskhand.desktop.applications.table import PROFILES
@@ -41,6 +43,14 @@ def test_every_command_parses(page: str, line: str) -> None:
     load(config, overrides, variables)
 
 
+def test_the_help_of_commands_has_no_word_that_is_taken_for_markup() -> None:
+    """What stands between < and > is not shown."""
+    pages = [*(ROOT / "deskhand").glob("cli*.py"), *(ROOT / "deskhand").glob("*/*cli.py"), ROOT / "deskhand" / "auditing.py"]
+    functions = [node for page in pages for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.FunctionDef)]
+    assert {"demo", "evaluate", "explain", "audit", "gateway"} <= {node.name for node in functions}
+    assert not [node.name for node in functions if "<" in (ast.get_docstring(node) or "")]
+
+
 def test_there_are_commands_in_the_docs() -> None:
     assert len(DESKHAND) >= 12
 
@@ -54,6 +64,11 @@ def test_every_make_target_is_there(page: str, line: str) -> None:
 @pytest.mark.parametrize(("page", "line"), [entry for entry in COMMANDS if "-m benchmarks." in entry[1]], ids=lambda value: value)
 def test_every_benchmark_is_there(page: str, line: str) -> None:
     assert (ROOT / "benchmarks" / f"{line.split('benchmarks.')[1].split()[0]}.py").is_file()
+
+
+def test_the_page_of_measurements_names_every_benchmark() -> None:
+    text = (ROOT / "docs" / "measurements.md").read_text()
+    assert not [name for name in evidence.names() if f"    python -m benchmarks.{name}\n" not in text]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

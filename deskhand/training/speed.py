@@ -165,6 +165,6 @@ def speed_of(values: dict[str, Any], config: Any, memory: Prediction, work: Work
     token_s = max((weights + cache / 2) / (SAMPLE_SHARE * device.bandwidth), launch)
     assumed = (
         f"{100 * TRAIN_SHARE:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_SHARE:.0f} % of "
-        f"{device.bandwidth / GIB:.3g} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
+        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
     )
     return Speed(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)

@@ -181,27 +181,3 @@ class Learner:
         for optimizer in self._optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-
-@torch.inference_mode()
-def grounding_accuracy(model: Any, writer: Writer, tokenizer: Any, scene_list: list[Scene], rng: random.Random) -> dict[str, float]:
-    """Share of first clicks, both coordinates greedy, that land inside the rectangle, by the first words of the instruction."""
-    hits: dict[str, list[bool]] = {}
-    for scene in scene_list:
-        height, width = scene.pixels.shape[:2]
-        question, rect = rng.choice(scene.questions)
-        row = Row()
-        writer.turn(row, scene.pixels, question, click_text(rect, width, height, rng))
-        prompt = len(row.ids) - sum(row.taught)
-        place: list[int] = []
-        for offset in (1, 3):
-            cut = Row(row.ids[: prompt + offset], row.taught[: prompt + offset], row.frames)
-            inputs, _ = batch_inputs([cut], tokenizer.pad_token_id, writer.image_pad)
-            hidden_BTD = model.model(**inputs).last_hidden_state
-            token = int(model.lm_head(hidden_BTD[:, -1]).argmax())
-            text = tokenizer.decode([token])
-            place.append(int(text) if text.isdigit() else -1)
-            row.ids[prompt + offset] = token
-        x, y = (min(int(v * extent / 1000), extent - 1) for v, extent in zip(place, (width, height), strict=True))
-        hits.setdefault(" ".join(question.split()[:1]), []).append(min(place) >= 0 and rect.contains(x, y))
-    return {kind: sum(values) / len(values) for kind, values in hits.items()}
