@@ -50,12 +50,20 @@ def test_what_is_typed_is_what_an_editor_saves():
         await desktop.reset(SMALL)
         await desktop.push("note.txt", b"old")
         await desktop.launch(["l3afpad", "note.txt"])
-        await desktop.wait_window("l3afpad")
-        await desktop.observe()
+        await desktop.activate_window((await desktop.wait_window("l3afpad"))[0])
+        for _ in range(10):
+            if await typed("ready", looks=20) == "ready":
+                return
+        raise AssertionError("the editor never saved a word")
 
-    async def typed(text: str) -> str:
+    async def typed(text: str, looks: int = 200) -> str:
+        """What the file holds once it is `text`, or at the last look, 50 ms apart: an editor may save after its window is quiet."""
         await desktop.perform([Key(("ctrl", "a")), Type(text), Key(("ctrl", "s"))], action_id=str(next(number)))
-        return (await desktop.pull("note.txt")).decode()
+        for _ in range(looks):
+            if (await desktop.pull("note.txt")).decode(errors="replace") == text:
+                break
+            await asyncio.sleep(0.05)
+        return (await desktop.pull("note.txt")).decode(errors="replace")
 
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @example("\n".join(SCRIPTS))
