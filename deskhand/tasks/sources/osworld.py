@@ -7,6 +7,7 @@ are joined ("and" where it is left out).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,11 +172,14 @@ def _each(value: object, count: int) -> list[Any]:
 
 
 def _problems(document: Document, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]) -> Iterator[Problem]:
+    """A key of the file itself that resembles none which is read is a note; within steps and getters it may be meant to act."""
     for keys in unknown_keys(task):
         last = str(keys[-1])
         comment = last.startswith("_") or last in COMMENT_KEYS
         text = "a comment; it has no effect" if comment else "this key is not known; it has no effect"
-        yield document.problem(keys, text, note=comment)
+        near = difflib.get_close_matches(last, type(task).model_fields, n=1, cutoff=0.75)
+        more = f"; did you mean {near[0]!r}?" if near and len(keys) == 1 and not comment else ""
+        yield document.problem(keys, text + more, note=comment or (len(keys) == 1 and not near))
     for keys, step in task.steps():
         if isinstance(step, OtherStep) or step.type in not_steps:
             yield document.problem((*keys, "type"), f"there is no set-up step {step.type!r}")
