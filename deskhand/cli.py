@@ -24,7 +24,8 @@ from deskhand.bridge.gateway_cli import gateway
 from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, same_command, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
-from deskhand.tasks.cli import rejudge, tasks_app
+from deskhand.rejudging import rejudge
+from deskhand.tasks.cli import tasks_app
 
 if TYPE_CHECKING:
     from deskhand.config import Config

@@ -92,7 +92,7 @@ async def run_episode(
             outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
         ended, graph = True, end_session()
         if end_states is not None:
-            await _keep_end_state(ticket.task, desktop, outcome, end_states)
+            await _keep_end_state(ticket.task, desktop, outcome, end_states, failed=course.transcript.stopped == "fail")
     except EvaluatorError as error:
         outcome = Unscored("evaluator", _line(error))
     except Exception as error:
@@ -124,9 +124,9 @@ class _InSteps:
             raise InfrastructureError(f"a step took longer than {self._most_s:g} s (the task's limits.step_s)") from None
 
 
-async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path) -> None:
+async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
-        await end_state.keep(task, desktop, outcome, folder)
+        await end_state.keep(task, desktop, outcome, folder, failed=failed)
     except Exception as error:  # also of a desktop that cannot tell its files
         log.warning("end state not kept", task=task.id, error=_line(error))
 

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from deskhand.tasks.task import Task
-
 WRONG = 2
 Flag = Parameter(negative="")
 
@@ -126,41 +124,6 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
         print(f"{importing.write(report, out)} files written to {out}, {importing.INDEX} says what each needs")
     if report.corpus.unreadable:
         raise SystemExit(WRONG)
-
-
-def rejudge(places: list[Path], /, *, task: Path | None = None, changed: Annotated[bool, Flag] = False) -> None:
-    """Judge kept end states again, by the checks as they are now or by those of a task file; nothing is played.
-
-    Parameters
-    ----------
-    places
-        Folders of end states, or single ones.
-    task
-        A task file in Deskhand's YAML whose checks are used instead of the tasks' own.
-    changed
-        Print only the states whose value changes.
-    """
-    import asyncio
-
-    from deskhand.tasks import end_state, rejudging
-    from deskhand.tasks.sources import native_task
-    from deskhand.tasks.suites import catalogue
-
-    given = native_task.load_task(task) if task is not None else None
-
-    def named(state: end_state.EndState) -> Task:
-        return given or rejudging.own_task(state, catalogue.make_task)
-
-    async def work() -> tuple[int, int]:
-        count = different = 0
-        async for result in rejudging.rejudge(end_state.kept(places), named):
-            count, different = count + 1, different + result.changed
-            if result.changed or not changed:
-                print("\n".join(result.lines()))
-        return count, different
-
-    count, different = asyncio.run(work())
-    print(f"{count} end states judged, {different} of another value than then")
 
 
 @tasks_app.command

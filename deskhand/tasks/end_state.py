@@ -38,8 +38,10 @@ LEFT_OUT = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShade
 _UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 
-async def keep(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path) -> Path:
-    """Keep a desktop as it was judged; returns the JSON file. Raises `InfrastructureError` when the desktop cannot be read."""
+async def keep(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False) -> Path:
+    """Keep a desktop as it was judged; returns the JSON file. `failed`: the agent's last word was that the task cannot be done.
+
+    Raises `InfrastructureError` when the desktop cannot be read."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     files: dict[str, str | None] = {}
     folders: dict[str, list[str]] = {}
@@ -72,6 +74,7 @@ async def keep(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder:
         "format": FORMAT,
         "task": {"id": task.id, "family": task.family, "suite": task.suite, "seed": task.seed, "instruction": task.instruction},
         "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "unscored", **asdict(outcome)},
+        "failed": failed,
         "windows": [asdict(window) for window in await desktop.windows()],
         "clipboard": await desktop.clipboard(),
         "screen": await asyncio.to_thread(lambda: _put(folder, screen.png())),
@@ -114,6 +117,11 @@ class EndState:
     def value(self) -> float | None:
         """What it scored then; None when it was unscored."""
         return self.record["outcome"].get("value")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the agent's last word was that the task cannot be done."""
+        return bool(self.record.get("failed"))
 
     @property
     def title(self) -> str:
@@ -167,6 +175,9 @@ class EndState:
 
     async def run(self, argv: list[str], **_: Any) -> Any:
         raise EvaluatorError(f"{argv[0]} cannot be run in an end state that was kept; judge it on a live desktop")
+
+    async def shell(self, command: str, **_: Any) -> Any:
+        raise EvaluatorError(f"{command[:80]!r} cannot be run in an end state that was kept; judge it on a live desktop")
 
     async def accessibility_tree(self) -> str | None:
         raise EvaluatorError("the accessibility tree is not kept with an end state; judge it on a live desktop")

@@ -50,7 +50,7 @@ def _said(value: float | None) -> str:
 async def rejudge(states: Iterable[EndState], task_of: Callable[[EndState], Task]) -> AsyncIterator[Rejudged]:
     """Judge each state by the checks of the task that `task_of` gives for it. Raises `ConfigError` where there is no such task."""
     for state in states:
-        outcome = await judge(task_of(state), state, grace_s=0.0)
+        outcome = await judge(task_of(state), state, failed=state.failed, grace_s=0.0)
         yield Rejudged(state, state.value, outcome)
 
 
@@ -60,4 +60,7 @@ def own_task(state: EndState, make_task: Callable[[str, int], Task]) -> Task:
     try:
         return make_task(str(told["family"]), int(told["seed"]))
     except ConfigError as error:
-        raise ConfigError(f"{state.path}: {error}; name the task file whose checks are to be used with --task") from None
+        mend = (
+            "name the settings whose suite has it with --config or --set, or the task file whose checks are to be used with --task"
+        )
+        raise ConfigError(f"{state.path}: {error}; {mend}") from None

@@ -55,7 +55,7 @@ async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Ev
 
     Raises `EvaluatorError` where a metric or getter fails or is not available, `InfrastructureError` where the desktop fails.
     """
-    if _reads_profile(task) and await _runs(stage, "chrome"):
+    if not stage.kept and _reads_profile(task) and await _runs(stage, "chrome"):
         await asyncio.sleep(PROFILE_S)
     await stage.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:

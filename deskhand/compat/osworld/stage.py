@@ -50,6 +50,9 @@ class _Refused(InfrastructureError):
 class Stage:
     """One desktop on which one task is set up, played and judged."""
 
+    kept = False
+    """Whether it is an end state of earlier, with no living programs."""
+
     def __init__(self, wire: Wire, cache: FileCache | None = None, *, password: str = "password") -> None:
         self.wire = wire
         self.cache = cache or FileCache()

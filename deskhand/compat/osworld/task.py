@@ -14,10 +14,12 @@ from pathlib import Path
 from deskhand.actions.ops import Fail, Op
 from deskhand.compat.osworld.evaluation import Verdict, default_evaluators, evaluate, needs_accessibility, reasons_against
 from deskhand.compat.osworld.evaluators import Evaluators
+from deskhand.compat.osworld.kept import KeptStage
 from deskhand.compat.osworld.machine_wire import wire_to
 from deskhand.compat.osworld.stage import Stage
 from deskhand.desktop.base import StagedDesktop, Template
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks.end_state import EndState
 from deskhand.tasks.sources import osworld
 from deskhand.tasks.sources.downloads import FileCache
 from deskhand.tasks.sources.osworld import JsonTask
@@ -48,7 +50,10 @@ class Stages:
 
     async def verdict(self, desktop: StagedDesktopLike, *, failed: bool) -> Verdict:
         """What the end state is worth. Raises `EvaluatorError` and `InfrastructureError`."""
-        stage = self._of.get(desktop)
+        if isinstance(desktop, EndState):
+            stage = KeptStage(desktop, (self._template.width, self._template.height), self._cache)
+        else:
+            stage = self._of.get(desktop)
         if stage is None:
             raise InfrastructureError("the task was not set up on this desktop")
         return await evaluate(self._task, stage, failed=failed, evaluators=self._evaluators())
