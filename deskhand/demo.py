@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from deskhand.config import Config, settings_of
+from deskhand.desktop.remote import first_looks, parking
 from deskhand.errors import ConfigError
 from deskhand.evaluation import chosen, evaluate_policy
 from deskhand.models.load import check
+from deskhand.places import evaluation_places, machine_lines, training_places
 from deskhand.rollout.evaluate import Report
 from deskhand.rollout.progress import Progress
 from deskhand.rollout.runner import Pool
@@ -73,6 +75,8 @@ def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | 
         check(config.model)
     if not suite.varied:
         print(suite.summary)
+    for line in machine_lines(config):
+        print(line)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
     policy = ("The policy in the box" if config.model == "tiny" else name) if needs_model else "Policies"
@@ -104,7 +108,17 @@ def discard_if_empty(run: Run) -> bool:
     if run.episodes() or run.checkpoint() is not None:
         return False
     run.close()
-    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "lock", "log.jsonl", "metrics.jsonl", *BOOK):
+    for name in (
+        "run.sqlite",
+        "run.sqlite-wal",
+        "run.sqlite-shm",
+        "lock",
+        "log.jsonl",
+        "metrics.jsonl",
+        *BOOK,
+        first_looks.FILE,
+        parking.FILE,
+    ):
         (run.folder / name).unlink(missing_ok=True)
     for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):
         if folder.is_dir() and not any(folder.iterdir()):
@@ -157,7 +171,7 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
     if config.untrainable and (last is None or last.step < config.loop.steps):
         raise ConfigError(config.untrainable)
     display.working("starting desktops and loading the policy")
-    async with desktops(config, max(config.loop.desktops, config.evaluation.desktops or 0), run.folder, display.parked) as pool:
+    async with desktops(config, max(training_places(config), evaluation_places(config)), run.folder, display.parked) as pool:
         before, after = None, None
         if last is None or last.step < config.loop.steps:
             await _train(config, run, pool, progress, display)

@@ -15,6 +15,10 @@ from deskhand.rollout.config import LoopConfig
 from deskhand.training.config import PolicyConfig, SupervisedConfig, TrainerConfig
 
 
+MACHINES = ("osworld", "waa")
+"""Kinds of desktops that are machines with an address each."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +37,9 @@ class DesktopSection(_Section):
     """Take OSWorld's machines as they are: nothing brings them back to their start state."""
     monitor_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the QEMU monitor that resets a WAA machine; without it windows are closed and files removed."""
+    revert: tuple[str, ...] = ()
+    """Command of this machine, word by word, that brings an "osworld" or "waa" machine back to its start state before each episode;
+    `{address}`, `{host}` and `{port}` stand for the machine's. An address that it prints is where the machine is from then on."""
     connect_s: float = Field(default=5.0, gt=0)
     """Longest wait for a connection."""
     read_s: float = Field(default=20.0, gt=0)
@@ -59,6 +66,16 @@ class DesktopSection(_Section):
     """The same for the files of its home."""
     expected_mib: float = Field(default=160.0, gt=0)
     """What a desktop with its applications usually uses: more desktops than have room for that are refused."""
+
+    @model_validator(mode="after")
+    def _comes_back_in_one_way(self) -> DesktopSection:
+        if self.revert and self.kind not in MACHINES:
+            raise ValueError(
+                f"revert is for machines of kind osworld or waa; desktops of kind {self.kind} are new for each episode"
+            )
+        if self.revert and (self.keep_state or self.monitor_port is not None):
+            raise ValueError("revert, keep_state and monitor_port exclude each other; give one")
+        return self
 
 
 class AgentSection(_Section):
@@ -175,6 +192,8 @@ class SuiteSection(_Section):
     families: tuple[str, ...] = ()
     """Task families (those of MiniWoB++ as "miniwob/click-button"), of files the tasks or their folders; none named is all of the
     suite, of basics `tasks.suites.catalogue.DEFAULT`."""
+    without: tuple[str, ...] = ()
+    """Tasks, families or folders of them that are not played, named as under `families`."""
     osworld: Path | None = None
     """A checkout of OSWorld, or a folder with its task files."""
     waa: Path | None = None

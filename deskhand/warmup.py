@@ -24,6 +24,7 @@ from deskhand.engines.base import PreparedImage
 from deskhand.errors import ConfigError
 from deskhand.evaluation import Chosen, playing
 from deskhand.models.load import checkpoint_folder, load, load_reading
+from deskhand.places import training_places
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.evaluate import evaluate
@@ -93,10 +94,10 @@ async def demonstrate(config: Config, run: Run, display: Shown) -> None:
 
     display.working(f"{DEMONSTRATIONS}: the oracle plays")
     async with (
-        desktops(config, config.loop.desktops, run.folder, display.parked) as pool,
+        desktops(config, training_places(config), run.folder, display.parked) as pool,
         playing(config, run, pool, Chosen("script", DEMONSTRATIONS, "oracle")) as runner,
     ):
-        await evaluate(run, DEMONSTRATIONS, tasks, runner, config.loop.desktops, ended=ended)
+        await evaluate(run, DEMONSTRATIONS, tasks, runner, training_places(config), ended=ended)
 
 
 def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from deskhand.engines.making import make_engine
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_reading
+from deskhand.places import evaluation_places, training_places
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
@@ -39,6 +40,7 @@ from deskhand.rollout.loop import TrainingLoop
 from deskhand.rollout.progress import Progress
 from deskhand.rollout.runner import Pool, Runner, Script
 from deskhand.rollout.scheduler import settled_memory
+from deskhand.sections import MACHINES
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
 from deskhand.suite import suite_of
@@ -101,10 +103,13 @@ async def desktops(
     if desktop.kind != "embedded":
         lot = parking.ParkingLot(folder / parking.FILE if folder is not None else None)
         lot.listen(lambda: parked(lot.line()))
-        wanted = template_of(first)
-        async with remote_pool(desktop.kind, desktop, wanted, lot, os.environ) as elsewhere:
-            elsewhere.episode_s = desktop.episode_s
-            yield elsewhere
+        with ExitStack() as stack:
+            book = LeaseBook(folder / LEASES) if folder is not None and desktop.kind in MACHINES else None
+            if book is not None:
+                stack.callback(book.close)
+            async with remote_pool(desktop.kind, desktop, template_of(first), lot, os.environ, folder, book) as elsewhere:
+                elsewhere.episode_s = desktop.episode_s
+                yield elsewhere
         return
 
     limits = Limits(desktop.memory_mib, desktop.processes, desktop.disk_mib)
@@ -172,9 +177,9 @@ async def train(
         examiner = Runner(pool, parts.recorder, DesktopAgent(examining), run.frames)
 
         async def held_out(version: int) -> float:
-            concurrency = config.evaluation.desktops or config.loop.desktops
             name = name_of_changed(name_of_version(version), run.about.get("config", {}), config)
-            report = await evaluate(run, name, held_out_tasks(config), examiner, concurrency, seed=config.seed)
+            tasks, places = held_out_tasks(config), evaluation_places(config)
+            report = await evaluate(run, name, tasks, examiner, places, seed=config.seed)
             return report.success.value
 
         loop = TrainingLoop(
@@ -199,10 +204,9 @@ async def train(
 
 
 def _loop_config(config: Config) -> LoopConfig:
-    """The loop's settings; a run that is blind on purpose is not watched for it."""
-    if not config.agent.blind:
-        return config.loop
-    return config.loop.model_copy(update={"health": config.loop.health.model_copy(update={"canary_every": 0})})
+    """The loop's settings, with as many places as there are desktops; a run that is blind on purpose is not watched for it."""
+    health = config.loop.health.model_copy(update={"canary_every": 0}) if config.agent.blind else config.loop.health
+    return config.loop.model_copy(update={"health": health, "desktops": training_places(config)})
 
 
 def name_of_version(version: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def serve(
     machine_kind: Literal["osworld", "waa"] = "osworld",
     keep_state: bool = False,
     monitor_port: int | None = None,
+    revert: str = "",
 ) -> None:
     """Serve desktops over HTTP, in OSWorld's protocol and Deskhand's own; the key is read from DESKHAND_BRIDGE_KEY or --key-file.
 
@@ -61,6 +63,8 @@ def serve(
         Take OSWorld's machines as they are: nothing brings them back to their start state.
     monitor_port
         Port of the QEMU monitor that resets a WAA machine.
+    revert
+        Command that brings a machine back, in one text, without a shell; {address}, {host} and {port} stand for the machine's.
     """
     import asyncio
 
@@ -92,7 +96,11 @@ def serve(
 
     def pool_of() -> DesktopPool | MachinePool:
         if machine:
-            return machine_pool(machine, machine_kind, template, LeaseBook(book), keep_state=keep_state, monitor_port=monitor_port)
+            back = shlex.split(revert)
+            kept = LeaseBook(book)
+            return machine_pool(
+                machine, machine_kind, template, kept, keep_state=keep_state, monitor_port=monitor_port, revert=back
+            )
         return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book))
 
     async def main() -> None:

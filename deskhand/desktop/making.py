@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -14,12 +15,14 @@ from deskhand.desktop.bridge import BridgePool
 from deskhand.desktop.gateway import GatewayPool
 from deskhand.desktop.leases import LeaseBook
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import OsworldDesktop
+from deskhand.desktop.osworld import OsworldDesktop, Proof, Revert
+from deskhand.desktop.remote import first_looks
 from deskhand.desktop.remote.link import Link, Timeouts, check_address
 from deskhand.desktop.remote.parking import ParkingLot
 from deskhand.desktop.remote.qemu import QemuMonitor
+from deskhand.desktop.remote.reverting import RevertCommand
 from deskhand.desktop.remote.sandboxes import TOKEN, endpoint_of
-from deskhand.desktop.waa import FirstLooks, WaaDesktop
+from deskhand.desktop.waa import WaaDesktop
 from deskhand.errors import ConfigError
 
 RemoteKind = Literal["bridge", "gateway", "osworld", "waa"]
@@ -39,6 +42,8 @@ class RemoteSettings(Protocol):
     @property
     def monitor_port(self) -> int | None: ...
     @property
+    def revert(self) -> tuple[str, ...]: ...
+    @property
     def connect_s(self) -> float: ...
     @property
     def read_s(self) -> float: ...
@@ -51,9 +56,16 @@ class RemoteSettings(Protocol):
 
 
 def remote_pool(
-    kind: RemoteKind, settings: RemoteSettings, template: Template, lot: ParkingLot, environment: Mapping[str, str]
+    kind: RemoteKind,
+    settings: RemoteSettings,
+    template: Template,
+    lot: ParkingLot,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    book: LeaseBook | None = None,
 ) -> RemotePool:
-    """The pool that the settings describe. Raises `ConfigError`."""
+    """The pool that the settings describe; what is known of its machines is kept in `folder`, and their leases in `book`. Raises
+    `ConfigError`."""
     times = Timeouts(settings.connect_s, settings.read_s, settings.op_s, settings.step_s, settings.episode_s)
     variable = settings.key_variable or DEFAULT_VARIABLES.get(kind)
     key = environment.get(variable) if variable else None
@@ -70,8 +82,19 @@ def remote_pool(
     if kind == "gateway":
         return GatewayPool(addresses[0], key, template=template, timeouts=times, lot=lot)
 
-    state, port = settings.keep_state, settings.monitor_port
-    return machine_pool(addresses, kind, template, None, keep_state=state, monitor_port=port, timeouts=times, lot=lot, key=key)
+    return machine_pool(
+        addresses,
+        kind,
+        template,
+        book,
+        keep_state=settings.keep_state,
+        monitor_port=settings.monitor_port,
+        revert=settings.revert,
+        timeouts=times,
+        lot=lot,
+        key=key,
+        folder=folder,
+    )
 
 
 def machine_pool(
@@ -82,21 +105,28 @@ def machine_pool(
     *,
     keep_state: bool,
     monitor_port: int | None,
+    revert: Sequence[str] = (),
     timeouts: Timeouts | None = None,
     lot: ParkingLot | None = None,
     key: str | None = None,
+    folder: Path | None = None,
 ) -> MachinePool:
-    """A pool of machines with the server of OSWorld or WAA. Raises `ConfigError` for an address that is none."""
+    """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
+
+    Raises `ConfigError` for an address that is none and a command that is not here."""
     lot = lot or ParkingLot()
-    first_looks: FirstLooks = {}
+    looks = first_looks.FirstLooks(folder / first_looks.FILE if folder is not None else None)
+    places = [check_address(each, "a machine's address") for each in addresses]
+    commands = {address: RevertCommand(revert, address) for address in places} if revert else {}
+    proofs = {address: Proof() for address in places}
 
     def make(address: str) -> OsworldDesktop:
         link = Link(address, key, timeouts=timeouts, lot=lot, parks=False)
+        back: Revert | None = commands[address].reset if commands else None
         if kind == "osworld":
-            return OsworldDesktop(link, keep_state=keep_state)
-        monitor = QemuMonitor(urlsplit(address).hostname or "", monitor_port) if monitor_port else None
-        return WaaDesktop(link, revert=monitor.reset if monitor else None, first_looks=first_looks)
+            return OsworldDesktop(link, revert=back, keep_state=keep_state, proof=proofs[address])
+        if back is None and monitor_port:
+            back = QemuMonitor(urlsplit(address).hostname or "", monitor_port).reset
+        return WaaDesktop(link, revert=back, reboots=not commands, first_looks=looks)
 
-    return MachinePool(
-        [check_address(each, "a machine's address") for each in addresses], make, template=template, lot=lot, book=book
-    )
+    return MachinePool(places, make, template=template, lot=lot, book=book)

@@ -32,6 +32,14 @@ READY_S = 300.0
 REMEMBERED_ACTIONS = 64
 
 
+@dataclass
+class Proof:
+    """Shared by all that use a machine after one another: the mark that the last reset left in it. One that brings its home back
+    takes the mark away."""
+
+    mark: str | None = None
+
+
 @dataclass(frozen=True)
 class Looking:
     """When the screen is looked at after an action: `pause_s` later, and again, every `pause_s`, until two looks agree or `cap_s`
@@ -44,7 +52,8 @@ class Looking:
 
 
 class OsworldDesktop:
-    """Fulfils `StagedDesktop` on the machine at `link`. With `keep_state` a machine without `revert` is taken as it is."""
+    """Fulfils `StagedDesktop` on the machine at `link`. With `keep_state` a machine without `revert` is taken as it is; with
+    `proof` one that `revert` did not bring back has not been reset."""
 
     system: guest_code.System = "linux"
 
@@ -56,8 +65,10 @@ class OsworldDesktop:
         keep_state: bool = False,
         looking: Looking | None = None,
         ready_s: float = READY_S,
+        proof: Proof | None = None,
     ) -> None:
         self.link = link
+        self._proof = proof
         self._server = OsworldServer(link)
         self._untouched: tuple[Template, Frame] | None = None
         self._revert = revert
@@ -83,9 +94,10 @@ class OsworldDesktop:
         return self._server
 
     async def reset(self, template: Template) -> Frame:
-        """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. The machine has the screen
-        that it has: another size than the template's is a `ConfigError`. A machine that was reset to `template` and that nobody has
-        touched stays as it is."""
+        """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. Where nothing brings it
+        back, at least no modifier and no button stays pressed and the pointer is in the middle. The machine has the screen that it
+        has: another size than the template's is a `ConfigError`. A machine that was reset to `template` and that nobody has touched
+        stays as it is."""
         self._check_open()
         if self._untouched is not None and self._untouched[0] == template:
             return self._untouched[1]
@@ -98,6 +110,7 @@ class OsworldDesktop:
                 f"{self.link.address}: nothing brings this machine back to its start state; give revert, or keep_state"
             )
         await self.ready()
+        await self._check_it_came_back()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
             asked, is_now = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
@@ -107,11 +120,24 @@ class OsworldDesktop:
         self._size, self._album = size, pictures.Album()
         self._done.clear()
         self._forget.clear()
+        if self._revert is None:  # a key that stays pressed, or a pointer that is in place, would be an earlier episode's doing
+            await self._marked(guest_code.letting_go(*size, self.system), 10.0)
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
         frame = await self.observe()
         self._untouched = template, frame
         return frame
+
+    async def _check_it_came_back(self) -> None:
+        if self._proof is None or self._revert is None:
+            return
+        mark = f".cache/deskhand-{secrets.token_hex(8)}"
+        if json.loads(await self._marked(guest_code.replacing_mark(self._proof.mark, mark), 10.0)):
+            raise InfrastructureError(
+                f"{self.link.address}: it was not brought back, though desktop.revert ended well: ~/{self._proof.mark}, which was "
+                "written after the last time, is still there"
+            )
+        self._proof.mark = mark
 
     async def ready(self) -> None:
         """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""

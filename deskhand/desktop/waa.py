@@ -3,7 +3,8 @@ out only when its reset was seen to have worked.
 
 Actions go to `/execute_windows`, which answers nothing but a status; everything that is asked goes to `/execute`. Text goes in as
 Unicode. The machine is brought back by `revert` (`remote.qemu.QemuMonitor.reset`, a provider's snapshot); without it by closing all
-windows and emptying the folders of tasks, after which no window and no file may be left that a first look did not show.
+windows and emptying the folders of tasks. After that no window, and in any case no file in those folders, may be there that was not
+there the first time. A monitor only starts the machine anew, so that the folders are emptied then, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +21,7 @@ import structlog
 from deskhand.desktop.base import Frame, Template, Window
 from deskhand.desktop.osworld import READY_S, Looking, OsworldDesktop, ProgramFailed, Revert, read_end
 from deskhand.desktop.remote import guest_code
+from deskhand.desktop.remote.first_looks import FirstLooks
 from deskhand.desktop.remote.link import Link
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.waa_server import WaaServer
@@ -56,13 +59,9 @@ class Tree:
     most_bytes: int = 4 << 20
 
 
-FirstLooks = dict[str, dict[str, list[str]]]
-"""By a machine's address, the windows and files that it had when it was first seen."""
-
-
 class WaaDesktop(OsworldDesktop):
-    """Fulfils `StagedDesktop` on the machine at `link`. `first_looks` outlives it, so that what one lease leaves behind is not
-    taken by the next for what was always there."""
+    """Fulfils `StagedDesktop` on the machine at `link`. `reboots`: `revert` starts the machine anew and leaves its disk as it is.
+    `first_looks` is shared by all that use the machine after one another."""
 
     system: guest_code.System = "windows"
 
@@ -74,12 +73,15 @@ class WaaDesktop(OsworldDesktop):
         tree: Tree | None = None,
         looking: Looking | None = None,
         ready_s: float = READY_S,
+        reboots: bool = False,
         first_looks: FirstLooks | None = None,
     ) -> None:
         super().__init__(link, revert=revert, keep_state=True, looking=looking, ready_s=ready_s)
         self._server: WaaServer = WaaServer(link)
         self._tree = tree or Tree()
-        self._first_looks = first_looks if first_looks is not None else {}
+        self._reboots = reboots
+        self._first_looks = first_looks or FirstLooks()
+        self._known_as = link.address
 
     @property
     def server(self) -> WaaServer:
@@ -91,10 +93,13 @@ class WaaDesktop(OsworldDesktop):
         """Raises `InfrastructureError` for a machine that does not come back clean."""
         if self._untouched is None or self._untouched[0] != template:
             await self._reach()
-            if self._revert is None:
-                await self._clean()
-                self._untouched = None
         return await super().reset(template)
+
+    async def _check_it_came_back(self) -> None:
+        if self._revert is None:
+            await self._clean("windows", "files", by=(self._server.close_all, self._server.clear_task_files))
+        else:  # what opens its window when Windows starts does so sooner or later
+            await self._clean("files", by=(self._server.clear_task_files,) if self._reboots else ())
 
     async def _reach(self) -> None:
         """A server that is stuck is brought back by `revert`, which `reset` calls in any case."""
@@ -113,24 +118,31 @@ class WaaDesktop(OsworldDesktop):
         await self._until_ready(self._server.probe)
         await super().ready()
 
-    async def _clean(self) -> None:
-        first = self._first_looks.get(self.link.address)
-        if first is None:
-            first = self._first_looks[self.link.address] = await self._state()
+    async def _clean(self, *kinds: str, by: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        first = self._first_looks.of(self._known_as)
         left: dict[str, list[str]] = {}
-        for _ in range(RESETS):
-            for clean in (self._server.close_all, self._server.clear_task_files):
+        for times in range(1, RESETS + 1):
+            worked = True
+            for clean in by:
                 try:
                     await clean()
                 except InfrastructureError as error:  # what it closes may be what runs it
                     log.warning("waa.cleaning_failed", machine=self.link.address, error=str(error))
+                    worked = False
                     await self.ready()
             now = await self._state()
-            left = {kind: sorted(set(now[kind]) - set(first[kind])) for kind in now}
-            if not any(left.values()):
+            if first is not None:
+                left = {kind: sorted(set(now[kind]) - set(first.get(kind, ()))) for kind in kinds}
+                if not any(left.values()):
+                    return
+            elif worked or times == RESETS:
+                await asyncio.to_thread(self._first_looks.keep, self._known_as, now)
                 return
         said = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
-        raise InfrastructureError(f"{self.link.address}: after {RESETS} resets there is still what was not there at first: {said}")
+        mend = f"; if it belongs there, remove {self._first_looks.file}" if self._first_looks.file is not None else ""
+        raise InfrastructureError(
+            f"{self.link.address}: after {RESETS} resets there is still what was not there at first: {said}{mend}"
+        )
 
     async def _state(self) -> dict[str, list[str]]:
         return json.loads(await self._marked(_STATE, 15.0))

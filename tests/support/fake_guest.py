@@ -369,6 +369,9 @@ class User32:
                 self._half = b""
         return 1
 
+    def GetAsyncKeyState(self, code: int) -> int:
+        return -0x8000 if {1: "left", 2: "right", 4: "middle"}[code] in self._guest.buttons else 0
+
     def mouse_event(self, flags: int, x: int, y: int, data: int, extra: int) -> None:
         assert flags in (WHEEL, HWHEEL)
         self._guest.note("sideways" if flags == HWHEEL else "wheel", data / 120, *self._guest.pointer)
@@ -379,7 +382,12 @@ class Keyboard:
 
     def __init__(self, guest: FakeGuest) -> None:
         self._keys = guest._keyboard
+        self._guest = guest
         self.display = types.SimpleNamespace(info=types.SimpleNamespace(min_keycode=8, max_keycode=255))
+
+    def screen(self) -> Any:
+        mask = sum(bit for button, bit in (("left", 256), ("middle", 512), ("right", 1024)) if button in self._guest.buttons)
+        return types.SimpleNamespace(root=types.SimpleNamespace(query_pointer=lambda: types.SimpleNamespace(mask=mask)))
 
     def get_keyboard_mapping(self, first: int, count: int) -> list[list[int]]:
         return [[self._keys.get(code, 0 if code > 250 else 97)] * 2 for code in range(first, first + count)]

@@ -131,6 +131,36 @@ def _type(text):
                 raise RuntimeError('the input was blocked')
             _done += 1
 """
+_LET_GO = """\
+import pyautogui
+pyautogui.PAUSE, pyautogui.FAILSAFE = 0, False
+for _key in %(keys)r:
+    pyautogui.keyUp(_key)
+%(look)s
+for _button, _bit in %(buttons)r:
+    if _pressed(_bit):
+        pyautogui.mouseUp(button=_button)
+if tuple(pyautogui.position()) != %(middle)r:
+    pyautogui.moveTo(*%(middle)r)"""
+_LINUX_PRESSED = """\
+try:
+    from Xlib import display
+    _mask = display.Display().screen().root.query_pointer().mask
+except ImportError:
+    _mask = 0
+def _pressed(bit):
+    return _mask & bit"""
+_WINDOWS_PRESSED = """\
+import ctypes
+def _pressed(code):
+    return ctypes.windll.user32.GetAsyncKeyState(code) & 0x8000"""
+_BUTTONS = {
+    "linux": (("left", 1 << 8), ("middle", 1 << 9), ("right", 1 << 10)),
+    "windows": (("left", 1), ("right", 2), ("middle", 4)),
+}
+"""By what the system tells that they are pressed: X's mask, Windows' key codes. One that is let go without having been pressed
+opens menus on Windows."""
+_MODIFIERS = tuple(name + side for name in ("ctrl", "shift", "alt", "win") for side in ("", "left", "right"))
 _WHEEL = "ctypes.windll.user32.mouse_event(0x1000, 0, 0, {amount}, 0)"
 _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
 
@@ -154,6 +184,25 @@ def acting(ops: Sequence[Op], width: int, height: int, system: System) -> str:
         check_op(op)
         lines += [f"    {_counted(line)}" for line in _lines(op, width, height, system)]
     return "\n".join([*lines, "    pass", "finally:", "    pyautogui.PAUSE = _pause"])
+
+
+def letting_go(width: int, height: int, system: System) -> str:
+    """The body that lets go of the modifiers and buttons which an earlier program may have left pressed, and puts the pointer into
+    the middle of a screen of `width` x `height` pixels."""
+    look = _WINDOWS_PRESSED if system == "windows" else _LINUX_PRESSED
+    middle = (width // 2, height // 2)
+    return _LET_GO % {"keys": _MODIFIERS, "look": look, "buttons": _BUTTONS[system], "middle": middle}
+
+
+def replacing_mark(old: str | None, new: str) -> str:
+    """The body that says whether the file `old` is in the home ("true" or "false"; None is in none), and if not makes `new`."""
+    return f"""\
+_home, _old = os.path.expanduser('~'), {old!r}
+_there = _old is not None and os.path.exists(os.path.join(_home, _old))
+if not _there:
+    os.makedirs(os.path.dirname(os.path.join(_home, {new!r})), exist_ok=True)
+    open(os.path.join(_home, {new!r}), 'w').close()
+_said = 'true' if _there else 'false'"""
 
 
 def _counted(line: str) -> str:

@@ -107,7 +107,8 @@ async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
 
 class Link:
     """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`),
-    unless `parks` is False: a machine itself has no quota, so what says so is no provider. `transport` is for tests."""
+    unless `parks` is False: a machine itself has no quota, so what says so is no provider, and is asked again as one that is away.
+    `transport` is for tests."""
 
     def __init__(
         self,
@@ -200,8 +201,11 @@ class Link:
                 cause: Exception | None = error
             else:
                 capacity = capacity_of(reply, acquires=acquires, now_s=self.lot.clock.wall())
-                if capacity is not None:
+                if capacity is not None and (self.parks or attempt == times.attempts):
                     raise AtCapacity(capacity, about)
+                if capacity is not None:  # nobody parks it, and it was not carried out
+                    await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, self._pause_s(attempt))))
+                    continue
                 if reply.status_code not in PASSING:
                     return reply
                 lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
@@ -210,8 +214,12 @@ class Link:
             if (lost and not repeatable) or attempt == times.attempts:
                 kind = DeliveryUnknown if unknown else InfrastructureError
                 raise kind(f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})") from cause
-            await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2 ** (attempt - 1)))
+            await asyncio.sleep(self._pause_s(attempt))
         raise AssertionError("the last attempt returns or raises")
+
+    def _pause_s(self, attempt: int) -> float:
+        """Before the attempt after this one."""
+        return min(self.timeouts.longest_pause_s, self.timeouts.pause_s * 2 ** (attempt - 1))
 
     def _url(self, path: str) -> httpx2.URL:
         """The address of a path, read once: that takes as long as all else of a small request."""

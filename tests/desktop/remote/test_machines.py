@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_osworld import FakeOsworld
+from fake_waa import FakeWaa
+from pydantic import ValidationError
+from serving import on_a_port
 
+from deskhand.actions.ops import KeyDown, MouseDown, Point, screen_px
 from deskhand.config import DesktopSection
 from deskhand.desktop.base import Template
 from deskhand.desktop.bridge import BridgePool
 from deskhand.desktop.gateway import GatewayPool
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.making import remote_pool
+from deskhand.desktop.making import machine_pool, remote_pool
+from deskhand.desktop.remote.first_looks import FILE
+from deskhand.desktop.remote.link import Timeouts
 from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.reverting import RevertCommand
 from deskhand.errors import ConfigError, InfrastructureError
 
 
@@ -126,3 +134,126 @@ async def test_what_was_made_for_a_reset_that_failed_is_closed():
         await pool.lease()
     assert [machine.closed for machine in made] == [True, True]
     await pool.close()
+
+
+async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_lease_nor_by_the_next_process(tmp_path):
+    fake = FakeWaa(tmp_path / "vm")
+    times = Timeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+
+    def pool_on(address: str) -> MachinePool:
+        screen = Template("plain", 320, 240)
+        return machine_pool([address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path)
+
+    async with on_a_port(fake.app) as address:
+        pool = pool_on(address)
+        lease = await pool.lease()
+        fake.guest.windows.append("Do you want to save?")
+        fake.dirty = ["Do you want to save?"]
+        await pool.release(lease)
+        with pytest.raises(InfrastructureError, match=f"Do you want to save.*{FILE}"):
+            await pool.lease()
+        await pool.close()
+        again = pool_on(address)
+        with pytest.raises(InfrastructureError, match="Do you want to save"):
+            await again.lease()
+        await again.close()
+        (tmp_path / FILE).unlink()
+        fresh = pool_on(address)
+        await fresh.release(await fresh.lease())
+        await fresh.close()
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(ConfigError, match="remove it"):
+        pool_on("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("make", [FakeOsworld, FakeWaa])
+async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tmp_path):
+    fake = make(tmp_path / "vm")
+    kind = "waa" if make is FakeWaa else "osworld"
+    async with on_a_port(fake.app) as address:
+        pool = machine_pool([address], kind, Template("plain", 320, 240), None, keep_state=True, monitor_port=None)
+        lease = await pool.lease()
+        await lease.desktop.perform([KeyDown("ctrl"), MouseDown(Point(5, 6, screen_px(320, 240)), "right")], action_id="1")
+        assert (fake.guest.held, fake.guest.buttons) == (["ctrl"], {"right"})
+        await pool.release(lease)
+        lease = await pool.lease()
+        assert (fake.guest.held, fake.guest.buttons) == ([], set())
+        assert fake.guest.pointer == (160, 120), "where it stands is no doing of the episode that begins"
+        ups = [entry for entry in fake.guest.journal if entry[0] == "up"]
+        assert [entry[1] for entry in ups] == ["right"], "a button that nobody holds is left alone"
+        await pool.release(lease)
+        await pool.close()
+
+
+async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_not_come_back_is_none(tmp_path):
+    fake, said = FakeWaa(tmp_path / "vm"), []
+    times = Timeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+
+    async def monitor(reader, writer):
+        writer.write(b"(qemu) ")
+        said.append(await reader.readline())
+        fake.guest.windows[:] = ["Program Manager", f"OneDrive {len(said)}"]
+        writer.write(b"(qemu) ")
+        await writer.drain()
+        writer.close()
+
+    async with on_a_port(fake.app) as address, await asyncio.start_server(monitor, "127.0.0.1", 0) as server:
+        port, screen = server.sockets[0].getsockname()[1], Template("plain", 320, 240)
+        for settings in ({"monitor_port": port}, {"monitor_port": None, "revert": ["true"]}):
+            pool = machine_pool([address], "waa", screen, None, keep_state=False, timeouts=times, **settings)
+            lease = await pool.lease()
+            await lease.desktop.push("Desktop/left.txt", b"by an episode")
+            await pool.release(lease)
+            if settings["monitor_port"]:
+                lease = await pool.lease()
+                assert await lease.desktop.listdir("Desktop") == [], "the disk outlives the reset button"
+                await pool.release(lease)
+            else:
+                with pytest.raises(InfrastructureError, match=r"files: .*left\.txt"):
+                    await pool.lease()
+            await pool.close()
+    assert said == [b"system_reset\n"] * 2
+
+
+async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then_on(tmp_path):
+    fake, told = FakeOsworld(tmp_path / "vm"), tmp_path / "told"
+    async with on_a_port(fake.app) as address:
+        script = f"echo {{address}} {{host}} {{port}} >> {told}; echo starting; echo {address}"
+        restoring = f"rm -rf {tmp_path}/vm/home/.cache; {script}"
+        settings = {"keep_state": False, "monitor_port": None, "timeouts": Timeouts(attempts=1)}
+        screen = Template("plain", 320, 240)
+
+        def pool_by(words: list[str]) -> MachinePool:
+            return machine_pool(["http://vm.test:5000"], "osworld", screen, None, revert=words, **settings)
+
+        pool = pool_by(["sh", "-c", restoring])
+        for count in (1, 2):
+            lease = await pool.lease()
+            assert lease.desktop.label == address
+            assert told.read_text() == "http://vm.test:5000 vm.test 5000\n" * count
+            await pool.release(lease)
+        await pool.close()
+        idle = pool_by(["sh", "-c", script])
+        await idle.release(await idle.lease())
+        with pytest.raises(InfrastructureError, match="was not brought back, though"):
+            await idle.lease()
+        await idle.close()
+        failing = pool_by(["sh", "-c", "echo no such snapshot >&2; exit 3"])
+        with pytest.raises(InfrastructureError, match="ended with 3: no such snapshot"):
+            await failing.lease()
+        await failing.close()
+        with pytest.raises(ConfigError, match="no-such-command is no program"):
+            pool_by(["no-such-command"])
+    slow = RevertCommand(["sleep", "60"], "http://vm.test:5000", longest_s=0.1)
+    with pytest.raises(InfrastructureError, match=r"longer than 0.1 s"):
+        await slow.reset()
+
+
+def test_ways_back_that_exclude_each_other_are_refused():
+    for settings, message in (
+        ({"kind": "osworld", "revert": ("a",), "keep_state": True}, "exclude each other"),
+        ({"kind": "waa", "revert": ("a",), "monitor_port": 7100}, "exclude each other"),
+        ({"kind": "bridge", "revert": ("a",)}, "for machines of kind osworld or waa"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            DesktopSection(**settings)

@@ -1,0 +1,55 @@
+"""What each machine showed when it was clean for the first time. Invariant: a later reset is compared with that look, by whichever
+desktop object or process it is made, so that what an episode left is never taken for what was always there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from deskhand.errors import ConfigError
+
+FILE = "machines.json"
+"""In a run's folder."""
+State = dict[str, list[str]]
+"""Titles of windows and paths of files, by kind."""
+
+
+class FirstLooks:
+    """By a machine's address; kept in `file`, where there is one, over the end of this process.
+
+    Raises `ConfigError` for a file that is damaged."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self._of: dict[str, State] = {}
+        if file is not None and file.exists():
+            try:
+                self._of = _read(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{file} is not what was written there ({error}); remove it to look at the machines anew"
+                ) from None
+
+    def of(self, address: str) -> State | None:
+        return self._of.get(address)
+
+    def keep(self, address: str, state: State) -> None:
+        """Blocks for the time of a small write."""
+        self._of[address] = state
+        if self.file is not None:
+            partial = self.file.with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(json.dumps(self._of, indent=1), encoding="utf-8")
+            partial.replace(self.file)
+
+
+def _read(text: str) -> dict[str, State]:
+    found: Any = json.loads(text)
+    fine = isinstance(found, dict) and all(
+        isinstance(state, dict) and all(isinstance(names, list) for names in state.values()) for state in found.values()
+    )
+    if not fine:
+        raise ValueError("it holds no looks")
+    return found
