@@ -47,6 +47,7 @@ def evaluate(
     from deskhand import demo as story
     from deskhand import evaluation
     from deskhand.config import load
+    from deskhand.places import evaluation_places
     from deskhand.view.progress import Display, evaluation_table
 
     if repeats is not None and repeats < 1:
@@ -64,15 +65,17 @@ def evaluate(
 
     async def main() -> evaluation.Report:
         which = evaluation.chosen(settings, run, asked["policy"], step, asked["served_name"] or "")
-        count = settings.evaluation.desktops or settings.loop.desktops
-        async with story.desktops(settings, count, folder, display.parked) as pool:
+        async with story.desktops(settings, evaluation_places(settings), folder, display.parked) as pool:
             return await evaluation.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
 
     with opened(run, same_command()), Display() as display:
         found = asyncio.run(main())
+        unearned = evaluation.unearned(settings, run, found.name) if asked["policy"] == evaluation.IDLE else ""
     print_table(evaluation_table(found))
     if found.last_words:
         print(f"the last that has no score: {found.last_words}")
+    if unearned:
+        print(unearned)
 
 
 def sft(

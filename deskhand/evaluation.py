@@ -21,15 +21,17 @@ from deskhand.asking import agent_of
 from deskhand.config import Config
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import load_reading
+from deskhand.places import evaluation_places
 from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import Pool
 from deskhand.rollout.scheduler import settled_memory
-from deskhand.rollout.scripts import ORACLE, SCRIPTS
+from deskhand.rollout.scripts import IDLE, ORACLE, SCRIPTS
 from deskhand.store.run import Run
 from deskhand.suite import need_oracles
 from deskhand.workshop import held_out_tasks, name_of_changed, name_of_version, player, scripted_player, source_of
 
+__all__ = ["ADDRESS", "END_STATES", "IDLE", "Chosen", "chosen", "evaluate_policy", "playing", "unearned"]
 ADDRESS = ("http://", "https://")
 END_STATES = "end_states"
 SCRIPT_TOKENS = 1000
@@ -184,10 +186,24 @@ async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, 
         done, successes, lost = done + scored, successes + result.success, lost + (not scored)
         display.evaluated(policy.name, done, total, successes, lost)
 
-    concurrency = config.evaluation.desktops or config.loop.desktops
     async with playing(config, run, pool, policy) as runner:
         with settled_memory():
-            found = await evaluate(run, policy.name, tasks, runner, concurrency, repeats=repeats, ended=ended, seed=config.seed)
+            places = evaluation_places(config)
+            found = await evaluate(run, policy.name, tasks, runner, places, repeats=repeats, ended=ended, seed=config.seed)
     if not found.success.total:
         raise InfrastructureError(f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_words}")
     return found
+
+
+def unearned(config: Config, run: Run, name: str) -> str:
+    """Which of the held-out tasks an evaluation of the policy that does nothing found solved, with the mend; empty for none."""
+    played = {task.id for task in held_out_tasks(config)}
+    rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
+    found = sorted({row.family for row in rows})
+    if not found:
+        return ""
+    names = ", ".join(found)
+    return (
+        f"solved by doing nothing, so nothing can be learnt from them: {names}; stage them so that they are not, or leave them out "
+        f"by --set suite.without=[{names}]"
+    )

@@ -14,7 +14,6 @@ from deskhand.actions import dialects
 from deskhand.rollout.config import LoopConfig
 from deskhand.training.config import PolicyConfig, SupervisedConfig, TrainerConfig
 
-
 MACHINES = ("osworld", "waa")
 """Kinds of desktops that are machines with an address each."""
 

@@ -25,7 +25,8 @@ from deskhand.config import Config, SuiteSection
 from deskhand.desktop.osworld import OsworldDesktop
 from deskhand.desktop.remote.link import Link
 from deskhand.desktop.remote.waa_server import WaaEvaluator
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.tasks.end_state import EndState
 from deskhand.tasks.sources import files, native, openadapt_task, osworld, waa, waa_task
 from deskhand.tasks.sources.documents import TaskFileError, load_yaml
 from deskhand.tasks.sources.downloads import FileCache, addresses_of
@@ -73,14 +74,21 @@ def suite_of(config: Config) -> Suite:
     section = config.suite
     wanted = config.families or section.families
     if section.python is not None:
-        return _of_python(section.python, wanted)
+        found = _of_python(section.python, wanted)
+        names = _left(found.trained, section.without, found.trained, str(section.python))
+        return replace(found, trained=names, held_out=names)
     if section.files is not None:
         return _of_files(section.model_dump_json(), wanted, config.desktop.kind)
     names = wanted or (miniwob.names() if section.name == miniwob.SUITE else catalogue.DEFAULT)
+    without = section.without
     if section.name == miniwob.SUITE:
-        names = tuple(name if name.startswith(miniwob.PREFIX) else f"{miniwob.PREFIX}{name}" for name in names)
-    for name in names:
+        names, without = (
+            tuple(name if name.startswith(miniwob.PREFIX) else f"{miniwob.PREFIX}{name}" for name in given)
+            for given in (names, without)
+        )
+    for name in (*names, *without):
         catalogue.make_task(name, 0)
+    names = _left(names, without, (*names, *without), "the suite")
     return Suite(names, names, catalogue.make_task)
 
 
@@ -123,7 +131,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
         raise ConfigError(f"suite.{source}: {folder} is no folder")
     _fits(source, kind)
     paths = _paths(source, folder)
-    chosen = _chosen(paths, families, folder)
+    chosen = _left(_chosen(paths, families, folder), section.without, paths, str(folder))
     make_one = _maker(source, section, kind)
     tasks: dict[str, Task] = {}
     left_out: list[str] = []
@@ -187,6 +195,23 @@ def _chosen(paths: dict[str, Path], families: Sequence[str], folder: Path) -> li
     return list(dict.fromkeys(taken))
 
 
+def _left(names: Sequence[str], without: Sequence[str], known: Iterable[str], where: str) -> tuple[str, ...]:
+    """`names` less those that `without` takes out. Raises `ConfigError` when it names what is not `known`, or leaves nothing."""
+
+    def takes(each: str, name: str) -> bool:
+        return name == each or name.startswith(f"{each}/")
+
+    known = list(known)
+    for each in without:
+        if not any(takes(each, name) for name in known):
+            close = difflib.get_close_matches(each, known, n=1)
+            raise ConfigError(f"suite.without: {where} has no task {each!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    left = tuple(name for name in names if not any(takes(each, name) for each in without))
+    if names and not left:
+        raise ConfigError(f"suite.without leaves no task of {where}; leave fewer out")
+    return left
+
+
 def _share(names: Sequence[str], share: float) -> list[str]:
     """So much of `names`, by the hash of each: at least one, and not all."""
     if not share or len(names) < 2:
@@ -244,6 +269,8 @@ class EvaluatorBeside:
     connection lasts for one request, in whatever event loop there is."""
 
     def __init__(self, desktop: StagedDesktopLike, port: int) -> None:
+        if isinstance(desktop, EndState):
+            raise EvaluatorError("WAA's evaluate server reads the live machine, so a state that was kept of it cannot be judged")
         if not isinstance(desktop, OsworldDesktop):
             raise InfrastructureError("only a machine of Windows Agent Arena has an evaluate server; set desktop.kind to waa")
         parts = urlsplit(desktop.link.address)

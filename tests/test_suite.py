@@ -135,6 +135,23 @@ def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     assert (found.trained, len(found.left_out)) == (("os/1", "os/2"), 1)
 
 
+def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "tasks", osworld_task)
+    task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
+    for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
+        assert suite_of(load(None, [f"suite.osworld={folder}", f"suite.without={without}"])).trained == left
+    assert suite_of(load(None, ["families=[terminal_run, file_move]", "suite.without=[file_move]"])).trained == ("terminal_run",)
+    (tmp_path / "mine.py").write_text(FAMILIES)
+    for settings, said in (
+        ([f"suite.osworld={folder}", "suite.without=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
+        ([f"suite.osworld={folder}", "suite.without=[os, chrome]"], "leaves no task"),
+        ([f"suite.python={tmp_path}/mine.py", "suite.without=[yours]"], "has no task 'yours'"),
+        (["families=[terminal_run]", "suite.without=[terminal_run]"], "leaves no task"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            suite_of(load(None, settings))
+
+
 OPENADAPT = """
 name: Write hello
 id: {id}
@@ -271,6 +288,9 @@ def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(wh
         code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert code == 0, err
     assert "1/2" in out, "set up and judged by the machine's servers: one task is right when it begins"
+    assert "solved by doing nothing, so nothing can be learnt from them: os/1; stage" in " ".join(out.split())
+    assert "suite.without=[os/1]" in out
+    assert ("nothing brings them back" in out) is not bool(which)
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert {row.task_id: row.value for row in run.episodes("idle")} == {
             f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, 1.0), (2, 0.0))

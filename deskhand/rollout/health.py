@@ -166,6 +166,29 @@ def barren(equal: int, closed: int, reward: float | None, bounds: HealthConfig) 
     return Alarm("zero_variance_share", equal / closed, f"<= {bounds.zero_variance_share:g}", *_equal_rewards(reward))
 
 
+def unearned(family: str) -> Alarm:
+    """The alarm of a task that an episode solved in which nothing was done: members of its groups are paid for nothing."""
+    return Alarm(
+        "unearned",
+        1.0,
+        "0",
+        f"{family} was solved by an episode in which nothing was done: its start state scores 1 already",
+        f"stage it so that it does not, or leave it out (suite.without: [{family}]); a machine that nothing brings back "
+        "(desktop.keep_state) may also still be as an earlier episode left it",
+    )
+
+
+def scoreless(family: str, episodes: int, why: str) -> Alarm:
+    """The alarm of a group that closed without any score, so that no step can come of it."""
+    return Alarm(
+        "unscored_share",
+        1.0,
+        "some score",
+        f"all {episodes} episodes of a group of {family} were left without a score; the last: {why}",
+        f"mend what it says, or leave the task out (suite.without: [{family}])",
+    )
+
+
 def _equal_rewards(reward: float | None) -> tuple[str, str]:
     """Cause and mend, by the mean reward."""
     solved = reward is not None and reward > 0.5

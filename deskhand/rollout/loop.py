@@ -26,7 +26,7 @@ from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.config import LoopConfig
 from deskhand.rollout.episode import unscored_result
 from deskhand.rollout.groups import Group, Groups, Ticket
-from deskhand.rollout.health import Alarm, Vitals, alarms, barren
+from deskhand.rollout.health import Alarm, Vitals, alarms, barren, scoreless, unearned
 from deskhand.rollout.journal import Journal
 from deskhand.rollout.lineage import Lineage
 from deskhand.rollout.progress import Progress, Since
@@ -49,11 +49,13 @@ log = structlog.get_logger()
 class TrainingSource:
     """Tickets from groups, results to the journal."""
 
-    def __init__(self, groups: Groups, journal: Journal, barren: Callable[[Since], None] = lambda since: None) -> None:
+    def __init__(
+        self, groups: Groups, journal: Journal, ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None
+    ) -> None:
         self.groups = groups
         self.journal = journal
-        self._barren = barren
-        """Told when a group closed without a step."""
+        self._ended = ended
+        """Told of every result, with the group that it closed, if it did."""
         self.exhausted = False
         self.since = Since()
         self.closed = asyncio.Event()
@@ -80,8 +82,7 @@ class TrainingSource:
             log.warning("episode.unscored", **lost, message=result.outcome.message, books=await self.journal.check())
         if closed is not None:
             self.closed.set()
-            if closed.state == "closed":
-                self._barren(self.since)
+        self._ended(result, closed)
 
 
 class TrainingLoop:
@@ -127,7 +128,7 @@ class TrainingLoop:
             equal_teaches=equal_teaches,
             seed=seed,
         )
-        self.source = TrainingSource(groups, self.journal, self._when_barren)
+        self.source = TrainingSource(groups, self.journal, self._when_ended)
         self.scheduler = Scheduler(
             self.source, runner.run, config.desktops, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
         )
@@ -136,6 +137,8 @@ class TrainingLoop:
         self._pending_metrics: list[dict[str, Any]] = []
         self._began, self._steps_at_begin = time.monotonic(), 0
         self._vitals: list[Vitals] = []
+        self._told: set[tuple[str, str]] = set()
+        """Signs that were said of a family, which are said once."""
 
     async def run(self) -> None:
         """Train up to `config.steps`. Cancelling it ends the episodes, keeps what has ended and re-raises.
@@ -283,14 +286,28 @@ class TrainingLoop:
             seen = sight(self.trainer.policy, samples, self.images, health.canary_rows)
         return self.trainer.step(samples, self.images), seen
 
-    def _when_barren(self, since: Since) -> None:
-        """Groups of equal rewards let no step be taken: say so without one."""
+    def _when_ended(self, result: EpisodeResult, closed: Group | None) -> None:
+        """Say what no step would say: of a task by its name, and of groups that let no step be taken."""
+        if result.unearned:
+            self._raise(unearned(result.family), result.family)
+        if closed is None or closed.state != "closed":
+            return
+        if not closed.scored and isinstance(result.outcome, Unscored) and result.outcome.cause != "cancelled":
+            self._raise(scoreless(result.family, len(closed.unscored), result.outcome.message), result.family)
+        since = self.source.since
         reward = float(np.mean(since.rewards)) if since.rewards else None
         alarm = barren(since.zero_variance_groups, since.groups, reward, self.config.health)
         if alarm is not None:
-            log.warning("alarm", step=self.trainer.steps, **alarm.to_dict())
-            if self.alarmed is not None:
-                self.alarmed(alarm)
+            self._raise(alarm)
+
+    def _raise(self, alarm: Alarm, family: str = "") -> None:
+        """Tell of an alarm between two steps; one of a family once."""
+        if family and (alarm.sign, family) in self._told:
+            return
+        self._told.add((alarm.sign, family))
+        log.warning("alarm", step=self.trainer.steps, **alarm.to_dict())
+        if self.alarmed is not None:
+            self.alarmed(alarm)
 
     def _stop_when_blind(self) -> None:
         """Raise `HealthError` when the last canaries all say that the model does not look."""

@@ -58,6 +58,16 @@ class EpisodeResult:
     def success(self) -> bool:
         return isinstance(self.outcome, Scored) and self.outcome.success
 
+    @property
+    def unearned(self) -> bool:
+        """Whether it scored 1 though nothing was done to the desktop, nor said that the task cannot be done."""
+        performed = [op for step in self.transcript.steps if step.error is None for op in step.ops]
+        return self.success and self.transcript.stopped != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
+
+
+_PASSIVE = (ir.Wait, ir.Screenshot, ir.Zoom, ir.Done, ir.Answer)
+"""Ops that leave a desktop as it is."""
+
 
 def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
     """(JSON types, safetensors bytes)."""

@@ -48,5 +48,5 @@ def _view(agent: AgentConfig, task: Task) -> View:
     return replace(View.of_screen(task.width, task.height), seen=seen)
 
 
-ORACLE = "oracle"
-SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, "idle": idle}
+ORACLE, IDLE = "oracle", "idle"
+SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, IDLE: idle}

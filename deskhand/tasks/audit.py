@@ -21,7 +21,7 @@ from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, scree
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.checks.part import UNREADABLE
-from deskhand.tasks.judge import baseline, judge
+from deskhand.tasks.judge import SolvedAtStart, baseline, judge
 from deskhand.tasks.lint import misled, oracle
 from deskhand.tasks.outcome import Outcome, Scored, Unscored
 from deskhand.tasks.task import Files, StagedDesktopLike, Task
@@ -174,10 +174,10 @@ for n in "$@"; do touch -d '2038-01-01' "$n" "Documents/$n" 2>/dev/null; done; t
 _DISK = r"""i=0; while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; do i=$((i+1)); [ $i -gt 20 ] && break; done
 rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
 
-ORACLE, HASTY = "oracle", "hasty"
+ORACLE, HASTY, NOTHING = "oracle", "hasty", "nothing"
 SESSIONS: tuple[tuple[Agent, ...], ...] = (
     (
-        Agent("nothing", _wait),
+        Agent(NOTHING, _wait),
         Agent("done", _done),
         Agent("fail", _fail),
         Agent("nearly", _nearly, every_step=True),
@@ -219,7 +219,7 @@ class Row:
             if allowed == "solves" and value != 1.0:
                 found.append(f"{self.task}: {name} scores {_shown(value)}, not 1 {why}".rstrip())
             elif value is not None and (value >= 1.0 if allowed == "less" else allowed == "nothing" and value > 0.0):
-                found.append(f"{self.task}: {name} scores {_shown(value)}")
+                found.append(f"{self.task}: {name} scores {_shown(value)} {why}".rstrip())
         return found
 
 
@@ -267,7 +267,11 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path 
             continue
         async with lease(task) as desktop:
             await task.setup(desktop)
-            await baseline(task, desktop)
+            try:
+                await baseline(task, desktop)
+            except SolvedAtStart as error:  # nothing that an agent does there says anything
+                row.values[NOTHING], row.messages[NOTHING] = 1.0, f"({error})"
+                return row
             for agent in agents:
                 outcome = await _played(task, desktop, agent, steps, last=agent is agents[-1])
                 await _enter(row, task, desktop, agent.name, outcome, keep)

@@ -22,6 +22,10 @@ GRACE_S = 1.0
 _LOOK_AGAIN_S = 0.1
 
 
+class SolvedAtStart(ConfigError):
+    """The untouched start state scores 1 already."""
+
+
 async def judge(
     task: Task,
     desktop: StagedDesktopLike,
@@ -67,14 +71,14 @@ def _findings(check: Check) -> tuple[Finding, ...]:
 async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
     """What the untouched start state is worth: `b` of `outcome.dense_reward`, milestones that already hold included.
 
-    Raises `ConfigError` when it is 1 or more (the task would be solved by doing nothing), and what the checks raise
+    Raises `SolvedAtStart` when it is 1 or more (the task would be solved by doing nothing), and what the checks raise
     (`EvaluatorError`, `InfrastructureError`).
     """
     value = (await _run_check(task.id, "check", task.check, desktop, timeout_s)).value
     tracker = MilestoneTracker(task, timeout_s=timeout_s)
     value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
     if value >= 1.0:
-        raise ConfigError(
+        raise SolvedAtStart(
             f"task {task.id}: the start state already scores {value:g}; stage it so that doing nothing does not solve it"
         )
     return value

@@ -29,6 +29,8 @@ from deskhand.view.model import (
 )
 
 SHOWN_PER_PHASE = 36
+MOST_NAMED = 20
+"""Tasks that one line names."""
 TRAINER_METRICS = ("kl", "entropy", "clip_fraction", "gradient_norm", "tokens", "images", "seconds")
 LOOP_METRICS = ("first_click", "staleness", "zero_variance_groups", "rollout_wait_s")
 
@@ -61,10 +63,11 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
         episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]
     names = {name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name}
     about = run.about
-    parked = parking.kept_line(run.folder / parking.FILE)
+    more = {"Parked": parking.kept_line(run.folder / parking.FILE), "Taught nothing": barren_families(run.episodes(TRAIN))}
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
-        facts={name: str(value) for name, value in about.get("facts", {}).items()} | ({"Parked": parked} if parked else {}),
+        facts={name: str(value) for name, value in about.get("facts", {}).items()}
+        | {name: text for name, text in more.items() if text},
         steps=tuple(step_views([entry for entry in run.metrics() if "version" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
@@ -73,6 +76,26 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
         episodes_left_out=left_out,
         updates=tuple(entry for entry in run.metrics() if "version" not in entry),
     )
+
+
+def barren_families(rows: Iterable[EpisodeRow]) -> str:
+    """The trained tasks (of families, the families) of which no group has taught anything so far, by name and with what it was."""
+    of: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        if row.state != "in_flight" and row.cause != "cancelled":
+            of.setdefault(row.family, []).append(row)
+    found = []
+    for family, played in sorted(of.items()):
+        values = {row.value for row in played if row.state == "zero_variance"}
+        if all(row.state == "unscored" for row in played):
+            found.append(f"{family} (never scored)")
+        elif all(row.state in ("zero_variance", "unscored") for row in played):
+            found.append(f"{family} ({_ALWAYS.get(tuple(values), 'equal in each group')})")
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return ", ".join(found[:MOST_NAMED]) + more
+
+
+_ALWAYS: dict[tuple[float | None, ...], str] = {(0.0,): "always missed", (1.0,): "always solved"}
 
 
 def _frames(run: Run, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:

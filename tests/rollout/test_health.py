@@ -12,6 +12,8 @@ import pytest
 import results
 import structlog.testing
 
+from deskhand.actions.ops import Done, Wait
+from deskhand.agents.desktop_agent import Transcript
 from deskhand.errors import HealthError
 from deskhand.rollout.config import HealthConfig
 from deskhand.rollout.groups import Group
@@ -128,6 +130,29 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
         assert parts.trainer.steps == 0
     assert [alarm.sign for alarm in told][:1] == ["zero_variance_share"]
     assert [line["step"] for line in lines if line["event"] == "alarm"][:1] == [0]
+
+
+async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_named_once(tmp_path):
+    told: list[Alarm] = []
+    nothing = Transcript((results.step(2, (Wait(1.0),)), results.step(3, (Done(),))), "done")
+    gave_up = dataclasses.replace(nothing, stopped="fail")
+    async with assembly.assembled(tmp_path / "run", assembly.small(steps=1)) as parts:
+        parts.loop.alarmed = told.append
+        group = Group("g", 0, painted.square_task(seed_for("train", 0)), 2, 0)
+        for transcript, reward in ((None, 1.0), (nothing, 0.5), (gave_up, 1.0)):
+            changes = {"transcript": transcript} if transcript else {}
+            parts.loop._when_ended(results.result(reward, **changes), None)
+        assert told == [], "something was done, or it was not solved, or the word counts that it cannot be done"
+        for _ in range(2):
+            parts.loop._when_ended(results.result(1.0, transcript=nothing, family="os/1"), None)
+        lost = Group("h", 1, group.task, 0, 0, state="closed")
+        lost.unscored = ["a", "b"]
+        for cause in ("cancelled", "evaluator", "evaluator"):
+            parts.loop._when_ended(results.result(None, cause=cause, family="os/2"), lost)
+    assert [alarm.sign for alarm in told] == ["unearned", "unscored_share"]
+    assert "os/1 was solved by an episode in which nothing was done" in told[0].line()
+    assert "suite.without: [os/1]" in told[0].line()
+    assert "all 2 episodes of a group of os/2 were left without a score; the last: it broke" in told[1].line()
 
 
 def test_equal_rewards_mean_too_easy_or_too_hard():

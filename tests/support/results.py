@@ -21,6 +21,11 @@ def call(name: str, parent: Call | None, new: tuple[int, ...], sampled: tuple[in
     return Call(name, parent.id if parent else None, prompt, spans, done, 1.0, f"text {name} é")
 
 
+def step(index: int, ops: tuple[Any, ...]) -> Step:
+    """One that was understood and performed."""
+    return Step(index, "text", ops, None, "e" * 64, "a3", 1.0, None)
+
+
 def graph(version: int = 3) -> CallGraph:
     first = call("a1", None, (1, 9, 9, 2), (5, 6, 7), version)
     second = call("a2", first, (1, 9, 9, 3), (8,), version + 1)

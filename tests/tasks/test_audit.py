@@ -68,6 +68,19 @@ async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     assert (row.values, row.wrong) == ({"done": 0.0, "nearly": 0.0}, [])
 
 
+async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_audited() -> None:
+    async def check(desktop) -> Check:
+        return Check(1.0)
+
+    solved = replace(catalogue.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none")
+    other = replace(catalogue.make_task("terminal_run", 3), no_oracle="there is none")
+    (row, fine), _ = await auditing.run([solved, other], ["done"], None, lambda _: None)
+    assert row.values == {"nothing": 1.0}
+    (why,) = row.wrong
+    assert why.startswith("solved/at/start: nothing scores 1 (task solved/at/start: the start state already scores 1; stage it")
+    assert (fine.values, fine.wrong) == ({"done": 0.0}, [])
+
+
 def test_a_row_says_what_must_not_be() -> None:
     fine = {"oracle": 1.0, "done": 0.0, "hasty": 0.5, "misled": 0.0, "disk": None}
     assert Row("t", fine, {}).wrong == []

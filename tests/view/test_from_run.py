@@ -16,9 +16,9 @@ from deskhand.errors import ConfigError
 from deskhand.rollout.groups import Ticket
 from deskhand.rollout.journal import new_row, row_of
 from deskhand.rollout.record import EpisodeResult, to_record
-from deskhand.store.run import TRAIN, Run
+from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.suites import basics
-from deskhand.view.from_run import choose, evaluation_views, open_run, report_view, step_views
+from deskhand.view.from_run import barren_families, choose, evaluation_views, open_run, report_view, step_views
 from deskhand.view.model import MarkView
 from deskhand.view.report import render
 
@@ -130,6 +130,23 @@ async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert "parked at" not in render(report_view(run))
+
+
+def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
+    def row(family: str, state: str, value: float | None = None, cause: str | None = None) -> EpisodeRow:
+        return EpisodeRow("e", TRAIN, "g", 0, f"x/{family}", family, 0, "train", state, cause=cause, value=value)
+
+    rows = [
+        *(row("os/1", "zero_variance", 1.0) for _ in range(4)), row("os/1", "unscored", cause="infrastructure"),
+        row("os/2", "zero_variance", 0.0), row("os/3", "zero_variance", 0.0), row("os/3", "trained", 1.0),
+        row("os/4", "zero_variance", 0.0), row("os/4", "zero_variance", 1.0), row("os/5", "unscored", cause="evaluator"),
+        row("os/6", "in_flight"), row("os/7", "unscored", cause="cancelled"), row("os/8", "waiting", 0.5),
+    ]  # fmt: skip
+    said = "os/1 (always solved), os/2 (always missed), os/4 (equal in each group), os/5 (never scored)"
+    assert barren_families(rows) == said
+    assert barren_families([]) == ""
+    many = barren_families([row(f"f{number:02}", "zero_variance", 0.0) for number in range(23)])
+    assert many.endswith("f19 (always missed) and 3 more")
 
 
 def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
