@@ -61,7 +61,7 @@ def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
             kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.keep(rgb))
             parts.time("on disk", lambda name=name, encoded=encoded: files.put_image(name, encoded))
-            values = parts.time("values for an engine", lambda kept=kept: patches.values(kept))
+            values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
             parts.time("their checksum", lambda values=values: Checksum().note(values))
             parts.time("all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np"))
     return parts.medians()

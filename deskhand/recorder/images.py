@@ -282,7 +282,7 @@ class ImageCache(Mapping[str, PreparedImage]):
                 f"the checkpoint cannot take a {rgb.width}x{rgb.height} image: {error}", code="invalid_image"
             ) from None
         patches = math.prod(grid)
-        values = KeptPatches(self._patches, kept, checksum)
+        values = KeptPatches(self._patches.lookup, kept, checksum)
         if len(values) != patches or patches % self.merge_size**2:
             raise RecordError("grid", f"image {name[:12]}: {len(values)} patches do not make a grid of {grid}")
         return PreparedImage(name, values, grid, patches // self.merge_size**2, rgb.width, rgb.height, checksum)

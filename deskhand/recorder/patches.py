@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,36 @@ _AT_ONCE = 128
 """Patches that are looked up at once, so that what is made on the way stays in the processor's cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What makes values of what is kept. Plain numbers: it goes to other processes, whose libraries may lack the processor.
+
+    `table_CV`: float32[channels, 256]; None where the processor itself made the values, which are then what is kept.
+    `frames`: how often a picture's one frame stands in a patch.
+    """
+
+    table_CV: np.ndarray | None
+    frames: int
+
+    def shape(self, kept: np.ndarray) -> tuple[int, int]:
+        """The shape of the values of what was kept."""
+        if self.table_CV is None:
+            return kept.shape[0], kept.shape[1]
+        return kept.shape[1], _CHANNELS * self.frames * kept.shape[2]
+
+    def values(self, kept: np.ndarray) -> np.ndarray:
+        """float32[patches, patch values] of what was kept."""
+        if self.table_CV is None:
+            return kept
+        channels, count, size = kept.shape
+        values_NCFP = np.empty((count, channels, self.frames, size), dtype=np.float32)
+        for start in range(0, count, _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            for channel in range(channels):
+                values_NCFP[some, channel] = np.take(self.table_CV[channel], kept[channel, some], mode="clip")[:, None]
+        return values_NCFP.reshape(count, -1)
+
+
 class Patches:
     """Makes patches of one processor's pictures; thread-safe, blocking.
 
@@ -34,44 +65,25 @@ class Patches:
     def __init__(self, processor: Any) -> None:
         self._processor = processor
         self._resized: Callable[..., tuple[int, int]] | None = getattr(inspect.getmodule(type(processor)), "smart_resize", None)
-        self._table_CV: np.ndarray | None = None
-        """float32[channels, 256]; None where the processor itself is used."""
+        self.lookup = Lookup(None, 1)
         try:
-            self._table_CV = self._read_table()
+            self.lookup = Lookup(self._read_table(), processor.temporal_patch_size)
             if not all(self._agrees(width, height) for width, height in _TRIED):
-                self._table_CV = None
+                self.lookup = Lookup(None, 1)
         except Exception:  # whatever this processor lacks or raises, it is used as it is
-            self._table_CV = None
+            self.lookup = Lookup(None, 1)
 
     @property
     def fast(self) -> bool:
         """Whether patches are looked up."""
-        return self._table_CV is not None
+        return self.lookup.table_CV is not None
 
     def keep(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """(what `values` takes, (t, h, w) in patches). Raises `ValueError` for a size that the checkpoint cannot take.
+        """(what `lookup` takes, (t, h, w) in patches). Raises `ValueError` for a size that the checkpoint cannot take.
 
-        It is uint8[channels, patches, values of one frame], or where the processor itself is used what `values` returns.
+        It is uint8[channels, patches, values of one frame], or where the processor itself is used the values.
         """
-        return self._by_processor(rgb) if self._table_CV is None else self._in_patches(rgb)
-
-    def shape(self, kept: np.ndarray) -> tuple[int, int]:
-        """The shape of the values of what was kept."""
-        if self._table_CV is None:
-            return kept.shape[0], kept.shape[1]
-        return kept.shape[1], _CHANNELS * self._processor.temporal_patch_size * kept.shape[2]
-
-    def values(self, kept: np.ndarray) -> np.ndarray:
-        """float32[patches, patch values] of what was kept."""
-        if self._table_CV is None:
-            return kept
-        channels, count, size = kept.shape
-        values_NCFP = np.empty((count, channels, self._processor.temporal_patch_size, size), dtype=np.float32)
-        for start in range(0, count, _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            for channel in range(channels):
-                values_NCFP[some, channel] = np.take(self._table_CV[channel], kept[channel, some], mode="clip")[:, None]
-        return values_NCFP.reshape(count, -1)
+        return self._in_patches(rgb) if self.fast else self._by_processor(rgb)
 
     def _by_processor(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
         out = self._processor(images=[rgb], return_tensors="np")
@@ -120,7 +132,7 @@ class Patches:
     def _agrees(self, width: int, height: int) -> bool:
         noise = np.random.default_rng([width, height]).integers(0, 256, (height, width, _CHANNELS), dtype=np.uint8)
         (kept, grid), (theirs, other) = self.keep(Image.fromarray(noise)), self._by_processor(Image.fromarray(noise))
-        ours = self.values(kept)
+        ours = self.lookup.values(kept)
         return grid == other and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
 
@@ -131,14 +143,14 @@ class KeptPatches:
     `nbytes`: of what is kept.
     """
 
-    def __init__(self, maker: Patches, kept: np.ndarray, checksum: Checksum) -> None:
-        self._maker, self._kept, self._checksum = maker, kept, checksum
-        self.shape, self.nbytes = maker.shape(kept), kept.nbytes
+    def __init__(self, lookup: Lookup, kept: np.ndarray, checksum: Checksum) -> None:
+        self._lookup, self._kept, self._checksum = lookup, kept, checksum
+        self.shape, self.nbytes = lookup.shape(kept), kept.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        values = self._maker.values(self._kept)
+        values = self._lookup.values(self._kept)
         self._checksum.note(values)
         return np.array(values, dtype=dtype, copy=copy)

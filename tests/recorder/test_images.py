@@ -21,7 +21,7 @@ from deskhand.engines.base import Checksum
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models import forward
 from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
-from deskhand.recorder.patches import Patches
+from deskhand.recorder.patches import Lookup, Patches
 from deskhand.recorder.refusal import RequestRefused
 
 
@@ -167,8 +167,8 @@ def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[int]()
-    values = Patches.values
-    monkeypatch.setattr(Patches, "values", lambda maker, kept: made.append(1) or values(maker, kept))
+    values = Lookup.values
+    monkeypatch.setattr(Lookup, "values", lambda lookup, kept: made.append(1) or values(lookup, kept))
     images = ImageCache(image_processor)
     made.clear()
     shown = images.add(png(3))

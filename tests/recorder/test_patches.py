@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from recording import picture
 from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from deskhand.engines.base import Checksum
 from deskhand.models.load import load_reading
-from deskhand.recorder.patches import Patches
+from deskhand.recorder.patches import KeptPatches, Patches
 
 PROCESSORS: dict[str, Any] = {
     "the policy in the box": load_reading("tiny")[1],
@@ -40,11 +42,11 @@ def test_values_and_grid_are_the_processors(name: str, width: int, height: int, 
         return
     want = processor(images=[shown], return_tensors="np")
     kept, grid = MAKERS[name].keep(shown)
-    values = MAKERS[name].values(kept)
+    values = MAKERS[name].lookup.values(kept)
     assert list(grid) == want["image_grid_thw"][0].tolist()
     assert kept.dtype == np.uint8
     assert values.dtype == np.float32
-    assert values.shape == MAKERS[name].shape(kept)
+    assert values.shape == MAKERS[name].lookup.shape(kept)
     assert values.flags.c_contiguous
     assert np.array_equal(values, want["pixel_values"])
 
@@ -69,6 +71,15 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
     maker = Patches(processor)
     assert not maker.fast
     kept, _ = maker.keep(picture(1, 50, 40))
-    values = maker.values(kept)
-    assert values.shape == maker.shape(kept)
+    values = maker.lookup.values(kept)
+    assert values.shape == maker.lookup.shape(kept)
     assert np.array_equal(values, processor(images=[picture(1, 50, 40)], return_tensors="np")["pixel_values"])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_what_is_kept_goes_to_processes_that_lack_the_processor(name: str) -> None:
+    kept, _ = MAKERS[name].keep(picture(2, 90, 70))
+    prepared = KeptPatches(MAKERS[name].lookup, kept, Checksum())
+    sent = pickle.dumps(prepared)
+    assert b"transformers" not in sent
+    assert np.array_equal(np.asarray(pickle.loads(sent)), np.asarray(prepared))
