@@ -176,6 +176,10 @@ class _Traced:
         """Bytes that are kept of one screenshot: one for each channel of each pixel that the model sees."""
         return work.patches * 3 * self.values["vision_config"]["patch_size"] ** 2
 
+    def patch_values(self, work: Workload) -> int:
+        """Bytes of what the tower takes of one screenshot: float32 values of every patch."""
+        return self.prepared(work) * self.values["vision_config"].get("temporal_patch_size", 2) * 4
+
 
 def predict(
     values: dict[str, Any],
@@ -285,7 +289,7 @@ def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work:
     how = f"{images} screenshots x {work.image_tokens} tokens, {each / KIB:.0f} KiB each{kind}"
     yield Term("image features", images * work.image_tokens * each, how)
     at_once = min(images, max(1, kept_patches // work.patches))
-    busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + made.prepared(work))
+    busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + made.patch_values(work))
     if learns and at_once == images:
         yield Term("tower", busy, f"{at_once} screenshots, kept for the backward pass")
     else:
@@ -330,6 +334,6 @@ def _engine_terms(made: _Traced, engine: EngineSizes, work: Workload, *, cuda: b
     yield Term("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.prefill_tokens)
     seen = min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
-    looking = seen * (made.tower.looking + made.prepared(work))
+    looking = seen * (made.tower.looking + made.patch_values(work))
     yield Term("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)
     yield Term("drawing", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)
