@@ -131,9 +131,11 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
             process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=ROOT)
+        deadline = time.monotonic() + 300
         try:
             while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
                 assert process.poll() is None, (tmp_path / "said").read_text()
+                assert time.monotonic() < deadline, (tmp_path / "said").read_text()
                 time.sleep(0.05)
         finally:
             process.send_signal(signal.SIGKILL)
