@@ -131,6 +131,7 @@ async def show(template: Template, profiles: list[Profile], port: int, limit_s: 
             for profile in profiles:
                 await desktop.launch(list(profile.argv))
                 await desktop.wait_window(profile.window, timeout_s=60.0)
+            listener.listen()  # who calls the address as soon as it is printed waits for the server
             print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)
             settings = uvicorn.Config(create_app(desktop, template, token), log_level="warning", timeout_graceful_shutdown=1)
             server = uvicorn.Server(settings)
