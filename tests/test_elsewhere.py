@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from test_cli import ROOT, called
@@ -14,11 +15,11 @@ KEY = "the-key-of-the-elsewhere-tests"
 SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set", "evaluation.episodes=2"]
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    """The address of a bridge with two desktops."""
+@contextmanager
+def bridge(screen: str) -> Iterator[str]:
+    """The address of a bridge with two desktops, in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility", "--screen", "320x240"],
+        [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility", "--screen", screen],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"DESKHAND_BRIDGE_KEY": KEY, "PYTHONPATH": str(ROOT)},
@@ -29,6 +30,12 @@ def address() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(20)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with bridge("320x240") as address:
+        yield address
 
 
 def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tmp_path, address):

@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from doors import Door
 from fake_waa import FakeWaa
 from shipped import needs_weights
 from test_cli import ROOT, called
+from test_elsewhere import KEY, bridge
 from test_suite import served, with_its_two_lines
 
 from deskhand.desktop.leases import LeaseBook
@@ -35,7 +34,6 @@ from deskhand.tasks.outcome import Scored
 from deskhand.workshop import LEASES
 
 pytestmark = needs_weights
-KEY = "the-key-of-the-training-elsewhere"
 SMALL = (
     "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.canary_every=0", "evaluation.episodes=0",
     "desktop.op_s=20", "minutes=8",
@@ -196,20 +194,6 @@ class Linux:
         self.lease = (await self.http.post("/leases", json={})).json()["lease"]
 
 
-@contextmanager
-def bridge() -> Iterator[str]:
-    """The address of a bridge with two desktops, in a process of its own."""
-    serve = [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility"]
-    environment = os.environ | {"DESKHAND_BRIDGE_KEY": KEY, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*serve, "--screen", "256x192"], stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().split(" on ")[1].split(",")[0]
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(monkeypatch, capsys, tmp_path) -> None:
     task = task_files.task(
         id="touch",
@@ -227,7 +211,7 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
     )
     task_files.written(tmp_path / "tasks", task, "os/touch.json")
     folder, back = tmp_path / "run", [sys.executable, "-S", "-c", BRING_BACK, "{host}", "{port}"]
-    with bridge() as address:
+    with bridge("256x192") as address:
         machines = [Linux(address, outage_at) for outage_at in (25, 40)]
         with served(*(machine.door.app for machine in machines)) as ports:
             file = written(tmp_path, 0, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])

@@ -101,12 +101,16 @@ def test_trying_a_desktop_prints_an_address_of_the_loopback_and_ends_with_ctrl_c
     command = [sys.executable, "-m", "deskhand", "desktop", "try", "calculator", "--size", "320x240"]
     trial = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ)
     assert trial.stdout is not None
-    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())
-    assert found
-    address, token = found.groups()
-    frame = httpx2.get(f"{address}/frame", headers={"Authorization": f"Bearer {token}"}, timeout=20)
-    assert Image.open(BytesIO(frame.content)).size == (320, 240)
-    trial.send_signal(signal.SIGINT)
-    _, complaints = trial.communicate(timeout=20)
+    try:
+        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())
+        assert found
+        address, token = found.groups()
+        frame = httpx2.get(f"{address}/frame", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        assert Image.open(BytesIO(frame.content)).size == (320, 240)
+        trial.send_signal(signal.SIGINT)
+        _, complaints = trial.communicate(timeout=20)
+    finally:
+        trial.kill()  # when it was not ended by then
+        trial.wait(20)
     assert trial.returncode in (0, 130)
     assert token not in complaints
