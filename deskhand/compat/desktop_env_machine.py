@@ -7,9 +7,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__":
+    # Python put the folder of this file first on the path, where its modules hide packages of their names: `desktop_env`.
+    _HERE = os.path.realpath(os.path.dirname(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != _HERE]
+
 import importlib
 import json
-import sys
 from typing import Any
 
 

@@ -56,7 +56,8 @@ class DesktopEnvMachine:
         """Start the machine, or bring it back to its snapshot; its server's address. Raises `InfrastructureError`."""
         if self._process is not None and self._process.returncode is None:
             return await self._tell({"do": "revert"})
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        # Safe path is `-P`, which a Python before 3.11 would refuse; such a Python passes over the variable.
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment, limit=LONGEST_LINE

@@ -7,9 +7,15 @@ input; when that closes, this kills its whole process group, the engine's worker
 from __future__ import annotations
 
 import os
+import sys
+
+if __name__ == "__main__":
+    # Python put the folder of this file first on the path, where its modules would hide packages of the same names.
+    _HERE = os.path.realpath(os.path.dirname(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != _HERE]
+
 import runpy
 import signal
-import sys
 import threading
 
 

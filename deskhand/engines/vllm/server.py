@@ -90,6 +90,7 @@ def started(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONSAFEPATH": "1",  # the folder of serve.py is no place to import from
     }
     environment["PYTHONPATH"] = os.pathsep.join([str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])])
     if device == "cpu":
