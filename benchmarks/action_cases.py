@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects.base import Dialect, View
+from deskhand.actions.dialects.base import ActionFormat, ScreenView
 from deskhand.actions.keys import MODIFIERS, NAMES
 from deskhand.actions.ops import (
     TERMINAL_OPS,
@@ -41,10 +41,10 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
-from deskhand.actions.pointer import joined
+from deskhand.actions.pointer import merge_moves
 from deskhand.errors import AgentError, ParseError
 
-VIEWS = (View.of_screen(1000, 1000), View.of_screen(1920, 1080), View(1920, 1080, 1366, 768), View.of_screen(256, 192))
+VIEWS = (ScreenView.of_screen(1000, 1000), ScreenView.of_screen(1920, 1080), ScreenView(1920, 1080, 1366, 768), ScreenView.of_screen(256, 192))
 KINDS: tuple[type[Any], ...] = get_args(Op)
 FRAGMENTS = (
     "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[", "]", "(",
@@ -66,7 +66,7 @@ _notches = st.one_of(st.just(0), st.integers(-9, 9), st.integers(-100, 100))
 
 
 @lru_cache
-def _points(view: View) -> st.SearchStrategy[Point]:
+def _points(view: ScreenView) -> st.SearchStrategy[Point]:
     screen = view.screen
     edges_x, edges_y = st.sampled_from([0, view.screen_width - 1]), st.sampled_from([0, view.screen_height - 1])
     return st.builds(
@@ -78,7 +78,7 @@ def _points(view: View) -> st.SearchStrategy[Point]:
 
 
 @lru_cache(maxsize=512)
-def ops_of(kind: type[Any], view: View) -> st.SearchStrategy[Any]:
+def ops_of(kind: type[Any], view: ScreenView) -> st.SearchStrategy[Any]:
     """Ops of one kind, plain ones more often than others."""
     at = _points(view)
     maybe_at = st.one_of(st.none(), at)
@@ -105,17 +105,17 @@ def ops_of(kind: type[Any], view: View) -> st.SearchStrategy[Any]:
     return made[kind]
 
 
-def carried(dialect: Dialect) -> list[type[Any]]:
+def carried(dialect: ActionFormat) -> list[type[Any]]:
     """The kinds of op that a dialect carries, with or without loss."""
-    return [kind for kind in KINDS if dialect.carries[kind].kind != "absent"]
+    return [kind for kind in KINDS if dialect.supported_ops[kind].kind != "absent"]
 
 
-def one_op(dialect: Dialect, view: View) -> st.SearchStrategy[Any]:
+def one_op(dialect: ActionFormat, view: ScreenView) -> st.SearchStrategy[Any]:
     """An op of any kind that the dialect carries, every kind as often."""
     return st.one_of(*(ops_of(kind, view) for kind in carried(dialect)))
 
 
-def batch_of_ops(dialect: Dialect, view: View, count: int) -> st.SearchStrategy[list[Any]]:
+def batch_of_ops(dialect: ActionFormat, view: ScreenView, count: int) -> st.SearchStrategy[list[Any]]:
     """`count` ops, each as `one_op` draws it."""
     return st.lists(one_op(dialect, view), min_size=count, max_size=count)
 
@@ -125,9 +125,9 @@ def going_on(ops: Sequence[Any]) -> list[Any]:
     return [op for op in ops if not isinstance(op, TERMINAL_OPS)]
 
 
-def some_ops(dialect: Dialect, view: View) -> st.SearchStrategy[list[Any]]:
+def some_ops(dialect: ActionFormat, view: ScreenView) -> st.SearchStrategy[list[Any]]:
     """Up to four ops, the last perhaps an end."""
-    lossless = [kind for kind in carried(dialect) if dialect.carries[kind].kind == "lossless"]
+    lossless = [kind for kind in carried(dialect) if dialect.supported_ops[kind].kind == "lossless"]
     going_on = st.lists(st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4)
     ends = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
     ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in ends))
@@ -135,14 +135,14 @@ def some_ops(dialect: Dialect, view: View) -> st.SearchStrategy[list[Any]]:
 
 
 def in_any_view(
-    make: Callable[[Dialect, View], st.SearchStrategy[Any]], dialect: Dialect
-) -> st.SearchStrategy[tuple[View, list[Any]]]:
+    make: Callable[[ActionFormat, ScreenView], st.SearchStrategy[Any]], dialect: ActionFormat
+) -> st.SearchStrategy[tuple[ScreenView, list[Any]]]:
     """(view, ops) of `one_op` or `some_ops`."""
     made = [st.tuples(st.just(view), make(dialect, view)) for view in VIEWS]
     return st.one_of(*made).map(lambda pair: (pair[0], pair[1] if isinstance(pair[1], list) else [pair[1]]))
 
 
-def plain_op(kind: type[Any], view: View) -> Any:
+def plain_op(kind: type[Any], view: ScreenView) -> Any:
     """The simplest op of a kind: every dialect that carries the kind without loss can say it."""
     at, to = Point(view.screen_width // 2, view.screen_height // 3, view.screen), Point(9, 9, view.screen)
     made: dict[type[Any], Any] = {
@@ -153,7 +153,7 @@ def plain_op(kind: type[Any], view: View) -> Any:
     return made[kind]
 
 
-def round_trip(dialect: Dialect, view: View, ops: list[Any]) -> str | None:
+def round_trip(dialect: ActionFormat, view: ScreenView, ops: list[Any]) -> str | None:
     """Say `ops`, read them, say and read again. The text, or None when the dialect refuses to say them.
 
     Raises `AssertionError` when something is lost or changed without a word.
@@ -165,16 +165,16 @@ def round_trip(dialect: Dialect, view: View, ops: list[Any]) -> str | None:
     except AgentError:
         return None
     read = dialect.parse(text, view)
-    if all(dialect.carries[type(op)].kind == "lossless" for op in ops):
+    if all(dialect.supported_ops[type(op)].kind == "lossless" for op in ops):
         alone = len(ops) == 1
-        said, heard = (ops, read) if alone else (joined(ops), joined(read))
+        said, heard = (ops, read) if alone else (merge_moves(ops), merge_moves(read))
         assert same(said, heard, view), f"{dialect.name}: {said} was said as {text!r} and read as {heard}"
     again = dialect.parse(dialect.emit(read, view), view)
     assert again == read, f"{dialect.name}: {read} was read back as {again}"
     return text
 
 
-def same(said: Sequence[Any], heard: Sequence[Any], view: View) -> bool:
+def same(said: Sequence[Any], heard: Sequence[Any], view: ScreenView) -> bool:
     """Whether two lists of ops are equal but for points, and those within a unit of the second's space."""
     return len(said) == len(heard) and all(
         type(one) is type(other) and all(_alike(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
@@ -182,7 +182,7 @@ def same(said: Sequence[Any], heard: Sequence[Any], view: View) -> bool:
     )
 
 
-def _alike(said: Any, heard: Any, view: View) -> bool:
+def _alike(said: Any, heard: Any, view: ScreenView) -> bool:
     if isinstance(said, Point) and isinstance(heard, Point):
         sides = (view.screen_width, view.screen_height)
         units = (heard.space.width, heard.space.height)
@@ -227,7 +227,7 @@ def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
     return text
 
 
-def read_or_refused(dialect: Dialect, text: str, view: View) -> list[Any] | ParseError:
+def read_or_refused(dialect: ActionFormat, text: str, view: ScreenView) -> list[Any] | ParseError:
     """What came of reading `text`: ops or a `ParseError`; every other exception is raised on."""
     try:
         return dialect.parse(text, view)
@@ -250,9 +250,9 @@ def shifted(op: Any, by: int) -> Any:
     return type(op)(**{item.name: moved(getattr(op, item.name)) for item in fields(op)})
 
 
-def clicks_at(dialect: Dialect, view: View, x: int, y: int) -> None:
+def clicks_at(dialect: ActionFormat, view: ScreenView, x: int, y: int) -> None:
     """Assert that a click on a pixel is said and read back within a unit of the dialect's space, and on the edge if it is there."""
-    (click,) = joined(dialect.parse(dialect.emit([Click(Point(x, y, view.screen))], view), view))
+    (click,) = merge_moves(dialect.parse(dialect.emit([Click(Point(x, y, view.screen))], view), view))
     assert isinstance(click, Click)
     assert click.point is not None
     at = to_screen_px(click.point, view.screen_width, view.screen_height)

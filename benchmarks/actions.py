@@ -91,7 +91,7 @@ def round_trips(name: str, count: int) -> Found:
         @seed(number)
         @asked
         @given(batches)
-        def check(case: tuple[cases.View, list[object]]) -> None:
+        def check(case: tuple[cases.ScreenView, list[object]]) -> None:
             view, ops = case
             for op in ops:
                 found.round_trips += 1
@@ -109,7 +109,7 @@ def round_trips(name: str, count: int) -> Found:
 def replies(name: str, count: int) -> Found:
     """Read `count` mutations of the corpus and of emitted replies."""
     dialect, found, chance = dialects.get(name), Found(name), random.Random(name)
-    texts = [case.text for case in conformance.cases(name) if case.text]
+    texts = [case.text for case in conformance.load_cases(name) if case.text]
     texts += [dialect.emit([cases.plain_op(kind, cases.VIEWS[0])], cases.VIEWS[0]) for kind in cases.carried(dialect)]
     for text in texts:
         cases.read_or_refused(dialect, text, cases.VIEWS[0])
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     print_head()
-    names = dialects.names()
+    names = dialects.available_formats()
     count, spoiled = (FULL_ROUND_TRIPS, FULL_REPLIES) if options.full else (ROUND_TRIPS, REPLIES)
     bars = Bars()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

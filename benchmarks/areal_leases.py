@@ -25,12 +25,12 @@ from starlette.routing import Route
 from benchmarks.areal.executor import GROUP, HEIGHT, STEPS, WIDTH
 from benchmarks.bars import ROOT, Bars, print_head
 from deskhand.actions.ops import Op
-from deskhand.areal.start import areal_python, surroundings_of
-from deskhand.bridge.server import Settings, serving
+from deskhand.areal.start import areal_python, worker_environment
+from deskhand.bridge.server import ServerConfig, serve_pool
 from deskhand.desktop import sizing
-from deskhand.desktop.base import Frame, StagedDesktop, Template
+from deskhand.desktop.base import Frame, StageableDesktop, DesktopSpec
 from deskhand.desktop.pool import DesktopPool
-from deskhand.models.load import load_reading
+from deskhand.models.load import load_processors
 
 LATENCY_S = 0.5
 WAIT_P50_S = 1.0
@@ -44,7 +44,7 @@ class Prepared:
     def __init__(self) -> None:
         self._sequence = 0
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         return await self.observe()
 
     async def observe(self) -> Frame:
@@ -58,14 +58,14 @@ class Prepared:
         return
 
 
-def prepared() -> StagedDesktop:
+def prepared() -> StageableDesktop:
     desktop: object = Prepared()
     return desktop  # pyright: ignore[reportReturnType]
 
 
 def answering() -> Starlette:
     """SGLang's protocol, as far as one request needs it."""
-    tokenizer, _ = load_reading("tiny")
+    tokenizer, _ = load_processors("tiny")
     ids = [*tokenizer.encode('{"op":"click","x":512,"y":300}', add_special_tokens=False), tokenizer.eos_token_id]
     scored = [[-1.0, token, None] for token in ids]
     meta = {"finish_reason": {"type": "stop", "matched": ids[-1]}, "output_token_logprobs": scored}
@@ -85,7 +85,7 @@ async def play(desktops: int, rounds: int) -> dict[str, float]:
     """`rounds` times as many episodes as desktops; what was measured."""
     # prepared screens take no processor to start, and no memory of their own
     sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = desktops, 1
-    template = Template(width=WIDTH, height=HEIGHT)
+    template = DesktopSpec(width=WIDTH, height=HEIGHT)
     server = uvicorn.Server(uvicorn.Config(answering(), host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
     serve = asyncio.create_task(server.serve())
     while not (server.started and server.servers):  # noqa: ASYNC110 uvicorn has no event for it
@@ -93,12 +93,12 @@ async def play(desktops: int, rounds: int) -> dict[str, float]:
     model = f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     async with (
         DesktopPool(desktops, template, spares=0, make=prepared, expected_mib=1) as pool,
-        serving(pool, Settings(port=0, idle_s=3600)) as running,
+        serve_pool(pool, ServerConfig(port=0, idle_s=3600)) as running,
     ):
         python = areal_python(os.environ)
         words = ["-m", "benchmarks.areal.executor", f"http://127.0.0.1:{running.port}", model, str(desktops)]
         child = await asyncio.create_subprocess_exec(
-            str(python), *words, str(rounds * desktops // GROUP), cwd=ROOT, env=surroundings_of(python, os.environ),
+            str(python), *words, str(rounds * desktops // GROUP), cwd=ROOT, env=worker_environment(python, os.environ),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         out, _ = await child.communicate()

@@ -19,10 +19,10 @@ import psutil
 
 from benchmarks.bars import ROOT, Bars, print_head
 from deskhand.actions.ops import Move, Op, Point, screen_px
-from deskhand.bridge.server import Settings, serving
+from deskhand.bridge.server import ServerConfig, serve_pool
 from deskhand.desktop import sizing
-from deskhand.desktop.base import Frame, StagedDesktop, Template
-from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.base import Frame, StageableDesktop, DesktopSpec
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.pool import DesktopPool, Lease
 
 WIDTH, HEIGHT = 1280, 720
@@ -54,7 +54,7 @@ class Prepared:
     def __init__(self) -> None:
         self._sequence = 0
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         return await self.observe()
 
     async def observe(self) -> Frame:
@@ -69,18 +69,18 @@ class Prepared:
         return
 
 
-def prepared() -> StagedDesktop:
+def prepared() -> StageableDesktop:
     desktop: object = Prepared()
     return desktop  # pyright: ignore[reportReturnType]
 
 
 async def serve(leases: int) -> None:
     """Prints the port, and serves until standard input ends."""
-    template = Template(width=WIDTH, height=HEIGHT)
+    template = DesktopSpec(width=WIDTH, height=HEIGHT)
     sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = leases, 1  # prepared screens take no processor to start, and no memory of their own
     async with (
         DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
-        serving(pool, Settings(port=0, owner_key=KEY, idle_s=3600)) as running,
+        serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -113,7 +113,7 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        async with BridgePool(address, KEY, template=Template(width=WIDTH, height=HEIGHT)) as pool:
+        async with ServerPool(address, KEY, template=DesktopSpec(width=WIDTH, height=HEIGHT)) as pool:
             held = [await pool.lease() for _ in range(leases)]
             for lease in held:
                 await lease.desktop.observe()

@@ -25,19 +25,19 @@ from benchmarks.episodes import staged
 from benchmarks.killed import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.ports import free_port
 from benchmarks.recording import EASY
-from deskhand.desktop.base import StagedDesktop, Template
-from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.embedded import processes
 from deskhand.desktop.embedded.runtime import tmpfs
 from deskhand.desktop.pool import Lease
 from deskhand.errors import InfrastructureError
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 
 KEY = "key-of-a-bridge-that-is-killed"
 START_S = 60.0
 
 
-class ObservedBridgePool(BridgePool):
+class ObservedBridgePool(ServerPool):
     """Knows which desktops were given to which episode: the holder is the task that leases. None is forgotten."""
 
     def __init__(self, address: str) -> None:
@@ -45,13 +45,13 @@ class ObservedBridgePool(BridgePool):
         self.given: list[tuple[Observed, str]] = []
         self.out: set[int] = set()
 
-    async def lease(self, template: Template | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
         lease = await super().lease(template)
         task = asyncio.current_task()
         observed = Observed(lease.desktop)
         self.given.append((observed, task.get_name() if task else ""))
         self.out.add(lease.epoch)
-        return Lease(cast(StagedDesktop, observed), lease.epoch)
+        return Lease(cast(StageableDesktop, observed), lease.epoch)
 
     async def release(self, lease: Lease) -> None:
         self.out.discard(lease.epoch)
@@ -66,7 +66,7 @@ async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subproce
     log = book.with_name("bridge.log")
     with log.open("a") as errors:
         process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds
-            command, cwd=ROOT, env=os.environ | {"DESKHAND_BRIDGE_KEY": KEY}, stdout=subprocess.PIPE, stderr=errors, text=True
+            command, cwd=ROOT, env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY}, stdout=subprocess.PIPE, stderr=errors, text=True
         )
     assert process.stdout is not None
     try:
@@ -111,7 +111,7 @@ async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float
     async with bridge(port, at_a_time, book) as victim:
         pool = ObservedBridgePool(f"http://127.0.0.1:{port}")
         async with staged(folder / "run", EASY, at_a_time, lambda size: pool) as stage:
-            tickets = [Ticket(f"{number}-{index}", stage.task(number * at_a_time + index)) for index in range(at_a_time)]
+            tickets = [EpisodeRequest(f"{number}-{index}", stage.task(number * at_a_time + index)) for index in range(at_a_time)]
             playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
             began = time.monotonic()
             while not pool.out or time.monotonic() - began < delay_s:

@@ -2,7 +2,7 @@
 
 Cost: episodes of the policy in the box on embedded desktops are trained on again and again, as a step of the demo would, and
 before each step the canary is asked, in turn, of the very same rows; medians of both, side by side. The loop asks it every
-`loop.health.canary_every` steps. A canary takes the same rows whatever the step has, so its cost is judged with --full, at the 48
+`loop.health.vision_probe_every` steps. A canary takes the same rows whatever the step has, so its cost is judged with --full, at the 48
 episodes of a step of the demo.
 
 Blindness: `deskhand train` with weights whose picture features are all zero (the vision tower's last layers are), and with those
@@ -30,20 +30,20 @@ from deskhand.models.load import TINY_FOLDER, load
 from deskhand.rollout.config import HealthConfig
 from deskhand.store.run import Run
 from deskhand.training.batch import TrainingSample
-from deskhand.training.canary import sight
+from deskhand.training.canary import image_sensitivity
 from deskhand.training.config import PolicyConfig, TrainerConfig
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
 FAMILIES = ("terminal_run", "terminal_close", "calculator_number")
 """Those of the demo."""
-RUN = ("families=[terminal_run]", "loop.groups_per_step=1", "loop.group_size=4", "loop.steps=4", "evaluation.episodes=0")
+RUN = ("families=[terminal_run]", "loop.groups_per_step=1", "loop.group_size=4", "loop.total_steps=4", "evaluation.num_episodes=0")
 
 
 def cost(recording: Recording, rounds: int) -> tuple[float, float, float]:
     """(median seconds of a step, median seconds of a canary, nats that swapped pictures changed at first)."""
     trainer = Trainer(
-        Policy(load("tiny").model, PolicyConfig(train_vision=False), recording.renderer.banned_ids), TrainerConfig(threads=1)
+        Policy(load("tiny").model, PolicyConfig(train_vision=False), recording.renderer.banned_ids), TrainerConfig(torch_threads=1)
     )
     samples = [
         TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
@@ -53,7 +53,7 @@ def cost(recording: Recording, rounds: int) -> tuple[float, float, float]:
     steps, canaries, seen = list[float](), list[float](), list[float | None]()
     for _ in range(rounds + 1):
         started = time.perf_counter()
-        seen.append(sight(trainer.policy, samples, recording.images, HealthConfig().canary_rows))
+        seen.append(image_sensitivity(trainer.policy, samples, recording.images, HealthConfig().vision_probe_samples))
         canaries.append(time.perf_counter() - started)
         steps.append(trainer.step(samples, recording.images).seconds)
     if seen[0] is None:
@@ -76,7 +76,7 @@ def train(model: str, folder: Path, every: int) -> tuple[int, int, int, str]:
     """(exit code, steps taken, episodes kept, last words) of `deskhand train` with that model."""
     shutil.rmtree(folder, ignore_errors=True)
     words = [sys.executable, "-m", "deskhand", "train", "configs/tiny_cpu.yaml", "--folder", str(folder), "--set", f"model={model}"]
-    for setting in (*RUN, f"loop.health.canary_every={every}"):
+    for setting in (*RUN, f"loop.health.vision_probe_every={every}"):
         words += ["--set", setting]
     done = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     with Run.open(folder, read_only=True) as run:
@@ -98,7 +98,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deskhand-canary-") as made:
         recording = asyncio.run(record("tiny", held_out_tasks(episodes, FAMILIES), Path(made) / "frames", desktops=4))
         step_s, canary_s, seen = cost(recording, rounds)
-        every = HealthConfig().canary_every
+        every = HealthConfig().vision_probe_every
         print(f"{episodes} episodes: a step takes {step_s:.3f} s, a canary {canary_s:.3f} s ({canary_s / step_s:.1%} of a step)")
         share = canary_s / (every * step_s)
         figure = f"{share:.2%} of the steps' time at one canary every {every} steps"
@@ -106,7 +106,7 @@ def main() -> None:
             bars.check("cost", share <= 0.02, figure, "<= 2 %")
         else:
             print(f"cost: {figure}")
-        least = HealthConfig().sight
+        least = HealthConfig().min_image_sensitivity
         bars.check("the policy in the box sees", seen > least, f"swapped pictures change {seen:.2f} nats", f"> {least:g}")
         source = blinded(Path(made) / "blind")
         code, steps, kept, said = train(str(source), options.folder / "blind", every=1)

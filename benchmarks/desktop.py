@@ -19,7 +19,7 @@ from benchmarks.bars import Bars, print_head
 from benchmarks.osworld.recipe import PAUSE_S, Recipe, set_up
 from deskhand.desktop.applications import install
 from deskhand.desktop.applications.table import profile
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 
 median = statistics.median
 CALC = parts.Program(profile("calc").argv, profile("calc").window)
@@ -30,7 +30,7 @@ def show(found: dict[str, list[float]]) -> None:
         print(f"      {name}: {parts.spread(values)}", flush=True)
 
 
-async def actions_and_frames(desktop: EmbeddedDesktop, recipe: Recipe, repetitions: int) -> dict[str, list[float]]:
+async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions: int) -> dict[str, list[float]]:
     """Milliseconds of a click until the server's round trip returns, and of a whole picture in memory; the recipe's of the same."""
     session, performer = desktop._parts()
     hand, connection = performer.hand, session.connection
@@ -59,7 +59,7 @@ async def actions_and_frames(desktop: EmbeddedDesktop, recipe: Recipe, repetitio
 
 async def against_the_recipe(bars: Bars, full: bool) -> None:
     python = set_up()
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
         await desktop.reset(parts.FULL_HD)
         with Recipe(python, desktop._parts()[0].x_server) as recipe:

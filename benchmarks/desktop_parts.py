@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.actions.ops import Click, Key, Op, Point, Scroll, Type, screen_px
-from deskhand.desktop.base import Frame, Template, Window
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import Frame, DesktopSpec, Window
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 
-FULL_HD = Template("plain", 1920, 1080)
-USUAL = Template("plain", 1280, 720)
-SMALL = Template("plain", 320, 240)
+FULL_HD = DesktopSpec("plain", 1920, 1080)
+USUAL = DesktopSpec("plain", 1280, 720)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 def durations_ms(work: Callable[[], object], repetitions: int) -> list[float]:
@@ -97,7 +97,7 @@ class Program:
 SMALL_PROGRAM = Program(("l3afpad",), "l3afpad")
 
 
-async def open_application(desktop: EmbeddedDesktop, program: Program = SMALL_PROGRAM) -> Window:
+async def open_application(desktop: LocalDesktop, program: Program = SMALL_PROGRAM) -> Window:
     """Start a program, fill the screen with it, wait until it is still."""
     template = desktop_template(desktop)
     await desktop.launch(list(program.argv))
@@ -105,24 +105,24 @@ async def open_application(desktop: EmbeddedDesktop, program: Program = SMALL_PR
     window = await desktop.place_window(window, 0, 24, template.width, template.height - 24)
     for _ in range(20):
         frame = await desktop.observe()
-        if frame.settle_reason != "cap" and frame.settled_ms == 0:
+        if frame.settle_reason != "cap" and frame.settle_ms == 0:
             break
     return window
 
 
-def desktop_template(desktop: EmbeddedDesktop) -> Template:
+def desktop_template(desktop: LocalDesktop) -> DesktopSpec:
     session, _ = desktop._parts()
     return session.template
 
 
-async def step(desktop: EmbeddedDesktop, op: Op, action_id: str) -> Frame:
+async def step(desktop: LocalDesktop, op: Op, action_id: str) -> Frame:
     """What an agent pays for: the op performed, the screen settled, and the frame as the PNG that a model is sent."""
     frame = await desktop.perform([op], action_id=action_id)
     await asyncio.to_thread(frame.png)
     return frame
 
 
-async def our_steps(desktop: EmbeddedDesktop, script: Sequence[Act], name: str = "") -> list[float]:
+async def our_steps(desktop: LocalDesktop, script: Sequence[Act], name: str = "") -> list[float]:
     found = []
     for index, move in enumerate(script):
         start = time.perf_counter()
@@ -131,11 +131,11 @@ async def our_steps(desktop: EmbeddedDesktop, script: Sequence[Act], name: str =
     return found
 
 
-async def cold_starts(template: Template, repetitions: int, program: Program | None = None) -> list[float]:
+async def cold_starts(template: DesktopSpec, repetitions: int, program: Program | None = None) -> list[float]:
     """Milliseconds from nothing to the first settled frame (with `program` on it)."""
     found = []
     for _ in range(repetitions):
-        desktop = EmbeddedDesktop()
+        desktop = LocalDesktop()
         start = time.perf_counter()
         try:
             await desktop.reset(template)
@@ -147,12 +147,12 @@ async def cold_starts(template: Template, repetitions: int, program: Program | N
     return found
 
 
-async def warm_resets(template: Template, repetitions: int) -> list[float]:
+async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
     """Milliseconds from asking the pool to the first frame, with the next desktop prepared beforehand."""
     found = []
     async with DesktopPool(1, template, spares=1) as pool:
         for _ in range(repetitions):
-            await pool.prepared()
+            await pool.warm_up()
             start = time.perf_counter()
             lease = await pool.lease()
             await lease.desktop.reset(template)
@@ -178,13 +178,13 @@ class Crowd:
 Script = Callable[[Window, int], list[Act]]
 
 
-async def crowd(template: Template, count: int, program: Program, script: Script, steps: int) -> Crowd:
+async def crowd(template: DesktopSpec, count: int, program: Program, script: Script, steps: int) -> Crowd:
     """`count` desktops with a program each, then `steps` steps of `script` on every one at the same time."""
-    desktops = [EmbeddedDesktop() for _ in range(count)]
+    desktops = [LocalDesktop() for _ in range(count)]
     try:
         starts = asyncio.Semaphore(2)
 
-        async def start(desktop: EmbeddedDesktop) -> Window:
+        async def start(desktop: LocalDesktop) -> Window:
             async with starts:
                 await desktop.reset(template)
                 return await open_application(desktop, program)

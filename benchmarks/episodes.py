@@ -24,8 +24,8 @@ from benchmarks.bars import Bars, print_head
 from benchmarks.recording import EASY
 from benchmarks.watchdog import Watch, watched
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.desktop.base import StagedDesktop, Template
-from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.embedded import processes
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.pool import DesktopPool, Lease
@@ -37,12 +37,12 @@ from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.groups import Groups, Ticket
-from deskhand.rollout.journal import Journal
-from deskhand.rollout.loop import TrainingSource
+from deskhand.rollout.groups import GroupBuffer, EpisodeRequest
+from deskhand.rollout.journal import RunWriter
+from deskhand.rollout.loop import GroupSource
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
-from deskhand.rollout.scheduler import Scheduler, settled_memory
+from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scheduler import Scheduler, frozen_gc
 from deskhand.rollout.scripts import oracle
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
@@ -77,20 +77,20 @@ class SlowDesktop:
 class SlowablePool(DesktopPool):
     """Lends a slow desktop to the place that is marked as slow."""
 
-    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
         lease = await super().lease(template, holder=holder, ttl_s=ttl_s)
-        return Lease(cast(StagedDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
+        return Lease(cast(StageableDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
 
 
 class Places:
     """Runs tickets and notes for each place of the scheduler when its episodes ended; the first place may be slow."""
 
-    def __init__(self, run: Callable[[Ticket], Awaitable[EpisodeResult]], first_is_slow: bool) -> None:
+    def __init__(self, run: Callable[[EpisodeRequest], Awaitable[EpisodeResult]], first_is_slow: bool) -> None:
         self._run, self._first_is_slow = run, first_is_slow
         self.began = time.monotonic()
         self.ended: dict[asyncio.Task[Any] | None, list[float]] = {}
 
-    async def run(self, ticket: Ticket) -> EpisodeResult:
+    async def run(self, ticket: EpisodeRequest) -> EpisodeResult:
         place = asyncio.current_task()
         ends = self.ended.setdefault(place, [])
         _slowed.set(self._first_is_slow and place is next(iter(self.ended)))
@@ -104,15 +104,15 @@ class Places:
         return sum(map(len, others)) / sum(ends[-1] - self.began for ends in others)
 
 
-class CountedSource(TrainingSource):
+class CountedSource(GroupSource):
     """Training's source of episodes, ended after `count` of them."""
 
-    def __init__(self, groups: Groups, journal: Journal, count: int) -> None:
+    def __init__(self, groups: GroupBuffer, journal: RunWriter, count: int) -> None:
         super().__init__(groups, journal)
         self._left = count
         self.results: list[EpisodeResult] = []
 
-    async def next(self) -> Ticket | None:
+    async def next(self) -> EpisodeRequest | None:
         if self._left <= 0:
             self.exhausted = True
             return None
@@ -121,9 +121,9 @@ class CountedSource(TrainingSource):
         self._left += ticket is None
         return ticket
 
-    async def finished(self, result: EpisodeResult) -> None:
+    async def on_result(self, result: EpisodeResult) -> None:
         self.results.append(result)
-        await super().finished(result)
+        await super().on_result(result)
 
 
 @dataclass
@@ -131,14 +131,14 @@ class Stage:
     """Desktops, recorder and a run, ready to play."""
 
     run: Run
-    runner: Runner
+    runner: RecordedRunner
     families: Sequence[str]
     desktops: int
     offset: int = 0
-    journal: Journal = field(init=False)
+    journal: RunWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.journal = Journal(self.run)
+        self.journal = RunWriter(self.run)
 
     def task(self, number: int) -> Task:
         return basics.make_task(self.families[number % len(self.families)], seed_for("train", number // len(self.families)))
@@ -146,7 +146,7 @@ class Stage:
     async def play(self, count: int, first_is_slow: bool = False) -> tuple[list[EpisodeResult], Places]:
         """Run `count` episodes in groups."""
         places = Places(self.runner.run, first_is_slow)
-        groups = Groups(self.task, size=GROUP, limit=GROUPS_AT_A_TIME, next_number=self.offset)
+        groups = GroupBuffer(self.task, size=GROUP, limit=GROUPS_AT_A_TIME, next_number=self.offset)
         source = CountedSource(groups, self.journal, count)
         await Scheduler(source, places.run, self.desktops).run()
         self.offset = groups.next_number
@@ -155,7 +155,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool | BridgePool] | None = None
+    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool | ServerPool] | None = None
 ) -> AsyncIterator[Stage]:
     """The oracle behind a recorder, with `desktops` embedded desktops at a time from a pool that `make_pool(desktops)` makes."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -167,8 +167,8 @@ async def staged(
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
         async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
-            agent = DesktopAgent(settings := AgentConfig(max_tokens=512))
-            runner = Runner(pool, recorder, agent, run.frames, script=oracle(settings), playing=engine.playing)
+            agent = DesktopAgent(settings := AgentConfig(max_new_tokens=512))
+            runner = RecordedRunner(pool, recorder, agent, run.frames, script=oracle(settings), playing=engine.playing)
             try:
                 yield Stage(run, runner, families, desktops)
             finally:
@@ -197,7 +197,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
     before = set(processes.descendants(os.getpid()))
     began = time.monotonic()
     async with staged(folder, families, desktops) as stage:
-        with settled_memory(), watched() as watch:
+        with frozen_gc(), watched() as watch:
             results, _ = await stage.play(count)
         try:
             books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.bars import Bars, print_head
 from benchmarks.recording import Recording, held_out_tasks, record
-from deskhand.agents.context import GrowDrop
+from deskhand.agents.context import ChunkedHistory
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
@@ -28,7 +28,7 @@ from deskhand.training.batch import TrainingSample
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
-WINDOW = GrowDrop(grow_to=4, drop_to=2)
+WINDOW = ChunkedHistory(grow_to=4, drop_to=2)
 
 
 @dataclass(frozen=True)

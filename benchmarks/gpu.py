@@ -26,10 +26,10 @@ import torch
 from benchmarks.bars import Bars, print_head
 from benchmarks.peak import peak_bytes
 from deskhand.actions.ops import REL_1000, Click, Op, Point
-from deskhand.agents.context import GrowDrop
+from deskhand.agents.context import ChunkedHistory
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.base import Adapter
+from deskhand.engines.base import LoraWeights
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.served.weights import write_adapter
 from deskhand.models import architectures
@@ -40,16 +40,16 @@ from deskhand.recorder.graph import Sequence
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.batch import TrainingSample
-from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
-from deskhand.training.planner import GIB, MIB, EngineSizes, Prediction, Workload, count, predict
+from deskhand.training.config import LoraConfig, PolicyConfig, TrainerConfig
+from deskhand.training.planner import GIB, MIB, EngineLimits, MemoryEstimate, Workload, count, estimate_memory
 from deskhand.training.policy import Policy
-from deskhand.training.publish import join, publish
+from deskhand.training.publish import attach_engine, push_weights
 from deskhand.training.speed import device_of, operations
 from deskhand.training.trainer import Trainer
 
@@ -90,8 +90,8 @@ def tiny_values() -> dict[str, Any]:
 
 FULL = Size("cuda:0", "bfloat16", (1280, 720), 12, 48, 6, 24, 12, 8192, architectures.QWEN3_VL_4B)
 SMALL = Size("cpu", "float32", (256, 192), 3, 4, 2, 4, 2, 2048, tiny_values())
-MODES = {"lora": PolicyConfig(adapter=AdapterConfig(rank=64), recompute_activations=True),
-         "full": PolicyConfig(train_vision=False, recompute_activations=True)}  # fmt: skip
+MODES = {"lora": PolicyConfig(lora=LoraConfig(rank=64), gradient_checkpointing=True),
+         "full": PolicyConfig(train_vision=False, gradient_checkpointing=True)}  # fmt: skip
 
 
 class AnyClick:
@@ -145,21 +145,21 @@ def task_of(size: Size, number: int) -> Task:
 
 
 @asynccontextmanager
-async def playing(size: Size, model: LoadedModel, engine: HfEngine) -> AsyncIterator[tuple[Runner, ImageCache, tuple[int, ...]]]:
+async def playing(size: Size, model: LoadedModel, engine: HfEngine) -> AsyncIterator[tuple[RecordedRunner, ImageCache, tuple[int, ...]]]:
     """Agents on desktops of the size. They are shown noise: each screenshot is a picture of its own."""
     renderer = ChatRenderer(model.tokenizer)
     images = ImageCache(model.image_processor, prepared_bytes=32 << 30)
     recorder = Recorder(renderer, engine, images)
     agent = Babbler(
         AgentConfig(
-            dialect=AnyClick(),  # type: ignore[arg-type]
-            window=GrowDrop(size.grow_to, max(1, size.grow_to // 2)),
-            max_tokens=size.reply_tokens,
-            blind=True,
+            action_format=AnyClick(),  # type: ignore[arg-type]
+            history=ChunkedHistory(size.grow_to, max(1, size.grow_to // 2)),
+            max_new_tokens=size.reply_tokens,
+            noise_images=True,
         )
     )
     async with DesktopPool(size.desktops, spares=0) as pool:
-        runner = Runner(pool, recorder, agent)
+        runner = RecordedRunner(pool, recorder, agent)
         try:
             yield runner, images, renderer.banned_ids
         finally:
@@ -167,20 +167,20 @@ async def playing(size: Size, model: LoadedModel, engine: HfEngine) -> AsyncIter
             recorder.close()
 
 
-async def play(size: Size, runner: Runner, first: int, count: int) -> list[EpisodeResult]:
+async def play(size: Size, runner: RecordedRunner, first: int, count: int) -> list[EpisodeResult]:
     """Episodes from number `first` on, as many at a time as there are desktops."""
     places = asyncio.Semaphore(size.desktops)
 
     async def one(number: int) -> EpisodeResult:
         async with places:
-            return await runner.run(Ticket(f"episode-{number}", task_of(size, number)))
+            return await runner.run(EpisodeRequest(f"episode-{number}", task_of(size, number)))
 
     return await asyncio.gather(*(one(first + number) for number in range(count)))
 
 
 def predicted(
     size: Size, config: PolicyConfig, trainer: TrainerConfig, rows: list[Sequence], images: ImageCache, sizes: dict[str, int]
-) -> tuple[Prediction, Workload]:
+) -> tuple[MemoryEstimate, Workload]:
     """The planner's sum for what was really played, with the engine's own `sizes`."""
     shown = {span.sha256: images[span.sha256] for row in rows for span in row.spans}
     largest = max(shown.values(), key=lambda image: image.tokens)
@@ -198,8 +198,8 @@ def predicted(
         step_rows=len(rows),
         step_images=len(shown),
     )
-    engine = EngineSizes(max_batch=size.desktops, requests=size.desktops, shares_weights=True, **sizes)
-    return predict(size.values, size.dtype, config, trainer, engine, work, cuda=size.device != "cpu"), work
+    engine = EngineLimits(max_batch=size.desktops, requests=size.desktops, shares_weights=True, **sizes)
+    return estimate_memory(size.values, size.dtype, config, trainer, engine, work, cuda=size.device != "cpu"), work
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,13 @@ class Found:
     apart_s: dict[str, float]
     """To publish to an engine with a copy of its own, by what it is given, the first time included in none."""
     peak: int
-    plan: Prediction
+    plan: MemoryEstimate
     work: Workload
 
 
 async def measure(size: Size, config: PolicyConfig) -> Found:
     """Play, train twice, publish; the second step is the one that is measured."""
-    settings = TrainerConfig(learning_rate=1e-6, behaviour_cap=None)
+    settings = TrainerConfig(learning_rate=1e-6, importance_weight_cap=None)
     model = loaded(size)
     longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
     sizes = {"max_tokens": longest, "prefill_tokens": longest, "parked_tokens": 4 * longest, "image_tokens": ENGINE_IMAGE_TOKENS}
@@ -229,7 +229,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
     try:
         async with playing(size, model, engine) as (runner, images, banned):
             trainer = Trainer(Policy(model.model, config, banned), settings)
-            join(trainer, engine)
+            attach_engine(trainer, engine)
             await play(size, runner, 1000, min(2, size.episodes))
             before, began = engine.stats, time.perf_counter()
             results = await play(size, runner, 0, size.episodes)
@@ -241,7 +241,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
                 for row in result.graph.sequences()
             ]
             await asyncio.to_thread(trainer.step, samples, images)
-            await publish(trainer.policy, engine, 1)
+            await push_weights(trainer.policy, engine, 1)
             held = _held(size.device, trainer)
             seconds: list[float] = []
 
@@ -252,7 +252,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
 
             peak = held + await asyncio.to_thread(peak_bytes, step, size.device)
             began = time.perf_counter()
-            await publish(trainer.policy, engine, 2)
+            await push_weights(trainer.policy, engine, 2)
             publish_s = time.perf_counter() - began
             apart_s = await apart(size, trainer.policy)
             rows = [sample.sequence for sample in samples]
@@ -270,11 +270,11 @@ async def apart(size: Size, policy: Policy) -> dict[str, float]:
     try:
         for version in (1, 2):  # the first time makes room
             began = time.perf_counter()
-            await engine.publish(version, await asyncio.to_thread(policy.snapshot))
+            await engine.update_weights(version, await asyncio.to_thread(policy.snapshot))
             found["whole weights"] = time.perf_counter() - began
-            if policy.config.adapter is not None:
+            if policy.config.lora is not None:
                 began = time.perf_counter()
-                await publish(policy, engine, version)
+                await push_weights(policy, engine, version)
                 found["the adapter alone"] = time.perf_counter() - began
     finally:
         await engine.close()
@@ -287,14 +287,14 @@ def as_files(rank: int) -> None:
 
     with torch.device("meta"):
         model = architectures.build(architectures.QWEN3_VL_4B).bfloat16()
-        policy = Policy(model, PolicyConfig(adapter=AdapterConfig(rank=rank)))
+        policy = Policy(model, PolicyConfig(lora=LoraConfig(rank=rank)))
     whole = sum(parameter.nbytes for name, parameter in model.named_parameters() if ".lora_" not in name)
     shapes = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
     weights = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in shapes.items()}
     assert weights.keys() == policy.parameters().keys()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        write_adapter(Path(folder, "adapter"), Adapter({name: value.clone() for name, value in weights.items()}, {"r": rank}))
+        write_adapter(Path(folder, "adapter"), LoraWeights({name: value.clone() for name, value in weights.items()}, {"r": rank}))
         load_file(Path(folder, "adapter", "adapter_model.safetensors"))
         seconds = time.perf_counter() - began
     size = sum(value.nbytes for value in weights.values())
@@ -305,7 +305,7 @@ def as_files(rank: int) -> None:
 def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) -> None:
     """Print what was measured, and the planner's sum beside it."""
     plan, work, device = found.plan, found.work, device_of(size.device)
-    done, peak_flops = operations(size.values, plan, work, adapters=config.adapter is not None), device.flops(size.dtype)
+    done, peak_flops = operations(size.values, plan, work, adapters=config.lora is not None), device.flops(size.dtype)
     weights, trained = plan.traced.parameters + plan.tower.parameters, plan.traced.trained + plan.tower.trained
     print(f"\n{mode}: {count(weights)} weights, {count(trained)} trained")
     rate = 60 * found.episodes / found.play_s

@@ -21,15 +21,15 @@ from pathlib import Path
 
 from benchmarks.bars import ROOT, Bars, print_head
 from deskhand.errors import ConfigError, RecordError
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.store.run import TRAIN, Checkpoint, Run
 from deskhand.training.checkpoint import verify
 
 SETTINGS = (
     "loop.groups_per_step=1",
     "loop.group_size=4",
-    "loop.desktops=4",
-    "evaluation.episodes=0",
+    "loop.max_concurrent_episodes=4",
+    "evaluation.num_episodes=0",
     "trainer.learning_rate=1.0e-5",
     "families=[terminal_run, terminal_close]",
 )
@@ -57,9 +57,9 @@ def start(folder: Path, steps: int, log: Path) -> subprocess.Popen[bytes]:
     """`deskhand train`, new or resumed, in a session of its own."""
     command = [sys.executable, "-m", "deskhand", "train"]
     if (folder / "run.sqlite").exists():
-        command += ["--folder", str(folder), "--resume", "--set", f"loop.steps={steps}", "--set", "minutes=null"]
+        command += ["--folder", str(folder), "--resume", "--set", f"loop.total_steps={steps}", "--set", "minutes=null"]
     else:
-        command += ["configs/tiny_cpu.yaml", "--folder", str(folder), "--set", f"loop.steps={steps}", "--set", "minutes=null"]
+        command += ["configs/tiny_cpu.yaml", "--folder", str(folder), "--set", f"loop.total_steps={steps}", "--set", "minutes=null"]
         for setting in SETTINGS:
             command += ["--set", setting]
     with log.open("ab") as output:
@@ -86,7 +86,7 @@ def inspect(folder: Path, found: Found) -> None:
         if lost:
             found.wrong.append(f"kill {found.kills}: {len(lost)} finished episodes are lost or changed")
         try:
-            Ledger.from_dict(run.books()).check(run.count_states())
+            EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         except RecordError as error:
             found.wrong.append(f"kill {found.kills}: {error}")
         trained = {row.id: row.step for row in rows if row.state == "trained" and row.step is not None}

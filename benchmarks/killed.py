@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deskhand.desktop.base import StagedDesktop
+from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.embedded import processes
 from deskhand.rollout.record import EpisodeResult
-from deskhand.tasks.outcome import Unscored
+from deskhand.tasks.outcome import Errored
 
 GONE_WITHIN_S = 60.0
 NOTICED_WITHIN_S = 0.1
@@ -25,7 +25,7 @@ NOTICED_WITHIN_S = 0.1
 class Observed:
     """A desktop that notes when it was last called."""
 
-    def __init__(self, desktop: StagedDesktop) -> None:
+    def __init__(self, desktop: StageableDesktop) -> None:
         self._desktop = desktop
         self.called_at = 0.0
 
@@ -63,7 +63,7 @@ def judge(results: Sequence[EpisodeResult], hit: Iterable[tuple[Observed, str]],
     for result in results:
         was_hit = result.episode_id in called
         noticed = was_hit and called[result.episode_id] > at + NOTICED_WITHIN_S
-        outage = isinstance(result.outcome, Unscored) and result.outcome.cause == "infrastructure"
+        outage = isinstance(result.outcome, Errored) and result.outcome.cause == "infrastructure"
         tally.affected += was_hit and outage
         tally.late += was_hit and not outage and not noticed
         if (noticed or not was_hit) and outage != was_hit:

@@ -29,14 +29,14 @@ from benchmarks.bridge_kills import bridge_round, held_in
 from benchmarks.episodes import Stage, staged
 from benchmarks.killed import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.recording import EASY
-from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
 from deskhand.desktop.embedded import processes
 from deskhand.desktop.embedded.runtime import runtime
-from deskhand.desktop.leases import LeaseBook, LeaseEnded
+from deskhand.desktop.leases import LeaseStore, LeaseExpired
 from deskhand.desktop.pool import DesktopPool, Lease
 from deskhand.errors import InfrastructureError
-from deskhand.rollout.groups import Ticket
-from deskhand.rollout.journal import Journal
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.journal import RunWriter
 from deskhand.store.run import TRAIN, Run
 
 PARTS = ("x server", "window manager", "applications")
@@ -50,17 +50,17 @@ LONGEST_DELAY_S = 2.0
 class ObservedPool(DesktopPool):
     """Knows which desktops are out, and with which episode: the holder is the task that leases."""
 
-    def __init__(self, size: int, book: LeaseBook | None = None) -> None:
+    def __init__(self, size: int, book: LeaseStore | None = None) -> None:
         super().__init__(size, spares=1, book=book)
         self.out: dict[int, tuple[Observed, str]] = {}
 
-    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
         task = asyncio.current_task()
         name = task.get_name() if task else ""
         lease = await super().lease(template, holder=name, ttl_s=ttl_s)
         observed = Observed(lease.desktop)
         self.out[lease.epoch] = (observed, name)
-        return Lease(cast(StagedDesktop, observed), lease.epoch)
+        return Lease(cast(StageableDesktop, observed), lease.epoch)
 
     async def release(self, lease: Lease) -> None:
         self.out.pop(lease.epoch, None)
@@ -69,7 +69,7 @@ class ObservedPool(DesktopPool):
 
 async def part_round(stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally) -> None:
     """Play, kill one part of one desktop that has it, and look at how the episodes ended."""
-    tickets = [Ticket(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)]
+    tickets = [EpisodeRequest(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)]
     playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
     delay_s, began = chance.uniform(0.0, LONGEST_DELAY_S), time.monotonic()
     killed: tuple[Observed, str] | None = None
@@ -97,7 +97,7 @@ async def own(folder: Path) -> None:
     print(runtime().token, runtime().folder, flush=True)
 
     def make_pool(size: int) -> DesktopPool:
-        return ObservedPool(size, LeaseBook(folder / "leases.sqlite"))
+        return ObservedPool(size, LeaseStore(folder / "leases.sqlite"))
 
     async with staged(folder / "run", EASY, AT_A_TIME, make_pool) as stage:
         await stage.play(10_000)
@@ -126,20 +126,20 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
     while Path(desktops).exists() and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
     tally.orphans += len(processes.labelled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
-    book = LeaseBook(book_file)
+    book = LeaseStore(book_file)
     for row in book.found:
         tally.leases += 1
         try:
             book.check(row.epoch)
             tally.unfenced += 1
-        except LeaseEnded:
+        except LeaseExpired:
             pass
     if book.found and book.grant("next", "next") <= max(row.epoch for row in book.found):
         tally.unfenced += 1
     book.close()
     with Run.open(folder / "run") as run:
         unfinished = {row.id for row in run.episodes(TRAIN) if row.state == "in_flight"}
-        Journal(run).recover()
+        RunWriter(run).recover()
         after = {row.id: row for row in run.episodes(TRAIN)}
         tally.affected += len(unfinished)
         lost = {name: (after[name].state, after[name].cause) for name in unfinished}

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bars import ROOT, Bars, print_head
-from deskhand.rollout.evaluate import Report, report_of
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.evaluate import EvalReport, build_eval_report
+from deskhand.rollout.rates import Proportion
 from deskhand.store.run import TRAIN, Run
 
-SHORT = ("minutes=30", "loop.steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.desktops=4", "evaluation.episodes=12")
+SHORT = ("minutes=30", "loop.total_steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.max_concurrent_episodes=4", "evaluation.num_episodes=12")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Outcome:
     """What one run of the demo came to."""
 
     name: str
-    before: Report
-    after: Report
+    before: EvalReport
+    after: EvalReport
     steps: int
     episodes: int
     """Training episodes that were scored."""
@@ -47,8 +47,8 @@ class Outcome:
 class Gain:
     """The difference of two rates, with its 95 % interval."""
 
-    before: Rate
-    after: Rate
+    before: Proportion
+    after: Proportion
 
     @property
     def value(self) -> float:
@@ -96,8 +96,8 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
         raise SystemExit(f"{run.folder} holds no checkpoint")
     return Outcome(
         name=name,
-        before=report_of(run, "version-0"),
-        after=report_of(run, f"version-{last.version}"),
+        before=build_eval_report(run, "version-0"),
+        after=build_eval_report(run, f"version-{last.version}"),
         steps=last.step,
         episodes=sum(row.reward is not None for row in run.episodes(TRAIN)),
         first_update_s=first.created_at - began_at if first else math.inf,
@@ -111,7 +111,7 @@ def print_outcome(found: Outcome) -> None:
     print(f"\n{found.name}: {found.steps} steps, {found.episodes} training episodes")
     print(f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command {found.total_s:.0f} s")
     rows = [("held-out success", found.before.success, found.after.success)]
-    rows += [(f"  {name}", rate, found.after.by_family.get(name, Rate(0, 0))) for name, rate in found.before.by_family.items()]
+    rows += [(f"  {name}", rate, found.after.by_family.get(name, Proportion(0, 0))) for name, rate in found.before.by_family.items()]
     rows.append(("first click on target", found.before.first_click, found.after.first_click))
     for title, before, after in rows:
         print(f"  {title:24} {before}  ->  {after}   {Gain(before, after)}")
@@ -172,7 +172,7 @@ def main() -> None:
     print_head()
     bars = Bars()
     seeing = run_seeds(options)
-    blind = run_demo("blind", options.folder / "blind", ["seed=0", "agent.blind=true"]) if options.full else None
+    blind = run_demo("blind", options.folder / "blind", ["seed=0", "agent.noise_images=true"]) if options.full else None
     if blind is not None:
         print_outcome(blind)
     print()

@@ -15,8 +15,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
 from deskhand.tasks import browser
 from deskhand.tasks.judge import judge
@@ -30,10 +30,10 @@ getComputedStyle(document.getElementById(id)).display === 'none')"
 
 
 @asynccontextmanager
-async def fresh_desktop() -> AsyncIterator[EmbeddedDesktop]:
-    desktop = EmbeddedDesktop()
+async def fresh_desktop() -> AsyncIterator[LocalDesktop]:
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template("plain", miniwob.WIDTH, miniwob.HEIGHT))
+        await desktop.reset(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
         yield desktop
     finally:
         await desktop.close()

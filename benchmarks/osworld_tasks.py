@@ -28,14 +28,14 @@ from benchmarks.bars import ROOT, Bars, print_head
 from benchmarks.osworld.hands import Hands
 from benchmarks.osworld.siblings import outcomes
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS, Solution
-from deskhand.compat.osworld.evaluation import default_evaluators
+from deskhand.compat.osworld.evaluation import default_official_evaluators
 from deskhand.compat.osworld.task import task_of
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
-from deskhand.rollout.episode import template_of
+from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.sources.importing import Imported, survey
+from deskhand.tasks.sources.importing import ImportedTask, check_compatibility
 from deskhand.tasks.task import Task
 
 WANTED = 15
@@ -60,10 +60,10 @@ class Played:
         return "-" if self.score is None else f"{self.score:g}"
 
 
-def candidates(folder: Path) -> list[Imported]:
+def candidates(folder: Path) -> list[ImportedTask]:
     """The feasible tasks that this benchmark is about."""
     found = []
-    for task in survey("osworld", folder).tasks:
+    for task in check_compatibility("osworld", folder).tasks:
         code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.needs)
         if not task.loaded.task.infeasible and not code and not OUTSIDE & {need.kind for need in task.needs}:
             found.append(task)
@@ -72,11 +72,11 @@ def candidates(folder: Path) -> list[Imported]:
 
 async def play(task: Task, solve: Solution | None) -> Played:
     """Set up, act, judge, on a desktop of its own."""
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     began = time.monotonic()
     hands = Hands(desktop, task.width, task.height)
     try:
-        await desktop.reset(template_of(task))
+        await desktop.reset(desktop_spec(task))
         await task.setup(desktop)
         if solve is not None:
             await solve(hands)
@@ -91,7 +91,7 @@ async def play(task: Task, solve: Solution | None) -> Played:
     return Played(None, len(hands.ops), seconds, f"unscored ({outcome.cause}): {outcome.message}"[:300])
 
 
-async def measure(imported: Imported) -> tuple[Played, Played]:
+async def measure(imported: ImportedTask) -> tuple[Played, Played]:
     """The solution, and nothing."""
     made = task_of(imported.loaded.task, domain=imported.domain, accessibility=True)
     return await play(made, SOLUTIONS[imported.loaded.task.id]), await play(made, None)
@@ -99,7 +99,7 @@ async def measure(imported: Imported) -> tuple[Played, Played]:
 
 async def run(folder: Path, most: int | None, only: list[str]) -> Bars:
     bars = Bars()
-    evaluators = default_evaluators()
+    evaluators = default_official_evaluators()
     judged_by = "OSWorld's own" if evaluators is not None else "our versions of OSWorld's"
     tasks = [task for task in candidates(folder) if not only or any(task.loaded.task.id.startswith(name) for name in only)]
     print(f"{len(tasks)} feasible tasks of {folder.name} need none of these; metrics: {judged_by}", flush=True)

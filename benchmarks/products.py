@@ -62,8 +62,8 @@ def main() -> None:
         use(kind)
         layer(rows).backward(gradient)
 
-    compare("eight screens of 256x192 encoded", lambda: encode(torch.nn.Linear), lambda: encode(products.ProductLinear))
-    compare("a linear layer, there and back", lambda: train(torch.nn.Linear), lambda: train(products.ProductLinear))
+    compare("eight screens of 256x192 encoded", lambda: encode(torch.nn.Linear), lambda: encode(products.OneDnnLinear))
+    compare("a linear layer, there and back", lambda: train(torch.nn.Linear), lambda: train(products.OneDnnLinear))
 
 
 if __name__ == "__main__":

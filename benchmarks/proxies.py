@@ -23,7 +23,7 @@ import httpx2
 from benchmarks.bars import ROOT
 from benchmarks.ports import free_port
 from benchmarks.screens import REPLY, Endpoint
-from deskhand.engines.making import newest_environment
+from deskhand.engines.making import newest_venv
 from deskhand.errors import ConfigError
 
 START_S = 120.0
@@ -131,9 +131,9 @@ async def running(name: str, words: list[str], port: int, key: str, path: str) -
 def areal_python(make: bool) -> Path | None:
     """The Python of AReaL's environment; where it is not there it is made if `make`, or it is None."""
     try:
-        return newest_environment("areal", os.environ) / "bin" / "python"
+        return newest_venv("areal", os.environ) / "bin" / "python"
     except ConfigError:
         if not make:
             return None
     subprocess.run(["bash", str(ROOT / "scripts" / "environment"), "areal"], stdout=subprocess.DEVNULL, check=True)
-    return newest_environment("areal", os.environ) / "bin" / "python"
+    return newest_venv("areal", os.environ) / "bin" / "python"

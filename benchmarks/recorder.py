@@ -39,7 +39,7 @@ from benchmarks.recorder_parts import print_parts
 from benchmarks.screens import QUESTION, Endpoint, body, forever, screenshot, turn
 from deskhand.recorder import images as images_module
 from deskhand.recorder.images import ImageCache, decode_rgb
-from deskhand.recorder.patches import Patches
+from deskhand.recorder.patches import PatchExtractor
 from deskhand.recorder.proxy import in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 
@@ -107,7 +107,7 @@ async def process_cost(proxy: Proxy, screens: list[bytes]) -> float:
 async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
     """(CPU seconds of the recorder's work on images and text in an episode that keeps all screenshots, bytes of its requests)."""
     bench, talk, sent = Endpoint(prepared_bytes=8 << 30), list[dict[str, Any]](), 0
-    headers = {"authorization": f"Bearer {bench.recorder.start('s')}"}
+    headers = {"authorization": f"Bearer {bench.recorder.open_session('s')}"}
     async with in_process_client(bench.app) as http:
         with bench.engine.playing(forever()), measured_work() as spent:
             for screen in screens:
@@ -116,7 +116,7 @@ async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
                 sent += len(raw)
                 answer = await http.post("/v1/chat/completions", content=raw, headers=headers)
                 talk.append(answer.json()["choices"][0]["message"])
-    (row,) = bench.recorder.end("s").sequences()
+    (row,) = bench.recorder.close_session("s").sequences()
     assert len(row.spans) == len(screens)
     return sum(spent), sent
 
@@ -143,7 +143,7 @@ def reprocessing_cost(screens: list[bytes]) -> float:
 def measured_work() -> Iterator[list[float]]:
     """Collect the CPU seconds of decoding, preprocessing, making values for the engine and rendering, each in its own thread."""
     spent: list[float] = []
-    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (Patches, "values"), (ChatRenderer, "render")]
+    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (PatchExtractor, "values"), (ChatRenderer, "render")]
     plain = [(owner, name, getattr(owner, name)) for owner, name in targets]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,7 +171,7 @@ async def longest_callback_ms(size: Size, agents: int) -> tuple[float, float]:
     screens = [[turn(screenshot(np.random.default_rng([agent, n]), *size.screen)) for n in range(6)] for agent in range(agents)]
 
     async def play(agent: int) -> None:
-        headers = {"authorization": f"Bearer {bench.recorder.start(f'{agent}')}"}
+        headers = {"authorization": f"Bearer {bench.recorder.open_session(f'{agent}')}"}
         for screen in screens[agent]:
             await http.post("/v1/chat/completions", content=body([screen]), headers=headers)
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.screens import Endpoint, screenshot
 from deskhand.engines.base import Checksum
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import decode_rgb, pixels_sha256, read_data_uri
-from deskhand.recorder.patches import Patches
+from deskhand.recorder.patches import PatchExtractor
 
 COUNT, SKIPPED = 40, 10
 """Screenshots, and how many of them come before those that count: a process's first meet memory that was never used."""
@@ -49,9 +49,9 @@ class Parts:
 def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
     """Median milliseconds of each part."""
     bench, parts = Endpoint(), Parts()
-    patches = Patches(bench.processor)
+    patches = PatchExtractor(bench.processor)
     with tempfile.TemporaryDirectory() as folder:
-        files = RecordFolder(Path(folder))
+        files = SessionStore(Path(folder))
         for number in range(COUNT):
             png = screenshot(np.random.default_rng([7, number]), *screen)
             url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
@@ -60,7 +60,7 @@ def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
             rgb = parts.time("decoding", lambda encoded=encoded: decode_rgb(encoded, max_pixels=1 << 26))
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
             kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.keep(rgb))
-            parts.time("on disk", lambda name=name, encoded=encoded: files.put_image(name, encoded))
+            parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
             values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
             parts.time("their checksum", lambda values=values: Checksum().note(values))
             parts.time("all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np"))

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.deskhand_json import DeskhandJson
 from deskhand.actions.ops import TERMINAL_OPS, Op
-from deskhand.agents.context import GrowDrop, Window
+from deskhand.agents.context import ChunkedHistory, HistoryPolicy
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.base import Sampling
@@ -29,12 +29,12 @@ from deskhand.engines.hf.batch import EngineStats
 from deskhand.errors import ParseError
 from deskhand.models.load import load
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.task import Task, seed_for
@@ -61,7 +61,7 @@ def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
 class Endless(DeskhandJson):
     """The dialect, in which the end of an episode is a mistake."""
 
-    def parse(self, text: str, view: View) -> list[Op]:
+    def parse(self, text: str, view: ScreenView) -> list[Op]:
         ops = super().parse(text, view)
         if any(isinstance(op, TERMINAL_OPS) for op in ops):
             raise ParseError((0, len(text)), "it is not done yet")
@@ -74,7 +74,7 @@ async def record(
     folder: Path,
     *,
     desktops: int = 2,
-    window: Window | None = None,
+    window: HistoryPolicy | None = None,
     turns: int | None = None,
     bystanders: int = 0,
 ) -> Recording:
@@ -88,19 +88,19 @@ async def record(
     images = ImageCache(model.image_processor, fetch=frames.png)
     engine = HfEngine(model)
     recorder = Recorder(renderer, engine, images)
-    config = AgentConfig(window=window or GrowDrop())
+    config = AgentConfig(history=window or ChunkedHistory())
     if turns is not None:
         config = replace(config, dialect=Endless(), max_errors=turns + 1)
         tasks = [replace(task, max_steps=turns) for task in tasks]
     async with DesktopPool(desktops, spares=0) as pool:
-        runner = Runner(pool, recorder, DesktopAgent(config), frames)
+        runner = RecordedRunner(pool, recorder, DesktopAgent(config), frames)
         try:
             async with _bystanders(engine, renderer, model.image_processor, bystanders):
                 limit = asyncio.Semaphore(desktops)
 
                 async def play(task: Task) -> EpisodeResult:
                     async with limit:
-                        return await runner.run(Ticket(task.id, task))
+                        return await runner.run(EpisodeRequest(task.id, task))
 
                 results = await asyncio.gather(*(play(task) for task in tasks))
         finally:
@@ -122,7 +122,7 @@ async def _bystanders(engine: HfEngine, renderer: ChatRenderer, processor: objec
             height, width = int(random.integers(2, 6)) * 32, int(random.integers(2, 8)) * 32
             Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(buffer, "PNG")
             picture = images.add(buffer.getvalue()).sha256
-            prompt = renderer.render((message("user", [Picture(picture), "What is this?"]),), images)
+            prompt = renderer.render((message("user", [ImagePart(picture), "What is this?"]),), images)
             await engine.generate(prompt, Sampling(int(random.integers(8, 40)), banned_ids=renderer.banned_ids, seed=turn))
             await asyncio.sleep(0.02)
 

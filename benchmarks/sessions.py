@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.bars import Bars, print_head
 from benchmarks.screens import Endpoint, body, forever, screenshot, turn
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
@@ -37,15 +37,15 @@ def memory_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-async def wave(bench: Endpoint, folder: RecordFolder, number: int, sessions: int) -> int:
+async def wave(bench: Endpoint, folder: SessionStore, number: int, sessions: int) -> int:
     """Play one wave; returns how many replies are not in their session's files."""
-    images = ImageCache(bench.processor, fetch=folder.image, on_new=folder.put_image, prepared_bytes=32 << 20)
+    images = ImageCache(bench.processor, fetch=folder.image, on_new=folder.save_image, prepared_bytes=32 << 20)
     recorder = Recorder(bench.renderer, bench.engine, images, journal=folder.write_call, note=folder.write_note)
     lost = 0
 
     async def play(session: int) -> int:
         name, talk, said = f"{number}/{session}", list[dict[str, Any]](), list[str]()
-        headers = {"authorization": f"Bearer {recorder.start(name)}"}
+        headers = {"authorization": f"Bearer {recorder.open_session(name)}"}
         for index in range(TURNS):
             talk.append(turn(screenshot(np.random.default_rng([number, session, index]), *SCREEN)))
             if len(talk) > 2 * KEPT:
@@ -68,7 +68,7 @@ def soak(sessions: int, bars: Bars) -> None:
     """Play the waves and judge them."""
     bench, levels = Endpoint(), []
     with tempfile.TemporaryDirectory() as name:
-        folder = RecordFolder(Path(name), durable=False)
+        folder = SessionStore(Path(name), durable=False)
         for number in range(WAVES):
             started = time.perf_counter()
             lost = asyncio.run(wave(bench, folder, number, sessions))

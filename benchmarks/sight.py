@@ -26,7 +26,7 @@ from deskhand.models.load import load
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.training.canary import with_images_of
+from deskhand.training.canary import swap_images
 from deskhand.training.policy import Policy
 
 _COORDINATE = re.compile(r'"[xy]2?":(\d+)|\[(\d+),(\d+)\]')
@@ -58,7 +58,7 @@ def compare(source: str, recording: Recording) -> Sight:
     rows, swapped_rows = [], []
     for graph, donor in partners(graphs, recording.images):
         rows += graph.sequences()
-        swapped_rows += [with_images_of(row, donor) for row in graph.sequences()]
+        swapped_rows += [swap_images(row, donor) for row in graph.sequences()]
     names = {span.sha256 for row in rows for span in row.spans}
     seen = _scores(policy, rows, recording.images)
     swapped = _scores(policy, swapped_rows, recording.images)

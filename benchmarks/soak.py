@@ -23,7 +23,7 @@ from benchmarks.desktop_parts import SMALL, memory_mib, open_application
 from deskhand.actions.ops import Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Window
 from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.runtime import runtime
 
 GROWTH_MIB = 8.0
@@ -59,7 +59,7 @@ def own_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 
 
-def level(desktops: list[EmbeddedDesktop]) -> Level:
+def level(desktops: list[LocalDesktop]) -> Level:
     gc.collect()
     by_role: tuple[list[float], list[float]] = ([], [])
     for desktop in desktops:
@@ -108,7 +108,7 @@ def _there() -> set[str]:
 async def soak(count: int, steps: int) -> Soak:
     """`steps` (a multiple of 4) steps on each of `count` desktops."""
     found, before = Soak(), _there()
-    desktops = [EmbeddedDesktop() for _ in range(count)]
+    desktops = [LocalDesktop() for _ in range(count)]
     try:
         windows = []
         for desktop in desktops:

@@ -24,7 +24,7 @@ from PIL import Image
 from benchmarks.bars import Bars, print_head
 from benchmarks.desktop_parts import USUAL, open_application
 from deskhand.actions.ops import Click, Key, Op, Point, Scroll, Type, screen_px
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.store.frames import Frames
 
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
@@ -33,7 +33,7 @@ WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house",
 async def screens(count: int) -> list[tuple[str, np.ndarray]]:
     """(name, pixels) of the screens after `count` steps, each different."""
     rng = random.Random(1)
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     found: dict[str, np.ndarray] = {}
     try:
         await desktop.reset(USUAL)

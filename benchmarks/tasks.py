@@ -17,10 +17,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.tasks.lint import Trial, nearly, oracle, play
-from deskhand.tasks.outcome import Unscored
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.tasks.lint import Playthrough, near_miss, oracle, play
+from deskhand.tasks.outcome import Errored
 from deskhand.tasks.suites.basics import FAMILIES
 from deskhand.tasks.task import Family, seed_for
 
@@ -29,8 +29,8 @@ from deskhand.tasks.task import Family, seed_for
 class Tally:
     """Trials of one family; `reset_s` are seconds from a used desktop to a fresh one."""
 
-    solved: list[Trial] = field(default_factory=list)
-    misled: list[Trial] = field(default_factory=list)
+    solved: list[Playthrough] = field(default_factory=list)
+    misled: list[Playthrough] = field(default_factory=list)
     reset_s: list[float] = field(default_factory=list)
 
     @property
@@ -42,17 +42,17 @@ class Tally:
         return sum(trial.value == 1.0 for trial in self.misled)
 
 
-async def measure(family: Family, variants: int, desktop: EmbeddedDesktop) -> Tally:
+async def measure(family: Family, variants: int, desktop: LocalDesktop) -> Tally:
     tally = Tally()
     for index in range(variants):
         task = family.generate(seed_for("train" if index % 2 == 0 else "held_out", index // 2))
         for trials in (tally.solved, tally.misled):
             before = time.monotonic()
-            await desktop.reset(Template(task.template, task.width, task.height))
+            await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
             tally.reset_s.append(time.monotonic() - before)
-            trials.append(await play(task, desktop, oracle if trials is tally.solved else nearly(tally.solved[-1])))
+            trials.append(await play(task, desktop, oracle if trials is tally.solved else near_miss(tally.solved[-1])))
             outcome = trials[-1].outcome
-            if isinstance(outcome, Unscored):
+            if isinstance(outcome, Errored):
                 print(f"{task.id}: unscored, {outcome.cause}: {outcome.message}")
             elif trials is tally.solved and outcome.value < 1.0:
                 print(f"{task.id}: the oracle scores {outcome.value:g}")
@@ -73,7 +73,7 @@ async def run(names: list[str], variants: int) -> int:
     print(f"{platform.machine()}, {os.cpu_count()} cores, {variants} variants a family")
     print("family                oracle    misled  start>0  reset s set-up s  play s  steps")
     failed = 0
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
         for name in names:
             tally = await measure(FAMILIES[name], variants, desktop)

@@ -21,7 +21,7 @@ from deskhand.models.load import load
 from deskhand.recorder.graph import Call, CallGraph, Sequence
 from deskhand.training.batch import TrainingSample
 from deskhand.training.config import PolicyConfig, TrainerConfig
-from deskhand.training.features import Features
+from deskhand.training.features import VisionFeatureCache
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
@@ -96,13 +96,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--batch-tokens", type=int, default=PolicyConfig().batch_tokens)
+    parser.add_argument("--batch-tokens", type=int, default=PolicyConfig().max_tokens_per_mb)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = load("tiny").model
     graphs, images = episodes(arguments.episodes, arguments.turns, model)
-    policy = Policy(model, PolicyConfig(batch_tokens=arguments.batch_tokens))
-    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-6, behaviour_cap=None))
+    policy = Policy(model, PolicyConfig(max_tokens_per_mb=arguments.batch_tokens))
+    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-6, importance_weight_cap=None))
     rows = [sequence for graph in graphs for sequence in graph.sequences()]
     single = [sequence for graph in graphs for sequence in graph.sequences(merge=False)]
     samples = [
@@ -119,7 +119,7 @@ def main() -> None:
     )
 
     def tower() -> None:
-        Features(model, images, policy.config.image_patches, gradients=False)
+        VisionFeatureCache(model, images, policy.config.max_vision_patches_per_mb, gradients=False)
 
     def forward() -> None:
         policy.logprobs(rows, images)
@@ -127,7 +127,7 @@ def main() -> None:
     def step() -> None:
         metrics = trainer.step(samples, images)
         assert metrics.updates == 1
-        assert metrics.tokens == sum(graph.sampled_tokens for graph in graphs)
+        assert metrics.tokens == sum(graph.num_sampled_tokens for graph in graphs)
 
     parts = {
         "plain step": best(lambda: plain_step(model, single, images), arguments.repeats),

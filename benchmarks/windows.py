@@ -20,14 +20,14 @@ import torch
 from benchmarks.bars import Bars, print_head
 from benchmarks.exactness import gradient
 from benchmarks.recording import Recording, held_out_tasks, record
-from deskhand.agents.context import GrowDrop, Sliding
+from deskhand.agents.context import ChunkedHistory, SlidingHistory
 from deskhand.models.load import load
 from deskhand.training.batch import TrainingSample
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
 STEPS = 30
-GROWING, SLIDING = GrowDrop(grow_to=10, drop_to=1), Sliding(keep=5)
+GROWING, SLIDING = ChunkedHistory(grow_to=10, drop_to=1), SlidingHistory(keep=5)
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from typing import Any
 
 from deskhand.actions import dialects
 from deskhand.actions.dialects.resizing import smart_resize
-from deskhand.agents.context import Full, GrowDrop, Sliding, Window
+from deskhand.agents.context import FullHistory, ChunkedHistory, SlidingHistory, HistoryPolicy
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.config import AgentSection
 
 
-def window_of(agent: AgentSection) -> Window:
+def build_history(agent: AgentSection) -> HistoryPolicy:
     """The agent's window over its turns."""
-    if agent.window == "full":
-        return Full()
-    return Sliding(agent.keep) if agent.window == "sliding" else GrowDrop(agent.grow_to, agent.drop_to)
+    if agent.history == "full":
+        return FullHistory()
+    return SlidingHistory(agent.sliding_turns) if agent.history == "sliding" else ChunkedHistory(agent.history_max_turns, agent.history_keep_turns)
 
 
-def size_seen(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
+def model_image_size(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
     """How a Qwen-VL image processor resizes: (width, height) of what the model sees of an image of (width, height)."""
     factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
     return partial(smart_resize, factor=factor, least_pixels=size["shortest_edge"], most_pixels=size["longest_edge"])
@@ -31,17 +31,17 @@ def agent_of(agent: AgentSection, temperature: float, image_processor: Any) -> A
     """How the agent asks. `image_processor`: that of the model, which is shown what it makes of a screenshot; None for a model
     without vision."""
     return AgentConfig(
-        style=agent.style,
-        dialect=dialects.get(agent.dialect),
-        seen=size_seen(image_processor) if image_processor is not None else None,
-        tell_errors=agent.tell_errors,
-        window=window_of(agent),
-        dropped=agent.dropped,
-        overflow=agent.overflow,
-        max_errors=agent.max_errors,
-        max_tokens=agent.max_tokens,
+        prompt_style=agent.prompt_style,
+        action_format=dialects.get(agent.action_format),
+        model_image_size=model_image_size(image_processor) if image_processor is not None else None,
+        error_feedback=agent.error_feedback,
+        history=build_history(agent),
+        dropped=agent.dropped_turns,
+        on_overflow=agent.on_overflow,
+        max_consecutive_errors=agent.max_consecutive_errors,
+        max_new_tokens=agent.max_new_tokens,
         temperature=temperature,
         top_p=agent.top_p,
-        screen=agent.screen,
-        blind=agent.blind,
+        observation=agent.observation,
+        noise_images=agent.noise_images,
     )

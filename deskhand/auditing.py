@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from deskhand.desktop.applications.install import missing
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.tasks import audit as agents_of
-from deskhand.tasks.audit import Row
+from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.sources import files
 from deskhand.tasks.sources.native_task import load_task
 from deskhand.tasks.suites import basics, catalogue, miniwob
@@ -67,18 +67,18 @@ def packages_of(task: Task) -> tuple[str, ...]:
     return found.applications if found is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
 
 
-async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
+async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]) -> tuple[list[AuditResult], list[str]]:
     """The rows of the tasks that could be played, said as they come, and why others could not."""
-    rows: list[Row] = []
+    rows: list[AuditResult] = []
     skipped: list[str] = []
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
 
     @asynccontextmanager
-    async def lease(task: Task) -> AsyncIterator[EmbeddedDesktop]:
+    async def lease(task: Task) -> AsyncIterator[LocalDesktop]:
         nonlocal desktop
         await desktop.close()  # what one session did to its desktop is no other's
-        desktop = EmbeddedDesktop()
-        await desktop.reset(Template(task.template, task.width, task.height, accessibility=task.accessibility))
+        desktop = LocalDesktop()
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height, accessibility=task.accessibility))
         yield desktop
 
     width = max(len(task.id) for task in tasks) if tasks else 0

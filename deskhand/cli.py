@@ -21,10 +21,10 @@ from deskhand.areal.cli import Trainer, areal_app, train_by_areal
 from deskhand.auditing import audit
 from deskhand.bridge.cli import serve
 from deskhand.bridge.gateway_cli import gateway
-from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, same_command, write_report
+from deskhand.cli_parts import USER_ERROR, Flag, Overrides, Stage, run_context, print_table, open_resumed_run, current_command, write_report
 from deskhand.desktop.cli import desktop_app
 from deskhand.errors import ConfigError, DeskhandError
-from deskhand.rejudging import rejudge
+from deskhand.rejudging import rescore
 from deskhand.tasks.cli import tasks_app
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ app.command(cli_models.evaluate, name="eval")
 for _command in (cli_models.sft, cli_models.export, cli_models.plan):
     app.command(_command)
 app.command(serve)
-app.command(rejudge)
+app.command(rescore)
 tasks_app.command(audit)
 tasks_app.command(cli_models.suite)
 app.command(gateway)
@@ -78,8 +78,8 @@ def demo(
         Start anew; the run in the folder is moved aside, to FOLDER-1, FOLDER-2, ...
     """
     from deskhand import demo as story
-    from deskhand.config import load
-    from deskhand.workshop import families_of
+    from deskhand.config import load_config
+    from deskhand.workshop import train_families
 
     if resume and fresh:
         raise ConfigError("--resume and --fresh exclude each other; give one")
@@ -93,14 +93,14 @@ def demo(
     if there == "none" and resume:
         raise ConfigError(f"{folder} holds no run to resume; leave --resume out")
     if there == "none" or fresh:
-        config = load(_shipped_config(DEMO_CONFIG), overrides or (), os.environ)
-        families_of(config)
-        moved = story.set_aside(folder)
+        config = load_config(_shipped_config(DEMO_CONFIG), overrides or (), os.environ)
+        train_families(config)
+        moved = story.archive_run(folder)
         if moved is not None:
             print(f"the run that was in {folder} is now in {moved}")
-        run = story.start(config, folder, "deskhand demo")
+        run = story.create_run(config, folder, "deskhand demo")
     else:
-        config, run = resumed(folder, overrides)
+        config, run = open_resumed_run(folder, overrides)
     _work(config, run)
 
 
@@ -129,23 +129,23 @@ def train(
         Deskhand's own, or AReaL, whose experiments are other files (configs/areal) and which goes on by itself.
     """
     from deskhand import demo as story
-    from deskhand.config import load
+    from deskhand.config import load_config
 
     if trainer == "areal":
         raise SystemExit(train_by_areal(config, folder, stage, overrides))
     if resume:
         if config is not None:
             raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")
-        settings, run = resumed(folder, overrides, stage=stage)
-        if "sft" in run.about:
+        settings, run = open_resumed_run(folder, overrides, stage=stage)
+        if "sft" in run.metadata:
             run.close()
             raise ConfigError(f"{folder} holds a warm start; go on with it by: deskhand sft --folder {folder}")
     elif config is None:
         raise ConfigError("no config file was given; for instance: deskhand train configs/tiny_cpu.yaml --folder runs/mine")
     else:
-        settings = load(config, overrides or (), os.environ, stage=stage)
-        run = story.start(settings, folder, f"deskhand train {config}")
-    _work(settings, run, same_command() if resume else None)
+        settings = load_config(config, overrides or (), os.environ, stage=stage)
+        run = story.create_run(settings, folder, f"deskhand train {config}")
+    _work(settings, run, current_command() if resume else None)
 
 
 @app.command(name="record")
@@ -185,9 +185,9 @@ def record_agent(
     from deskhand import online
 
     if checkpoint is not None:
-        from deskhand.models.load import check
+        from deskhand.models.load import check_checkpoint
 
-        check(checkpoint)
+        check_checkpoint(checkpoint)
     code, began = 0, True
     try:
         relaying = online.record(upstream, out, command, host=host, port=port, key_env=key_env, ask_token_ids=token_ids)
@@ -200,7 +200,7 @@ def record_agent(
             raise
     finally:
         if began and (out / "sessions").is_dir():
-            print("\n".join(online.write_data_sets(out, checkpoint).lines()), file=sys.stderr)
+            print("\n".join(online.write_datasets(out, checkpoint).lines()), file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -222,7 +222,7 @@ def report(folder: Path, /, *, out: Path | None = None) -> None:
 
 
 @app.command
-def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_BRIDGE_KEY", evaluate: str | None = None) -> None:
+def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_SERVER_API_KEY", evaluate: str | None = None) -> None:
     """Check that this machine has what Deskhand needs, or that a desktop elsewhere works; exits with 2 when something is missing.
 
     Parameters
@@ -234,19 +234,19 @@ def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_BRIDGE_KEY", 
     evaluate
         Address of WAA's evaluate server, which is tried too.
     """
-    from deskhand.doctor import examine, lines_of
+    from deskhand.doctor import check_machine, format_results
 
     if desktop is not None:
         import asyncio
 
-        from deskhand.probing import examine_desktop
+        from deskhand.probing import check_desktop
 
-        findings = asyncio.run(examine_desktop(desktop, os.environ.get(key_env), evaluate_url=evaluate))
+        findings = asyncio.run(check_desktop(desktop, os.environ.get(key_env), evaluate_url=evaluate))
     else:
-        findings = examine()
-    print("\n".join(lines_of(findings)))
-    if any(finding.needed and not finding.fine for finding in findings):
-        raise SystemExit(WRONG)
+        findings = check_machine()
+    print("\n".join(format_results(findings)))
+    if any(finding.needed and not finding.ok for finding in findings):
+        raise SystemExit(USER_ERROR)
 
 
 @tiny_app.command
@@ -291,11 +291,11 @@ def _work(config: Config, run: Run, again: str | None = None) -> None:
 
     from deskhand import demo as story
     from deskhand import planning
-    from deskhand.view.progress import Display, comparison
+    from deskhand.view.progress import TerminalDisplay, comparison
 
-    with opened(run, again), Display() as display:
-        planning.refuse_if_too_large(config)
-        done = asyncio.run(story.work(config, run, display, STARTED))
+    with run_context(run, again), TerminalDisplay() as display:
+        planning.check_memory(config)
+        done = asyncio.run(story.run_training(config, run, display, STARTED))
     if done.before and done.after:
         print_table(comparison(done.before, done.after))
     print(f"report: {(run.folder / 'report.html').resolve()}")
@@ -303,7 +303,7 @@ def _work(config: Config, run: Run, again: str | None = None) -> None:
 
 def _fail(message: str) -> NoReturn:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(WRONG)
+    raise SystemExit(USER_ERROR)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from deskhand.cli_parts import WRONG, Flag, Overrides, Stage, opened, print_table, resumed, same_command
+from deskhand.cli_parts import USER_ERROR, Flag, Overrides, Stage, run_context, print_table, open_resumed_run, current_command
 from deskhand.errors import ConfigError
 
 
@@ -46,34 +46,34 @@ def evaluate(
 
     from deskhand import demo as story
     from deskhand import evaluation
-    from deskhand.config import load
-    from deskhand.places import evaluation_places
-    from deskhand.view.progress import Display, evaluation_table
+    from deskhand.config import load_config
+    from deskhand.places import eval_concurrency
+    from deskhand.view.progress import TerminalDisplay, evaluation_table
 
     if repeats is not None and repeats < 1:
         raise ConfigError(f"--repeats {repeats}: play each task at least once")
     asked = {"policy": policy, "served_name": served_name, "repeats": repeats}
     if (folder / "run.sqlite").exists():
-        settings, run = resumed(folder, overrides, config, stage)
-        kept = run.about.get("evaluation", {}) if policy is None and step is None else {}
+        settings, run = open_resumed_run(folder, overrides, config, stage)
+        kept = run.metadata.get("evaluation", {}) if policy is None and step is None else {}
         asked = {key: kept.get(key) if value is None else value for key, value in asked.items()}
     elif config is None and policy is None:
         raise ConfigError(f"{folder} holds no run; name the folder of one, or give --policy or --config for a new one")
     else:
-        settings = load(config, overrides or (), os.environ, stage=stage)
-        run = story.start(settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None)
+        settings = load_config(config, overrides or (), os.environ, stage=stage)
+        run = story.create_run(settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None)
 
-    async def main() -> evaluation.Report:
-        which = evaluation.chosen(settings, run, asked["policy"], step, asked["served_name"] or "")
-        async with story.desktops(settings, evaluation_places(settings), folder, display.parked) as pool:
+    async def main() -> evaluation.EvalReport:
+        which = evaluation.resolve_policy(settings, run, asked["policy"], step, asked["served_name"] or "")
+        async with story.open_pool(settings, eval_concurrency(settings), folder, display.quota_wait) as pool:
             return await evaluation.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
 
-    with opened(run, same_command()), Display() as display:
+    with run_context(run, current_command()), TerminalDisplay() as display:
         found = asyncio.run(main())
-        unearned = evaluation.unearned(settings, run, found.name) if asked["policy"] == evaluation.IDLE else ""
+        unearned = evaluation.tasks_solved_by_noop(settings, run, found.name) if asked["policy"] == evaluation.NOOP else ""
     print_table(evaluation_table(found))
-    if found.last_words:
-        print(f"the last that has no score: {found.last_words}")
+    if found.last_error:
+        print(f"the last that has no score: {found.last_error}")
     if unearned:
         print(unearned)
 
@@ -102,27 +102,27 @@ def sft(
     """
     from deskhand import demo as story
     from deskhand import planning, warmup
-    from deskhand.config import load
+    from deskhand.config import load_config
     from deskhand.store.run import Run
-    from deskhand.view.progress import Display
+    from deskhand.view.progress import TerminalDisplay
 
     if (folder / "run.sqlite").exists():
         with Run.open(folder, read_only=True) as run:
-            kept = run.about.get("sft")
+            kept = run.metadata.get("sft")
         if kept is None or (episodes and [str(path.resolve()) for path in episodes] != kept):
             other = "a run of another kind" if kept is None else f"a warm start on {', '.join(kept) or 'the oracle'}"
             raise ConfigError(f"{folder} holds {other}; name a new folder")
-        settings, run = resumed(folder, overrides, config, stage)
+        settings, run = open_resumed_run(folder, overrides, config, stage)
         episodes = [Path(name) for name in kept]
     elif config is None:
         raise ConfigError("no config file was given; for instance: deskhand sft configs/tiny_cpu.yaml --folder runs/warm")
     else:
-        settings = load(config, overrides or (), os.environ, stage=stage)
+        settings = load_config(config, overrides or (), os.environ, stage=stage)
         about = {"sft": [str(path.resolve()) for path in episodes or []]}
-        run = story.start(settings, folder, f"deskhand sft {config}", about)
-    with opened(run, same_command()), Display() as display:
-        planning.refuse_if_too_large(settings, imitating=True)
-        path = warmup.warm_up(settings, run, episodes or [], display)
+        run = story.create_run(settings, folder, f"deskhand sft {config}", about)
+    with run_context(run, current_command()), TerminalDisplay() as display:
+        planning.check_memory(settings, imitating=True)
+        path = warmup.run_sft_recipe(settings, run, episodes or [], display)
     print(f"checkpoint: {path}")
     print(f"to train it: deskhand train CONFIG --folder FOLDER --set model={path}")
 
@@ -191,7 +191,7 @@ def plan(
         Turns of an episode instead of the suite's.
     """
     from deskhand import planning
-    from deskhand.config import load
+    from deskhand.config import load_config
 
     size = None
     if screen is not None:
@@ -199,11 +199,11 @@ def plan(
         if not (width.isdigit() and height.isdigit() and int(width) and int(height)):
             raise ConfigError(f"--screen {screen}: write it as 1280x720")
         size = int(width), int(height)
-    settings = load(config, overrides or (), os.environ, stage=stage)
+    settings = load_config(config, overrides or (), os.environ, stage=stage)
     made = planning.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
     print("\n".join(made.lines()))
     if not made.memory.fits:
-        raise SystemExit(WRONG)
+        raise SystemExit(USER_ERROR)
 
 
 def suite(config: Path | None = None, /, *, stage: Stage = None, overrides: Overrides = None) -> None:
@@ -214,14 +214,14 @@ def suite(config: Path | None = None, /, *, stage: Stage = None, overrides: Over
     config
         YAML file of settings; left out for settings given by --set alone.
     """
-    from deskhand.config import load
-    from deskhand.suite import suite_of
+    from deskhand.config import load_config
+    from deskhand.suite import load_suite
 
-    found = suite_of(load(config, overrides or (), os.environ, stage=stage))
-    for name in dict.fromkeys([*found.trained, *found.held_out]):
+    found = load_suite(load_config(config, overrides or (), os.environ, stage=stage))
+    for name in dict.fromkeys([*found.train_tasks, *found.eval_tasks]):
         task = found.make(name, 0)
-        use = "held out" if name not in found.trained else "trained" if name not in found.held_out else "both"
-        more = f"; no oracle: {task.no_oracle}" if task.no_oracle else ""
+        use = "held out" if name not in found.train_tasks else "trained" if name not in found.eval_tasks else "both"
+        more = f"; no oracle: {task.oracle_unavailable}" if task.oracle_unavailable else ""
         print(f"{name}  {task.width}x{task.height}  at most {task.max_steps} steps  {use}{more}")
-    print("\n".join(f"left out: {line}" for line in found.left_out), end="\n" if found.left_out else "")
+    print("\n".join(f"left out: {line}" for line in found.skipped), end="\n" if found.skipped else "")
     print(found.summary)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deskhand.config import Config
     from deskhand.store.run import Run
 
-WRONG = 2
+USER_ERROR = 2
 """Exit code for what the user can mend."""
 Overrides = Annotated[
     list[str] | None, Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment.")
@@ -31,27 +31,27 @@ Stage = Annotated[str | None, Parameter(help="One of the config file's stages, f
 Flag = Parameter(negative="")
 
 
-def resumed(folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None) -> tuple[Config, Run]:
+def open_resumed_run(folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None) -> tuple[Config, Run]:
     """A run that goes on with the settings that it was started with, changed by `--set`.
 
     Where the command that began it is given again, with its `config`, what that says must be what it said then: raises
     `ConfigError` with the first key that differs.
     """
-    from deskhand.config import load, settings_of
+    from deskhand.config import load_config, config_of_run
     from deskhand.store.run import Run
 
     if stage is not None and config is None:
-        load(None, stage=stage)
+        load_config(None, stage=stage)
     run = Run.open(folder)
     try:
         if config is not None:
-            given, began = load(config, overrides or (), os.environ, stage=stage), settings_of(run.about, folder)
+            given, began = load_config(config, overrides or (), os.environ, stage=stage), config_of_run(run.metadata, folder)
             if differs := next(_differences(began.model_dump(mode="json"), given.model_dump(mode="json")), None):
                 raise ConfigError(
                     f"{folder} was begun with other settings than {config} gives now ({differs}); leave the file out and change "
                     "single ones by --set, or name a new folder"
                 )
-        return settings_of(run.about, folder, overrides or ()), run
+        return config_of_run(run.metadata, folder, overrides or ()), run
     except BaseException:
         run.close()
         raise
@@ -73,13 +73,13 @@ def print_table(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def same_command() -> str:
+def current_command() -> str:
     """The command that is running, as it was typed: that of an evaluation, a warm start or a resumed run goes on with it."""
     return shlex.join(["deskhand", *sys.argv[1:]])
 
 
 @contextmanager
-def opened(run: Run, again: str | None = None) -> Iterator[None]:
+def run_context(run: Run, again: str | None = None) -> Iterator[None]:
     """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
     _log_to(run.folder)
     with run:
@@ -107,10 +107,10 @@ def _leave(run: Run) -> bool:
 
 
 def write_report(run: Run, out: Path | None = None) -> Path:
-    from deskhand.view.from_run import report_view
+    from deskhand.view.from_run import build_report_view
     from deskhand.view.report import write
 
-    return write(report_view(run), out or run.folder / "report.html")
+    return write(build_report_view(run), out or run.folder / "report.html")
 
 
 def _log_to(folder: Path) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from deskhand.errors import ConfigError
 from deskhand.sections import AgentSection, Config, DesktopSection, EngineSection, SuiteSection
 
-__all__ = ["AgentSection", "Config", "DesktopSection", "EngineSection", "SuiteSection", "known_keys", "load", "settings_of"]
+__all__ = ["AgentSection", "Config", "DesktopSection", "EngineSection", "SuiteSection", "known_keys", "load_config", "config_of_run"]
 ENVIRONMENT_PREFIX = "DESKHAND_"
 STAGES, FULL = "stages", "full"
 
@@ -27,7 +27,7 @@ Setting = tuple[tuple[str, ...], Any, str]
 """The path of keys, the value, and where it was said."""
 
 
-def load(
+def load_config(
     path: Path | None = None,
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
@@ -66,9 +66,9 @@ def load(
         raise ConfigError(_explained(error, settings)) from None
 
 
-def settings_of(about: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
+def config_of_run(about: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
     """The settings that the run in `folder` keeps, changed by `overrides`. Raises `ConfigError` for those of another version."""
-    return load(None, overrides, base=(about.get("config", {}), f"{folder}/run.sqlite"))
+    return load_config(None, overrides, base=(about.get("config", {}), f"{folder}/run.sqlite"))
 
 
 class _Displaced:
@@ -194,7 +194,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _resembles_a_setting(name: str) -> bool:
-    """Whether a variable without a section is meant as a setting: `DESKHAND_SED` is, `DESKHAND_FULL` is not."""
+    """Whether a variable without a section is meant as a setting: `DESKHAND_SED` is, `DESKHAND_TEST_FULL` is not."""
     return bool(difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.75))
 
 

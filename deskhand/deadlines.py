@@ -22,18 +22,18 @@ class _Limit:
 
 
 @dataclass(eq=False)
-class Meter:
+class PausedTime:
     """Seconds that were parked inside `metered`."""
 
     parked_s: float = 0.0
 
 
 _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
-_meters: ContextVar[tuple[Meter, ...]] = ContextVar("meters", default=())
+_meters: ContextVar[tuple[PausedTime, ...]] = ContextVar("meters", default=())
 
 
 @asynccontextmanager
-async def limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+async def pausable_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
     """Raises `TimeoutError` when what is inside takes longer, parked time left out; None is no limit."""
     async with asyncio.timeout(seconds) as timeout:
         token = _limits.set((*_limits.get(), _Limit(timeout))) if seconds is not None else None
@@ -45,9 +45,9 @@ async def limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
 
 
 @contextmanager
-def metered() -> Iterator[Meter]:
+def measure_paused() -> Iterator[PausedTime]:
     """Adds up what is parked inside."""
-    meter = Meter()
+    meter = PausedTime()
     token = _meters.set((*_meters.get(), meter))
     try:
         yield meter
@@ -56,7 +56,7 @@ def metered() -> Iterator[Meter]:
 
 
 @contextmanager
-def standing() -> Iterator[None]:
+def pause_timeouts() -> Iterator[None]:
     """The deadlines around this place stand still until it is left."""
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -16,25 +16,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from deskhand.config import Config, settings_of
+from deskhand.config import Config, config_of_run
 from deskhand.desktop.remote import first_looks, parking
 from deskhand.errors import ConfigError
-from deskhand.evaluation import chosen, evaluate_policy
-from deskhand.models.load import check
-from deskhand.places import evaluation_places, machine_lines, training_places
-from deskhand.rollout.evaluate import Report
-from deskhand.rollout.progress import Progress
-from deskhand.rollout.runner import Pool
+from deskhand.evaluation import resolve_policy, evaluate_policy
+from deskhand.models.load import check_checkpoint
+from deskhand.places import eval_concurrency, machine_notices, train_concurrency
+from deskhand.rollout.evaluate import EvalReport
+from deskhand.rollout.progress import StepReport
+from deskhand.rollout.runner import DesktopLeaser
 from deskhand.store.run import Run
-from deskhand.suite import suite_of
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.workshop import LEASES, desktops, train
+from deskhand.suite import load_suite
+from deskhand.training.checkpoint import CheckpointManager
+from deskhand.workshop import LEASE_DB, open_pool, run_training_loop
 
 WATCH_S = 2.0
 NAMED = 12
 """Families that a run's title names one by one."""
-LEFT_BY_A_KILL = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
-BOOK = tuple(f"{LEASES}{end}" for end in ("", "-wal", "-shm", ".lock"))
+CRASH_LEFTOVERS = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
+LEASE_FILES = tuple(f"{LEASE_DB}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
 class Display(Protocol):
@@ -44,7 +44,7 @@ class Display(Protocol):
 
     def working(self, text: str) -> None: ...
 
-    def step(self, progress: Progress) -> None: ...
+    def step(self, progress: StepReport) -> None: ...
 
     def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None: ...
 
@@ -54,28 +54,28 @@ class Display(Protocol):
 
 
 @dataclass(frozen=True)
-class Finished:
+class TrainingSummary:
     """What a run came to; `before` and `after` are None where evaluation is switched off."""
 
     steps: int
-    before: Report | None
-    after: Report | None
+    before: EvalReport | None
+    after: EvalReport | None
 
 
-def start(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
+def create_run(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
     """A new run; `more` is kept with what it is about. `needs_model`: it is of the config's model, and not of other policies alone.
 
     Raises `ConfigError` when the folder holds one or anything else, or the model is not there.
     """
     if foreign := _foreign(folder):
         raise ConfigError(f"{folder} holds no run, but other files ({foreign}); name a new or empty folder")
-    suite = suite_of(config)
-    named = ", ".join(suite.trained) if len(suite.trained) <= NAMED else f"{len(suite.trained)} families"
+    suite = load_suite(config)
+    named = ", ".join(suite.train_tasks) if len(suite.train_tasks) <= NAMED else f"{len(suite.train_tasks)} families"
     if needs_model:
-        check(config.model)
-    if not suite.varied:
+        check_checkpoint(config.model)
+    if not suite.is_parametric:
         print(suite.summary)
-    for line in machine_lines(config):
+    for line in machine_notices(config):
         print(line)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
@@ -100,7 +100,7 @@ def _foreign(folder: Path) -> str:
     """What a folder without a run holds that no start which was killed can have left there; a name, or nothing."""
     if not folder.is_dir() or (folder / "run.sqlite").exists():
         return ""
-    return next((path.name for path in sorted(folder.iterdir()) if path.name not in LEFT_BY_A_KILL), "")
+    return next((path.name for path in sorted(folder.iterdir()) if path.name not in CRASH_LEFTOVERS), "")
 
 
 def discard_if_empty(run: Run) -> bool:
@@ -115,7 +115,7 @@ def discard_if_empty(run: Run) -> bool:
         "lock",
         "log.jsonl",
         "metrics.jsonl",
-        *BOOK,
+        *LEASE_FILES,
         first_looks.FILE,
         parking.FILE,
     ):
@@ -126,7 +126,7 @@ def discard_if_empty(run: Run) -> bool:
     return True
 
 
-def set_aside(folder: Path) -> Path | None:
+def archive_run(folder: Path) -> Path | None:
     """Move a run out of the way, to the first free `<folder>-N`; None when there is none there."""
     if not (folder / "run.sqlite").exists():
         return None
@@ -144,10 +144,10 @@ def progress_of(folder: Path) -> tuple[int, int] | Literal["none"]:
         return "none"
     with Run.open(folder, read_only=True) as run:
         last = run.checkpoint()
-        return (last.step if last else 0), settings_of(run.about, folder).loop.steps
+        return (last.step if last else 0), config_of_run(run.metadata, folder).loop.total_steps
 
 
-async def work(config: Config, run: Run, display: Display, began: float) -> Finished:
+async def run_training(config: Config, run: Run, display: Display, began: float) -> TrainingSummary:
     """Train what is left, then evaluate what is left.
 
     `began`: `time.monotonic()` at the start of the command, for the time of the first update.
@@ -155,59 +155,59 @@ async def work(config: Config, run: Run, display: Display, began: float) -> Fini
     first_update = True
     raised: set[str] = set()
 
-    def progress(step: Progress) -> None:
+    def progress(step: StepReport) -> None:
         nonlocal first_update
         display.step(step)
         for alarm in step.alarms:
-            if alarm.sign not in raised:
+            if alarm.metric not in raised:
                 display.say(f"alarm at step {step.step}: {alarm.line()}")
         raised.clear()
-        raised.update(alarm.sign for alarm in step.alarms)
+        raised.update(alarm.metric for alarm in step.alarms)
         if first_update:
             display.say(f"first update {time.monotonic() - began:.0f} s after the start")
             first_update = False
 
     last = run.checkpoint()
-    if config.untrainable and (last is None or last.step < config.loop.steps):
-        raise ConfigError(config.untrainable)
+    if config.training_error and (last is None or last.step < config.loop.total_steps):
+        raise ConfigError(config.training_error)
     display.working("starting desktops and loading the policy")
-    async with desktops(config, max(training_places(config), evaluation_places(config)), run.folder, display.parked) as pool:
+    async with open_pool(config, max(train_concurrency(config), eval_concurrency(config)), run.folder, display.parked) as pool:
         before, after = None, None
-        if last is None or last.step < config.loop.steps:
+        if last is None or last.step < config.loop.total_steps:
             await _train(config, run, pool, progress, display)
             last = run.checkpoint()
-        if config.evaluation.episodes and last is not None:
+        if config.evaluation.num_episodes and last is not None:
             if last.step:
                 after = await evaluate_step(config, run, pool, last.step, display)
             else:
                 display.say("no step was taken; only the version before training is evaluated")
             before = await evaluate_step(config, run, pool, 0, display)
-    _say_best(Checkpoints(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), display)
-    return Finished(last.step if last else 0, before, after)
+    _say_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), display)
+    return TrainingSummary(last.step if last else 0, before, after)
 
 
-def _say_best(checkpoints: Checkpoints, found: Iterable[tuple[int, Report | None]], display: Display) -> None:
+def _say_best(checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalReport | None]], display: Display) -> None:
     """Rate what was evaluated before and after training, (step, report) each, like what was evaluated in between, and say which
     checkpoint is the best."""
     for step, report in found:
         if report is not None:
-            checkpoints.rate(step, report.success.value)
+            checkpoints.record_eval(step, report.success.value)
     best = checkpoints.best()
     if best is not None:
         display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
 
 
-async def _train(config: Config, run: Run, pool: Pool, progress: Callable[[Progress], None], display: Display) -> None:
+async def _train(config: Config, run: Run, pool: DesktopLeaser, progress: Callable[[StepReport], None], display: Display) -> None:
     """Train up to the last step or to the end of the time."""
-    limit = asyncio.timeout(60 * config.minutes if config.minutes else None)
+    limit = asyncio.timeout(60 * config.max_minutes if config.max_minutes else None)
     watching = asyncio.create_task(_watch(run, display))
     try:
         async with limit:
-            await train(config, run, pool, progress, lambda alarm: display.say(f"alarm: {alarm.line()}"))
+            await run_training_loop(config, run, pool, progress, lambda alarm: display.say(f"alarm: {alarm.line()}"))
     except TimeoutError:
         if not limit.expired():
             raise
-        display.say(f"training ended after {config.minutes:g} minutes, as the settings say")
+        display.say(f"training ended after {config.max_minutes:g} minutes, as the settings say")
     finally:
         watching.cancel()
 
@@ -216,13 +216,13 @@ async def _watch(run: Run, display: Display) -> None:
     """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
     while True:
         await asyncio.sleep(WATCH_S)
-        books = await asyncio.to_thread(run.books)
+        books = await asyncio.to_thread(run.episode_counts)
         if books:
             ended = books["started"] - books["in_flight"]
             lost = sum(books["unscored"].values())
             display.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 
-async def evaluate_step(config: Config, run: Run, pool: Pool, step: int | None, display: Display) -> Report:
+async def evaluate_step(config: Config, run: Run, pool: DesktopLeaser, step: int | None, display: Display) -> EvalReport:
     """Held-out success of a step (None: the last), shown as it goes."""
-    return await evaluate_policy(config, run, pool, chosen(config, run, None, step), 1, display)
+    return await evaluate_policy(config, run, pool, resolve_policy(config, run, None, step), 1, display)

@@ -22,29 +22,29 @@ TRAINING_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "jinja2")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """One line: what was looked at, whether it is fine, what was found, and what to do when it is not."""
 
     name: str
-    fine: bool
-    found: str
-    mend: str = ""
+    ok: bool
+    detail: str
+    fix: str = ""
     needed: bool = True
 
 
-def examine() -> list[Finding]:
+def check_machine() -> list[ProbeResult]:
     """All findings, in the order in which they are mended best."""
     return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training()]
 
 
-def lines_of(findings: list[Finding]) -> Iterator[str]:
+def format_results(findings: list[ProbeResult]) -> Iterator[str]:
     """One line each, with the mend where it is needed, and a summary at the end."""
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        state = "ok  " if finding.fine else "FAIL" if finding.needed else "note"
-        mend = f"  ->  {finding.mend}" if not finding.fine and finding.mend else ""
-        yield f"{state}  {finding.name:{width}}  {finding.found}{mend}"
-    wrong = sum(finding.needed and not finding.fine for finding in findings)
+        state = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
+        mend = f"  ->  {finding.fix}" if not finding.ok and finding.fix else ""
+        yield f"{state}  {finding.name:{width}}  {finding.detail}{mend}"
+    wrong = sum(finding.needed and not finding.ok for finding in findings)
     yield "everything needed is there" if not wrong else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
 
 
@@ -54,25 +54,25 @@ def debian_packages() -> list[str]:
     return [line for line in (line.split("#")[0].strip() for line in text.splitlines()) if line]
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[ProbeResult]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer")
+    yield ProbeResult("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer")
     try:
         asked = metadata.requires("deskhand") or []
     except metadata.PackageNotFoundError:
-        yield Finding("packages", True, "run from its folder, not installed", needed=False)
+        yield ProbeResult("packages", True, "run from its folder, not installed", needed=False)
     else:
         names = [_name(requirement) for requirement in asked if "extra ==" not in requirement]
         missing = [name for name in names if not _installed(name)]
         found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
-        yield Finding("packages", not missing, found, "make setup, or: pip install deskhand")
+        yield ProbeResult("packages", not missing, found, "make setup, or: pip install deskhand")
     missing = [name for name in TRAINING_PACKAGES if not _installed(name)]
     found = (
         f"missing: {', '.join(missing)}"
         if missing
         else ", ".join(f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2])
     )
-    yield Finding("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
+    yield ProbeResult("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
 
 
 def _name(requirement: str) -> str:
@@ -88,7 +88,7 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _debian() -> Iterator[Finding]:
+def _debian() -> Iterator[ProbeResult]:
     from deskhand.desktop.applications import install, table
 
     wanted = debian_packages()
@@ -96,23 +96,23 @@ def _debian() -> Iterator[Finding]:
         programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
         missing = [program for program in programs if shutil.which(program) is None]
         found = "not a Debian system" + (f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there")
-        yield Finding("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
+        yield ProbeResult("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
         return
     missing = install.missing(wanted)
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
-    yield Finding("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
+    yield ProbeResult("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
     absent = [profile.name for profile in table.PROFILES.values() if not profile.installed]
     found = f"not installed: {', '.join(absent)}" if absent else f"all {len(table.PROFILES)}"
-    yield Finding("applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False)
+    yield ProbeResult("applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False)
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[ProbeResult]:
     cores = len(os.sched_getaffinity(0))
-    yield Finding("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
+    yield ProbeResult("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
     from deskhand.desktop import sizing
 
     memory_gib = sizing.available_memory_mib() / 1024
-    yield Finding(
+    yield ProbeResult(
         "memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", f"free memory: {MEMORY_GIB} GiB are wanted"
     )
     try:
@@ -120,42 +120,42 @@ def _machine() -> Iterator[Finding]:
     except OSError:
         free_mib = 0.0
     mend = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
-    yield Finding("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
-    count, why = sizing.room()
-    yield Finding(
+    yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
+    count, why = sizing.max_desktops()
+    yield ProbeResult(
         "desktops", count >= 4, f"room for {count} small ones at a time ({why})", "4 make the demo finish in time", needed=False
     )
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
-    yield Finding("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
+    yield ProbeResult("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
 
 
-def _isolation() -> Iterator[Finding]:
+def _isolation() -> Iterator[ProbeResult]:
     if importlib.util.find_spec("xcffib") is None:
         return
-    from deskhand.desktop.embedded.walls import available_isolation, own_uids, weaknesses
+    from deskhand.desktop.embedded.walls import available_isolation, guest_uids, missing_protections
 
     level, reason = available_isolation()
-    users = "users of their own" if own_uids() else "this user"
+    users = "users of their own" if guest_uids() else "this user"
     if level == "namespaces":
-        yield Finding("isolation", True, f"namespaces: guests see neither the host nor a network, and run as {users}", needed=False)
+        yield ProbeResult("isolation", True, f"namespaces: guests see neither the host nor a network, and run as {users}", needed=False)
         return
-    missing = weaknesses(level)
+    missing = missing_protections(level)
     found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(f"; {lack}" for lack in missing)
     mend = "allow user namespaces" + (
         "; until then run only tasks you trust" if missing else " for a network and places of their own"
     )
-    yield Finding("isolation", False, found, mend, needed=False)
+    yield ProbeResult("isolation", False, found, mend, needed=False)
 
 
-def _homes() -> Iterator[Finding]:
+def _homes() -> Iterator[ProbeResult]:
     if importlib.util.find_spec("xcffib") is None:
         return
-    from deskhand.desktop.embedded.homes import available_method
+    from deskhand.desktop.embedded.homes import best_method
     from deskhand.desktop.embedded.runtime import tmpfs
     from deskhand.errors import ConfigError
 
     try:
-        method, reason = available_method(tmpfs())
+        method, reason = best_method(tmpfs())
     except ConfigError as error:
         method, reason = "none", str(error)
     how = {
@@ -164,16 +164,16 @@ def _homes() -> Iterator[Finding]:
         "copy": "copied from a template",
     }
     found = how.get(method, "cannot be made") + ("" if method == "overlay" else f": {reason}")
-    yield Finding("homes", method != "none", found, "give /dev/shm room", needed=False)
+    yield ProbeResult("homes", method != "none", found, "give /dev/shm room", needed=False)
 
 
-def _training() -> Iterator[Finding]:
+def _training() -> Iterator[ProbeResult]:
     weights = Path(str(resources.files("deskhand.models.tiny"))) / "weights"
     size_mb = sum(path.stat().st_size for path in weights.glob("*.safetensors")) / 1e6
     found = f"{size_mb:.1f} MB in the package" if size_mb else f"{weights} has no weights"
-    yield Finding("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
+    yield ProbeResult("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
     if _installed("torch"):
         program = "import torch; print(torch.get_num_threads(), 'threads,', 'a GPU' if torch.cuda.is_available() else 'no GPU')"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("torch", done.returncode == 0, done.stdout.strip() or last, "install torch again")
+        yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "install torch again")

@@ -20,18 +20,18 @@ from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.asking import agent_of
 from deskhand.config import Config
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.models.load import load_reading
-from deskhand.places import evaluation_places
-from deskhand.rollout.evaluate import Report, RunsEpisodes, evaluate
+from deskhand.models.load import load_processors
+from deskhand.places import eval_concurrency
+from deskhand.rollout.evaluate import EvalReport, EpisodeRunner, evaluate
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Pool
-from deskhand.rollout.scheduler import settled_memory
-from deskhand.rollout.scripts import IDLE, ORACLE, SCRIPTS
+from deskhand.rollout.runner import DesktopLeaser
+from deskhand.rollout.scheduler import frozen_gc
+from deskhand.rollout.scripts import NOOP, ORACLE, SCRIPTED_POLICIES
 from deskhand.store.run import Run
-from deskhand.suite import need_oracles
-from deskhand.workshop import held_out_tasks, name_of_changed, name_of_version, player, scripted_player, source_of
+from deskhand.suite import require_oracles
+from deskhand.workshop import eval_tasks, result_label, version_label, open_policy, open_scripted_policy, checkpoint_source
 
-__all__ = ["ADDRESS", "END_STATES", "IDLE", "Chosen", "chosen", "evaluate_policy", "playing", "unearned"]
+__all__ = ["ADDRESS", "END_STATES", "NOOP", "PolicySpec", "resolve_policy", "evaluate_policy", "open_runner", "tasks_solved_by_noop"]
 ADDRESS = ("http://", "https://")
 END_STATES = "end_states"
 SCRIPT_TOKENS = 1000
@@ -47,7 +47,7 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PolicySpec:
     """A policy. `name` is that of its results in the run; `source` a checkpoint, a script's name, or an endpoint's address."""
 
     kind: Literal["weights", "script", "endpoint"]
@@ -58,7 +58,7 @@ class Chosen:
     """What the endpoint calls its model."""
 
 
-def chosen(config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = "") -> Chosen:
+def resolve_policy(config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = "") -> PolicySpec:
     """What `policy` names; None is the run's own checkpoint of `step` (None: the last).
 
     Raises `ConfigError` when it is not there, or `step` is given for something else than a run's checkpoint.
@@ -66,39 +66,39 @@ def chosen(config: Config, run: Run, policy: str | None, step: int | None = None
     if served_name and not (policy or "").startswith(ADDRESS):
         raise ConfigError(f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address")
     if policy is None:
-        source, version = source_of(config, run, step)
-        found = Chosen("weights", name_of_version(version), source, version)
+        source, version = checkpoint_source(config, run, step)
+        found = PolicySpec("weights", version_label(version), source, version)
     else:
         found = _named(config, policy, step, served_name)
-    before, changes = run.about.get("config", {}), list[str]()
+    before, changes = run.metadata.get("config", {}), list[str]()
     if policy is None and found.source == config.model != before.get("model", config.model):
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
-    return replace(found, name=name_of_changed(found.name, before, config, changes))
+    return replace(found, name=result_label(found.name, before, config, changes))
 
 
-def _named(config: Config, policy: str, step: int | None, served_name: str) -> Chosen:
+def _named(config: Config, policy: str, step: int | None, served_name: str) -> PolicySpec:
     endpoint = _endpoint(policy, served_name) if policy.startswith(ADDRESS) else None
-    if step is not None and (endpoint or policy in SCRIPTS):
+    if step is not None and (endpoint or policy in SCRIPTED_POLICIES):
         raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
     if endpoint:
         return endpoint
-    if policy in SCRIPTS:
-        return Chosen("script", policy, policy)
+    if policy in SCRIPTED_POLICIES:
+        return PolicySpec("script", policy, policy)
     folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
     if (Path(folder) / "run.sqlite").exists():
         if at and step is not None:
             raise ConfigError(f"--step {step}: {policy} names a step already; give one of the two")
         with Run.open(Path(folder), read_only=True) as other:
-            source, version = source_of(config, other, int(at) if at else step)
+            source, version = checkpoint_source(config, other, int(at) if at else step)
         _asked_here(config, policy)
-        return Chosen("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
+        return PolicySpec("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
     if step is not None:
         raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
     _asked_here(config, policy)
-    return Chosen("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
+    return PolicySpec("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
 
 
-def _endpoint(policy: str, served_name: str) -> Chosen:
+def _endpoint(policy: str, served_name: str) -> PolicySpec:
     """Raises `ConfigError` for what is no address, or holds a key, and where nobody says what the model is called."""
     try:
         address = urlsplit(policy)
@@ -109,13 +109,13 @@ def _endpoint(policy: str, served_name: str) -> Chosen:
         raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
     if not served_name:
         raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
-    return Chosen("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
+    return PolicySpec("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
 
 
 def _asked_here(config: Config, policy: str) -> None:
     """Raise `ConfigError` where an endpoint would play in the place of the weights."""
-    if config.engine.kind == "remote":
-        raise ConfigError(f"--policy {policy}: with engine.kind remote the endpoint plays; leave --policy out, or set another kind")
+    if config.engine.backend == "remote":
+        raise ConfigError(f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind")
 
 
 def _mark(source: str) -> str:
@@ -137,27 +137,27 @@ def _mark(source: str) -> str:
 
 
 @asynccontextmanager
-async def playing(config: Config, run: Run, pool: Pool, policy: Chosen) -> AsyncIterator[RunsEpisodes]:
+async def open_runner(config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec) -> AsyncIterator[EpisodeRunner]:
     """What plays episodes with a policy."""
     temperature = config.evaluation.temperature
-    states = run.folder / END_STATES if config.evaluation.end_states else None
+    states = run.folder / END_STATES if config.evaluation.save_end_states else None
     if policy.kind == "weights":
-        async with player(config, run, pool, policy.source, policy.version, temperature) as parts:
+        async with open_policy(config, run, pool, policy.source, policy.version, temperature) as parts:
             parts.runner.end_states = states
             yield parts.runner
     elif policy.kind == "script":
-        async with scripted_player(config, run, pool, SCRIPTS[policy.source], SCRIPT_TOKENS) as runner:
+        async with open_scripted_policy(config, run, pool, SCRIPTED_POLICIES[policy.source], SCRIPT_TOKENS) as runner:
             runner.end_states = states
             yield runner
     else:
         import openai
 
-        from deskhand.rollout.runner import EndpointRunner
+        from deskhand.rollout.runner import ApiRunner
 
         key = os.environ.get("OPENAI_API_KEY") or "none"
         client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
-        agent = DesktopAgent(replace(agent_of(config.agent, temperature, load_reading(config.model)[1]), model=policy.served_name))
-        runner = EndpointRunner(pool, client, agent, run.frames)
+        agent = DesktopAgent(replace(agent_of(config.agent, temperature, load_processors(config.model)[1]), model=policy.served_name))
+        runner = ApiRunner(pool, client, agent, run.frames)
         runner.end_states = states
         try:
             yield runner
@@ -165,15 +165,15 @@ async def playing(config: Config, run: Run, pool: Pool, policy: Chosen) -> Async
             await runner.close()
 
 
-async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, repeats: int, display: Shown) -> Report:
+async def evaluate_policy(config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec, repeats: int, display: Shown) -> EvalReport:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
 
     Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
-    tasks = held_out_tasks(config)
+    tasks = eval_tasks(config)
     if not tasks:
-        raise ConfigError("evaluation.episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
+        raise ConfigError("evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
     if policy.kind == "script" and policy.source == ORACLE:
-        need_oracles(tasks)
+        require_oracles(tasks)
     total = len(tasks) * repeats
     kept = {task.id for task in tasks}
     earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]
@@ -186,18 +186,18 @@ async def evaluate_policy(config: Config, run: Run, pool: Pool, policy: Chosen, 
         done, successes, lost = done + scored, successes + result.success, lost + (not scored)
         display.evaluated(policy.name, done, total, successes, lost)
 
-    async with playing(config, run, pool, policy) as runner:
-        with settled_memory():
-            places = evaluation_places(config)
+    async with open_runner(config, run, pool, policy) as runner:
+        with frozen_gc():
+            places = eval_concurrency(config)
             found = await evaluate(run, policy.name, tasks, runner, places, repeats=repeats, ended=ended, seed=config.seed)
     if not found.success.total:
-        raise InfrastructureError(f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_words}")
+        raise InfrastructureError(f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_error}")
     return found
 
 
-def unearned(config: Config, run: Run, name: str) -> str:
+def tasks_solved_by_noop(config: Config, run: Run, name: str) -> str:
     """Which of the held-out tasks an evaluation of the policy that does nothing found solved, with the mend; empty for none."""
-    played = {task.id for task in held_out_tasks(config)}
+    played = {task.id for task in eval_tasks(config)}
     rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
     found = sorted({row.family for row in rows})
     if not found:
@@ -205,5 +205,5 @@ def unearned(config: Config, run: Run, name: str) -> str:
     names = ", ".join(found)
     return (
         f"solved by doing nothing, so nothing can be learnt from them: {names}; stage them so that they are not, or leave them out "
-        f"by --set suite.without=[{names}]"
+        f"by --set suite.exclude=[{names}]"
     )

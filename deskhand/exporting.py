@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from deskhand.config import Config, settings_of
+from deskhand.config import Config, config_of_run
 from deskhand.errors import ConfigError
-from deskhand.rollout.evaluate import Report, report_of
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.evaluate import EvalReport, build_eval_report
+from deskhand.rollout.rates import Proportion
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, Run
 
 PRIVATE = ("manifest.json", "trainer.safetensors")
@@ -40,7 +40,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         raise ConfigError(f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept")
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; export to a new folder")
-    config, manifest = settings_of(run.about, run.folder), verify(found.path)
+    config, manifest = config_of_run(run.metadata, run.folder), verify(found.path)
     if adapter and not manifest["adapter"]:
         raise ConfigError(f"{run.folder} was trained without adapters; leave --adapter out")
     partial = folder.with_name(f".{folder.name}.partial")
@@ -57,7 +57,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in PRIVATE:
                 shutil.copyfile(file, partial / file.name)
-    (partial / "README.md").write_text(card(run, config, found, manifest, adapter=adapter), encoding="utf-8")
+    (partial / "README.md").write_text(model_card(run, config, found, manifest, adapter=adapter), encoding="utf-8")
     partial.rename(folder)
     return folder
 
@@ -67,25 +67,25 @@ def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], 
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    from deskhand.training.adapter import peft_config, peft_name
-    from deskhand.training.config import AdapterConfig
+    from deskhand.training.adapter import peft_config, peft_key
+    from deskhand.training.config import LoraConfig
 
     tensors = {}
     with safe_open(checkpoint / "trainer.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - not a mapping
             if name.startswith("parameter/") and ".lora_" in name:
-                tensors[peft_name(name.removeprefix("parameter/"))] = file.get_tensor(name)
+                tensors[peft_key(name.removeprefix("parameter/"))] = file.get_tensor(name)
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    values = peft_config(AdapterConfig.model_validate(settings), base)
+    values = peft_config(LoraConfig.model_validate(settings), base)
     (folder / "adapter_config.json").write_text(json.dumps(values, indent=1) + "\n")
     for pattern in NEEDED_BY_ADAPTER:
         for file in checkpoint.glob(pattern):
             shutil.copyfile(file, folder / file.name)
 
 
-def card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
+def model_card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
     """README.md of an exported checkpoint: data, seeds and figures, all of them from the run."""
-    about, name = run.about, Path(config.model).name
+    about, name = run.metadata, Path(config.model).name
     head: dict[str, Any] = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "image-text-to-text"}
     if "/" in config.model and not Path(config.model).exists():
         head["base_model"] = config.model
@@ -154,7 +154,7 @@ def _before(model: str) -> Iterator[str]:
             if found is not None:
                 for line in _data(run, found, manifest):
                     yield f"{line} (before this run, in {folder.name})"
-            yield from _before(run.about.get("config", {}).get("model", ""))
+            yield from _before(run.metadata.get("config", {}).get("model", ""))
     elif path.is_dir():
         known = (path / "README.md").is_file()
         yield f"- before this run: {f'what the card of `{path.name}` says' if known else f'not known, `{path.name}` has no card'}"
@@ -165,20 +165,20 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     names = "version-0", f"version-{checkpoint.version}"
     played = [{(row.task_id, row.member) for row in run.episodes(name, "scored")} for name in names]
     both = played[0] & played[1] or None
-    before, after = (report_of(run, name, both) for name in names)
+    before, after = (build_eval_report(run, name, both) for name in names)
     if not after.success.total:
         yield f"Version {checkpoint.version} has not been evaluated; `deskhand eval {run.folder} --step {checkpoint.step}` does it."
         return
     held = [row for row in run.episodes(after.name, "scored") if both is None or (row.task_id, row.member) in both]
     yield "| family | before | after |\n|---|---|---|"
-    rows: list[tuple[str, Rate, Rate]] = [("all families", before.success, after.success)]
-    rows += [(name, before.by_family.get(name, Rate(0, 0)), rate) for name, rate in after.by_family.items()]
+    rows: list[tuple[str, Proportion, Proportion]] = [("all families", before.success, after.success)]
+    rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(report_of(run, names[1]))}"
+    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(build_eval_report(run, names[1]))}"
 
 
-def _cell(rate: Rate) -> str:
+def _cell(rate: Proportion) -> str:
     return str(rate).strip() if rate.total else "not evaluated"
 
 
@@ -186,7 +186,7 @@ def _seeds(rows: list[EpisodeRow]) -> str:
     return f"seeds {min(row.seed for row in rows)} to {max(row.seed for row in rows)}" if rows else "none"
 
 
-def _unscored(report: Report) -> str:
+def _unscored(report: EvalReport) -> str:
     lost = sum(report.unscored.values())
     return f"{lost} had no score and do not count." if lost else "None was without a score."
 

@@ -24,15 +24,15 @@ from pathlib import Path
 import uvicorn
 
 from deskhand.errors import ConfigError
-from deskhand.recorder.dataset import graph_of, read_session, supervised
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.dataset import graph_of, read_session, to_sft_rows
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.relay import ExchangeLog, KeptImages, Relay, check_upstream, create_relay_app
+from deskhand.recorder.relay import ExchangeLog, StoredImages, RecordingProxy, check_upstream, create_proxy_app
 from deskhand.recorder.renderer import IMAGE_PAD
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportSummary:
     """What the data sets hold. `left_out` counts replies that they lack, by reason."""
 
     sessions: int
@@ -65,14 +65,14 @@ async def record(
     address is none or cannot be bound, or the command cannot be started.
     """
     check_upstream(upstream)
-    files = RecordFolder(folder)
-    relay = Relay(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
+    files = SessionStore(folder)
+    relay = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     key = relay.sessions.open(session_id)
     with _listening(host, port) as listener:
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _write_keys(folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key})
-        app = create_relay_app(relay, admin_key)
+        app = create_proxy_app(relay, admin_key)
         server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
@@ -102,10 +102,10 @@ def agent_environment(given: Mapping[str, str], address: str, key: str, key_env:
     }
 
 
-def write_data_sets(folder: Path, checkpoint: str | None = None) -> Written:
+def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary:
     """Write the data sets of all sessions under a record folder. `checkpoint`: folder, hub id or "tiny", for call graphs."""
-    files = RecordFolder(folder)
-    log, kept = ExchangeLog(files), KeptImages(files)
+    files = SessionStore(folder)
+    log, kept = ExchangeLog(files), StoredImages(files)
     images, image_id = (None, -1) if checkpoint is None else _processing(checkpoint, files)
     sessions = exchanges = rows = calls = 0
     left_out: Counter[str] = Counter()
@@ -114,7 +114,7 @@ def write_data_sets(folder: Path, checkpoint: str | None = None) -> Written:
         for session_id in log.sessions():
             recorded = read_session(log, kept, session_id)
             sessions, exchanges = sessions + 1, exchanges + len(recorded.exchanges)
-            for row in supervised(recorded):
+            for row in to_sft_rows(recorded):
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
                 rows += 1
             if images is not None:
@@ -124,13 +124,13 @@ def write_data_sets(folder: Path, checkpoint: str | None = None) -> Written:
                 calls += len(graph.calls)
             left_out.update(recorded.left_out)
     partial.replace(folder / "sft.jsonl")
-    return Written(sessions, exchanges, rows, calls, left_out)
+    return ExportSummary(sessions, exchanges, rows, calls, left_out)
 
 
-def _processing(checkpoint: str, files: RecordFolder) -> tuple[ImageCache, int]:
-    from deskhand.models.load import load_reading
+def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
+    from deskhand.models.load import load_processors
 
-    tokenizer, image_processor = load_reading(checkpoint)
+    tokenizer, image_processor = load_processors(checkpoint)
     image_id = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
     if not isinstance(image_id, int):
         raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; give a Qwen2.5-VL or Qwen3-VL checkpoint")

@@ -7,38 +7,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deskhand.config import Config
-from deskhand.sections import MACHINES
+from deskhand.sections import MACHINE_BACKENDS
 
 
-def training_places(config: Config) -> int:
-    """Training episodes at a time: `loop.desktops`, but at most one a machine."""
-    return _at_most_the_machines(config, config.loop.desktops)
+def train_concurrency(config: Config) -> int:
+    """Training episodes at a time: `loop.max_concurrent_episodes`, but at most one a machine."""
+    return _at_most_the_machines(config, config.loop.max_concurrent_episodes)
 
 
-def evaluation_places(config: Config) -> int:
+def eval_concurrency(config: Config) -> int:
     """The same of held-out episodes."""
-    return _at_most_the_machines(config, config.evaluation.desktops or config.loop.desktops)
+    return _at_most_the_machines(config, config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes)
 
 
 def _at_most_the_machines(config: Config, wanted: int) -> int:
-    return min(wanted, max(1, len(config.desktop.addresses))) if config.desktop.kind in MACHINES else wanted
+    return min(wanted, max(1, len(config.desktop.urls))) if config.desktop.backend in MACHINE_BACKENDS else wanted
 
 
-def machine_lines(config: Config) -> Iterator[str]:
+def machine_notices(config: Config) -> Iterator[str]:
     """What is to be known before an episode is played on machines that are asked directly: how many play at a time, and whether
     anything brings them back."""
     desktop = config.desktop
-    if desktop.kind not in MACHINES:
+    if desktop.backend not in MACHINE_BACKENDS:
         return
-    count, asked = len(desktop.addresses), max(config.loop.desktops, config.evaluation.desktops or 0)
+    count, asked = len(desktop.urls), max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0)
     few = (
-        f"; loop.desktops and evaluation.desktops ask for {asked}, so {count} at a time play and others wait"
+        f"; loop.max_concurrent_episodes and evaluation.max_concurrent_episodes ask for {asked}, so {count} at a time play and others wait"
         if asked > count
         else ""
     )
     yield f"machines: {count}{few}"
-    if desktop.keep_state and desktop.kind == "osworld":
+    if desktop.skip_reset and desktop.backend == "osworld":
         yield (
-            "machines: nothing brings them back (desktop.keep_state), so what an episode leaves is there for the next; "
-            "desktop.revert names a command that does"
+            "machines: nothing brings them back (desktop.skip_reset), so what an episode leaves is there for the next; "
+            "desktop.reset_command names a command that does"
         )

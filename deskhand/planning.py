@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.resizing import smart_resize
-from deskhand.agents.words import LONGEST
-from deskhand.asking import window_of
+from deskhand.agents.words import MAX_CHARS
+from deskhand.asking import build_history
 from deskhand.config import Config
-from deskhand.engines.making import sends_adapters
+from deskhand.engines.making import sends_lora_only
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
 from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.training.config import TrainerConfig
-from deskhand.training.planner import GIB, EngineSizes, Prediction, Sent, Workload, predict, server_bytes
-from deskhand.training.speed import Speed, device_of, speed_of
-from deskhand.workshop import families_of, training_task
+from deskhand.training.planner import GIB, EngineLimits, MemoryEstimate, WeightSyncMode, Workload, estimate_memory, server_bytes
+from deskhand.training.speed import ThroughputEstimate, device_of, estimate_throughput
+from deskhand.workshop import train_families, train_task_factory
 
 TEXT_PER_TURN = 48
 """Tokens of a turn beside screenshot and reply: the instruction or a remark, and what marks the roles."""
@@ -46,11 +46,11 @@ CHECKED_FROM = 200_000_000
 class RunPlan:
     """What `deskhand plan` says."""
 
-    memory: Prediction
+    memory: MemoryEstimate
     work: Workload
-    speed: Speed | None
+    speed: ThroughputEstimate | None
     device: str
-    elsewhere: str
+    excluded: str
     """What of the run is not in the sum; empty when everything is."""
     through_files: bool = False
     """Whether weights are published to a server."""
@@ -60,12 +60,12 @@ class RunPlan:
         yield f"screens of {work.width}x{work.height}: {work.patches} patches, {work.image_tokens} tokens each"
         yield f"episodes of {work.turns} turns, at most {work.turns_in_row} shown: rows of at most {work.row_tokens} tokens"
         if work.wanted_tokens:
-            yield f"{work.turns_in_row} turns take {work.wanted_tokens} tokens, more than engine.max_tokens: see agent.overflow"
+            yield f"{work.turns_in_row} turns take {work.wanted_tokens} tokens, more than engine.max_model_len: see agent.on_overflow"
         yield f"a step: {work.step_episodes} episodes, {work.step_rows} rows, {work.step_images} screenshots"
         yield ""
         yield from self.memory.lines()
-        if self.elsewhere:
-            yield f"not in the sum: {self.elsewhere}"
+        if self.excluded:
+            yield f"not in the sum: {self.excluded}"
         yield ""
         yield from self.speed.lines() if self.speed else [f"speed: not known for {self.device}; name a GPU with --gpu"]
         yield f"published at every step: {self._publication()}"
@@ -94,65 +94,65 @@ def plan(
             raise ConfigError(f"{name} {value:g}: give a number above 0 and below {MOST:g}")
     values = values_of(config.model)
     cuda = config.device.startswith("cuda")
-    gib = memory_gib or config.memory_gib
+    gib = memory_gib or config.device_memory_gib
     device = device_of(config.device, gpu)
     work = workload(config, values, screen, turns)
     settings, available = config.engine, gib * GIB if gib else device.memory
     engine, server, elsewhere = None, 0.0, ""
-    if settings.kind == "hf":
-        engine = EngineSizes(
-            settings.max_batch,
-            settings.max_tokens,
-            settings.prefill_tokens,
-            settings.parked_tokens,
-            settings.image_tokens,
-            max(config.loop.desktops, config.evaluation.desktops or 0),
+    if settings.backend == "hf":
+        engine = EngineLimits(
+            settings.max_num_seqs,
+            settings.max_model_len,
+            settings.max_num_batched_tokens,
+            settings.prefix_cache_tokens,
+            settings.image_cache_tokens,
+            max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
             settings.share_weights,
         )
-    elif settings.kind == "vllm" and settings.url is None and cuda:
-        server = settings.memory_share * (available or 0.0)
+    elif settings.backend == "vllm" and settings.base_url is None and cuda:
+        server = settings.gpu_memory_utilization * (available or 0.0)
     else:
-        elsewhere = f"the server of engine.kind {settings.kind}"
-    published = None if settings.kind == "hf" else sent_to_server(config, values)
+        elsewhere = f"the server of engine.backend {settings.backend}"
+    published = None if settings.backend == "hf" else weight_sync_mode(config, values)
     memory = _predicted(config, values, config.trainer, engine, work, available, server, published)
-    if server and server < (least := server_bytes(values, memory, config.dtype, settings.max_tokens)):
+    if server and server < (least := server_bytes(values, memory, config.dtype, settings.max_model_len)):
         raise ConfigError(
-            f"engine.memory_share {settings.memory_share:g}: the server gets {server / GIB:.1f} GiB, its weights and one request "
-            f"of engine.max_tokens {settings.max_tokens} take {least / GIB:.1f} GiB; raise it, or lower engine.max_tokens"
+            f"engine.gpu_memory_utilization {settings.gpu_memory_utilization:g}: the server gets {server / GIB:.1f} GiB, its weights and one request "
+            f"of engine.max_model_len {settings.max_model_len} take {least / GIB:.1f} GiB; raise it, or lower engine.max_model_len"
         )
-    speed = speed_of(values, config, memory, work, device) if device.flops(config.dtype) else None
-    return RunPlan(memory, work, speed, device.name, elsewhere, settings.kind != "hf")
+    speed = estimate_throughput(values, config, memory, work, device) if device.flops(config.dtype) else None
+    return RunPlan(memory, work, speed, device.name, elsewhere, settings.backend != "hf")
 
 
-def sent_to_server(config: Config, values: dict[str, Any]) -> Sent | None:
+def weight_sync_mode(config: Config, values: dict[str, Any]) -> WeightSyncMode | None:
     """What a server is sent. One at an address is taken for one that was not started for adapters."""
-    adapter, engine = config.policy.adapter, config.engine
-    if engine.kind == "remote":
+    adapter, engine = config.policy.lora, config.engine
+    if engine.backend == "remote":
         return None
-    if adapter is None or engine.kind != "vllm" or engine.url is not None:
+    if adapter is None or engine.backend != "vllm" or engine.base_url is not None:
         return "whole weights"
-    return "adapters" if sends_adapters(adapter, values["model_type"]) else "whole weights"
+    return "adapters" if sends_lora_only(adapter, values["model_type"]) else "whole weights"
 
 
-def warm_start(config: Config) -> Prediction:
-    """The memory of `deskhand sft`: no engine beside the trainer, and updates on `sft.batch_episodes`. Raises as `plan` does."""
+def estimate_sft_memory(config: Config) -> MemoryEstimate:
+    """The memory of `deskhand sft`: no engine beside the trainer, and updates on `sft.episodes_per_batch`. Raises as `plan` does."""
     values = values_of(config.model)
-    available = config.memory_gib * GIB if config.memory_gib else device_of(config.device).memory
+    available = config.device_memory_gib * GIB if config.device_memory_gib else device_of(config.device).memory
     work = workload(config, values)
-    count, each = config.sft.batch_episodes, work.step_rows // work.step_episodes
+    count, each = config.sft.episodes_per_batch, work.step_rows // work.step_episodes
     pictures = work.step_images // work.step_episodes
     work = replace(work, step_episodes=count, step_rows=count * each, step_images=count * pictures)
     return _predicted(config, values, config.trainer.supervised, None, work, available)
 
 
 def _predicted(
-    config: Config, values: dict[str, Any], trainer: TrainerConfig, engine: EngineSizes | None, work: Workload,
-    available: float | None, server: float = 0.0, published: Sent | None = None,
-) -> Prediction:  # fmt: skip
+    config: Config, values: dict[str, Any], trainer: TrainerConfig, engine: EngineLimits | None, work: Workload,
+    available: float | None, server: float = 0.0, published: WeightSyncMode | None = None,
+) -> MemoryEstimate:  # fmt: skip
     """Raises `ConfigError` for a model that cannot be."""
     cuda = config.device.startswith("cuda")
     try:
-        return predict(
+        return estimate_memory(
             values, config.dtype, config.policy, trainer, engine, work,
             cuda=cuda, available=available, server=server, published=published,
         )  # fmt: skip
@@ -163,52 +163,52 @@ def _predicted(
 
 def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None) -> Workload:
     """What episodes of the config's families look like: the largest screen, the longest episode."""
-    make = training_task(config)
-    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(families_of(config))))]
+    make = train_task_factory(config)
+    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(train_families(config))))]
     width, height = screen or (max(task.width for task in tasks), max(task.height for task in tasks))
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
-    patches, pictures = wide * high // patch**2, config.agent.screen == "pixels"
+    patches, pictures = wide * high // patch**2, config.agent.observation == "pixels"
     image_tokens = patches // merge**2 if pictures else 0
     shown, rows = _rows(config, turns)
-    prompt = dialects.get(config.agent.dialect).prompt(View.of_screen(width, height)) if config.agent.style == "full" else ""
-    words = 0 if pictures else LONGEST // CHARACTERS_PER_TOKEN
-    turn_tokens = image_tokens + words + TEXT_PER_TURN + config.agent.max_tokens
+    prompt = dialects.get(config.agent.action_format).prompt(ScreenView.of_screen(width, height)) if config.agent.prompt_style == "full" else ""
+    words = 0 if pictures else MAX_CHARS // CHARACTERS_PER_TOKEN
+    turn_tokens = image_tokens + words + TEXT_PER_TURN + config.agent.max_new_tokens
     wanted = len(prompt) // CHARACTERS_PER_TOKEN + shown * turn_tokens
-    row_tokens = min(config.engine.max_tokens, wanted)
+    row_tokens = min(config.engine.max_model_len, wanted)
     episodes = config.loop.groups_per_step * config.loop.group_size
     return Workload(
-        width, height, patches, image_tokens, turns, shown, row_tokens, config.agent.max_tokens,
+        width, height, patches, image_tokens, turns, shown, row_tokens, config.agent.max_new_tokens,
         episodes, episodes * rows, episodes * turns * pictures, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
     )  # fmt: skip
 
 
 def _rows(config: Config, turns: int) -> tuple[int, int]:
     """(most turns in a row, rows of an episode) under the config's window."""
-    window = window_of(config.agent)
-    firsts = [window.first(count) for count in range(1, turns + 1)]
+    window = build_history(config.agent)
+    firsts = [window.start_index(count) for count in range(1, turns + 1)]
     chains: dict[int, int] = {}
     for count, first in enumerate(firsts, 1):
         chains[first] = count - first
     return max(chains.values()), len(chains)
 
 
-def refuse_if_too_large(config: Config, *, imitating: bool = False) -> None:
+def check_memory(config: Config, *, imitating: bool = False) -> None:
     """Raise `ConfigError` with numbers when the device cannot hold the run, or the warm start; nothing is loaded to know it."""
-    if not (config.memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > CHECKED_FROM):
+    if not (config.device_memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > CHECKED_FROM):
         return
-    memory = warm_start(config) if imitating else plan(config).memory
+    memory = estimate_sft_memory(config) if imitating else plan(config).memory
     if memory.fits or memory.available is None:
         return
     largest = sorted(memory.terms, key=lambda term: -term.bytes)[:3]
     parts = ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in largest)
-    mend = ", engine.max_batch or loop.group_size, or take adapters; deskhand plan shows the whole sum"
+    mend = ", engine.max_num_seqs or loop.group_size, or take adapters; deskhand plan shows the whole sum"
     if imitating:
-        mend = " or sft.batch_episodes, set policy.recompute_activations, or take adapters"
+        mend = " or sft.episodes_per_batch, set policy.gradient_checkpointing, or take adapters"
     raise ConfigError(
         f"this run needs {memory.total() / GIB:.1f} GiB, {config.device} has {memory.available / GIB:.1f} GiB (largest: {parts}); "
-        f"lower policy.batch_tokens{mend}"
+        f"lower policy.max_tokens_per_mb{mend}"
     )
 
 

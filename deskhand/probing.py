@@ -19,23 +19,23 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.desktop.base import Frame, Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.gateway import GatewayPool
-from deskhand.desktop.osworld import Looking, OsworldDesktop
-from deskhand.desktop.remote.link import Link, Timeouts, check_address
-from deskhand.desktop.remote.waa_server import WaaEvaluator
+from deskhand.desktop.base import Frame, DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.gateway import SandboxPool
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts, check_base_url
+from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.desktop.waa import WaaDesktop
-from deskhand.doctor import Finding
+from deskhand.doctor import ProbeResult
 from deskhand.errors import DeskhandError, InfrastructureError
 
-TIMES = Timeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
+TIMES = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
 WAIT_S = 60.0
 _SIGNS = (("gateway", "/v1/health"), ("bridge", "/health"), ("waa", "/probe"), ("osworld", "/platform"))
 """What is there by the first address that answers with 200."""
 _MENDS = {
     "reach": "start the server, or check the address, the port, the tunnel and the firewall",
-    "desktop": "check the key (DESKHAND_BRIDGE_KEY, OSWORLD_SANDBOX_TOKEN), and whether a desktop is free",
+    "desktop": "check the key (DESKHAND_SERVER_API_KEY, OSWORLD_SANDBOX_TOKEN), and whether a desktop is free",
     "frame": "look at the machine's own display: it may be asleep, locked, at a dialog, or of another size",
     "input": "log in on the machine; its server must run in the session of the user whose screen it shows",
     "file": "check the disk's space and the rights of the user that the server runs as",
@@ -52,10 +52,10 @@ class _Probe:
     pointer: Callable[[], Awaitable[tuple[int, int]]]
 
 
-async def examine_desktop(url: str, key: str | None = None, *, evaluate_url: str | None = None) -> list[Finding]:
+async def check_desktop(url: str, key: str | None = None, *, evaluate_url: str | None = None) -> list[ProbeResult]:
     """One finding a layer, up to the first that fails. Raises `ConfigError` for an address that is none."""
-    address = check_address(url, "--desktop")
-    findings: list[Finding] = []
+    address = check_base_url(url, "--desktop")
+    findings: list[ProbeResult] = []
     kind = await _kind(address, key, findings)
     if kind is None:
         return findings
@@ -72,7 +72,7 @@ async def examine_desktop(url: str, key: str | None = None, *, evaluate_url: str
     return findings
 
 
-async def _kind(address: str, key: str | None, findings: list[Finding]) -> str | None:
+async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> str | None:
     said: list[str] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx2.AsyncClient(base_url=address, timeout=httpx2.Timeout(TIMES.read_s, connect=TIMES.connect_s)) as http:
@@ -84,24 +84,24 @@ async def _kind(address: str, key: str | None, findings: list[Finding]) -> str |
                 said.append(f"{type(error).__name__} {error}".strip())
                 break
             if reply.status_code == 200:
-                findings.append(Finding("reach", True, f"{kind} in {1000 * (time.monotonic() - began):.0f} ms"))
+                findings.append(ProbeResult("reach", True, f"{kind} in {1000 * (time.monotonic() - began):.0f} ms"))
                 return kind
             said.append(f"{path}: {reply.status_code}")
-    findings.append(Finding("reach", False, "; ".join(said), _MENDS["reach"]))
+    findings.append(ProbeResult("reach", False, "; ".join(said), _MENDS["reach"]))
     return None
 
 
 @asynccontextmanager
-async def _opened(kind: str, address: str, key: str | None, findings: list[Finding]) -> AsyncIterator[_Probe]:
+async def _opened(kind: str, address: str, key: str | None, findings: list[ProbeResult]) -> AsyncIterator[_Probe]:
     began = time.monotonic()
     if kind in ("bridge", "gateway"):
         pool = (
-            BridgePool(address, key, timeouts=TIMES, wait_s=5.0) if kind == "bridge" else GatewayPool(address, key, timeouts=TIMES)
+            ServerPool(address, key, timeouts=TIMES, wait_s=5.0) if kind == "bridge" else SandboxPool(address, key, timeouts=TIMES)
         )
         async with pool:
             async with asyncio.timeout(WAIT_S):
-                lease = await pool.lease(Template(width=1280, height=720))
-            findings.append(Finding("desktop", True, f"leased in {time.monotonic() - began:.1f} s"))
+                lease = await pool.lease(DesktopSpec(width=1280, height=720))
+            findings.append(ProbeResult("desktop", True, f"leased in {time.monotonic() - began:.1f} s"))
             desktop: Any = lease.desktop
 
             async def seen() -> tuple[int, int]:
@@ -109,13 +109,13 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Findi
 
             yield _Probe(desktop, (1280, 720), seen)
         return
-    link = Link(address, key, timeouts=TIMES)
-    settings: dict[str, Any] = {"looking": Looking(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
+    link = RetryingClient(address, key, timeouts=TIMES)
+    settings: dict[str, Any] = {"looking": ScreenPolling(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
     machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, keep_state=True, **settings)
     try:
         size = await machine.server.screen_size()
-        await OsworldDesktop.reset(machine, Template(width=size[0], height=size[1]))  # the machine's state stays as it is
-        findings.append(Finding("desktop", True, f"{kind} machine with {size[0]}x{size[1]} pixels"))
+        await OsworldDesktop.reset(machine, DesktopSpec(width=size[0], height=size[1]))  # the machine's state stays as it is
+        findings.append(ProbeResult("desktop", True, f"{kind} machine with {size[0]}x{size[1]} pixels"))
 
         async def told() -> tuple[int, int]:
             done = await machine.run(["python", "-c", "import pyautogui; print(*pyautogui.position())"])
@@ -127,7 +127,7 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Findi
         await machine.close()
 
 
-async def _try(name: str, layer: Callable[[Any], Awaitable[str]], probe: Any, findings: list[Finding]) -> bool:
+async def _try(name: str, layer: Callable[[Any], Awaitable[str]], probe: Any, findings: list[ProbeResult]) -> bool:
     began = time.monotonic()
     try:
         async with asyncio.timeout(WAIT_S):
@@ -135,13 +135,13 @@ async def _try(name: str, layer: Callable[[Any], Awaitable[str]], probe: Any, fi
     except (DeskhandError, OSError, ValueError, TimeoutError) as error:
         findings.append(_failed(name, error))
         return False
-    findings.append(Finding(name, True, f"{found}, {1000 * (time.monotonic() - began):.0f} ms"))
+    findings.append(ProbeResult(name, True, f"{found}, {1000 * (time.monotonic() - began):.0f} ms"))
     return True
 
 
-def _failed(name: str, error: BaseException) -> Finding:
+def _failed(name: str, error: BaseException) -> ProbeResult:
     said = " ".join(f"{error}".split())[:300] or f"no answer within {WAIT_S:g} s"
-    return Finding(name, False, said, _MENDS[name])
+    return ProbeResult(name, False, said, _MENDS[name])
 
 
 async def _frame(probe: _Probe) -> str:
@@ -179,7 +179,7 @@ async def _judge(probe: _Probe) -> str:
 
 def _evaluator(url: str) -> Callable[[Any], Awaitable[str]]:
     async def look(_: Any) -> str:
-        evaluator = WaaEvaluator(Link(check_address(url, "--evaluate"), timeouts=TIMES))
+        evaluator = WaaEvaluatorClient(RetryingClient(check_base_url(url, "--evaluate"), timeouts=TIMES))
         try:
             await evaluator.probe()
         finally:

@@ -22,28 +22,28 @@ from deskhand.errors import ConfigError, RecordError
 from deskhand.recorder.apis.fields import tool_definition
 from deskhand.recorder.dataset import read_session
 from deskhand.recorder.dialogues import Conversation, conversations
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache, decode_rgb
-from deskhand.recorder.recall import Recall
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.relay import ExchangeLog, KeptImages
+from deskhand.recorder.recall import ReplyIndex
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.relay import ExchangeLog, StoredImages
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.store.frames import Frames
 
-LEARNED_FROM = 1.0
+MIN_REWARD = 1.0
 """Least reward of a session that has one."""
 _MAX_PIXELS = 4096 * 4096
 
 
 @dataclass
-class Recordings:
+class RecordedDataset:
     """Conversations by name, and what is not among them: replies by reason, sessions by their reward."""
 
     graphs: dict[str, CallGraph] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     sessions: int = 0
-    poor: int = 0
+    num_low_reward: int = 0
     """Sessions whose reward was too low."""
 
 
@@ -52,23 +52,23 @@ def is_recording(folder: Path) -> bool:
     return any((folder / "sessions").glob("*/exchanges.jsonl"))
 
 
-def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frames) -> Recordings:
+def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frames) -> RecordedDataset:
     """The conversations under a folder of `deskhand record`. Their pictures are copied to `frames`, from which `images` must take
     them. Raises `ConfigError` when nothing can be learned of them."""
-    files, found = RecordFolder(folder), Recordings()
-    log, kept = ExchangeLog(files), KeptImages(files)
+    files, found = SessionStore(folder), RecordedDataset()
+    log, kept = ExchangeLog(files), StoredImages(files)
     try:
         for session_id in log.sessions():
             session = read_session(log, kept, session_id)
             found.sessions += 1
-            if session.total_reward is not None and session.total_reward < LEARNED_FROM:
-                found.poor += 1
+            if session.total_reward is not None and session.total_reward < MIN_REWARD:
+                found.num_low_reward += 1
                 continue
             found.left_out.update(session.left_out)
             for number, conversation in enumerate(conversations(session.exchanges)):
                 try:
                     _keep_pictures(conversation, files, frames)
-                except (KeyError, RequestRefused):
+                except (KeyError, InvalidRequestError):
                     found.left_out["a picture is missing or damaged"] += len(conversation.targets)
                     continue
                 graph = graph_of(conversation, renderer, images, found.left_out)
@@ -79,7 +79,7 @@ def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frame
     if not found.graphs:
         why = ", ".join(f"{count} {reason}" for reason, count in found.left_out.most_common(3))
         raise ConfigError(
-            f"{folder} holds nothing to learn from: {found.sessions} sessions, {found.poor} with a reward below {LEARNED_FROM:g}"
+            f"{folder} holds nothing to learn from: {found.sessions} sessions, {found.num_low_reward} with a reward below {MIN_REWARD:g}"
             f"{f'; left out: {why}' if why else ''}"
         )
     return found
@@ -88,10 +88,10 @@ def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frame
 def graph_of(conversation: Conversation, renderer: ChatRenderer, images: ImageCache, left_out: Counter[str]) -> CallGraph:
     """The replies of a conversation as calls: what was shown before each, and its text as the learning model would write it.
     Log-probs are 0 and versions -1: nobody sampled these ids."""
-    graph, recall = CallGraph(), Recall()
+    graph, recall = CallGraph(), ReplyIndex()
     try:
         messages = renderer.tools.with_tools(conversation.messages, _offered(json.loads(conversation.tools)))
-    except RequestRefused as error:
+    except InvalidRequestError as error:
         left_out[error.message] += len(conversation.targets)
         return graph
     shift = len(messages) - len(conversation.messages)
@@ -100,7 +100,7 @@ def graph_of(conversation: Conversation, renderer: ChatRenderer, images: ImageCa
         try:
             text = renderer.text_said(reply)
             prompt, token_ids = renderer.render(before, images, recall), (*renderer.encode_text(text), renderer.end_id)
-        except RequestRefused as error:
+        except InvalidRequestError as error:
             left_out[error.message] += 1
             continue
         except RecordError as error:
@@ -125,6 +125,6 @@ def _offered(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _keep_pictures(conversation: Conversation, files: RecordFolder, frames: Frames) -> None:
+def _keep_pictures(conversation: Conversation, files: SessionStore, frames: Frames) -> None:
     for name in {sha256 for one in conversation.messages for sha256 in one.pictures}:
         frames.put(name, np.asarray(decode_rgb(files.image(name), max_pixels=_MAX_PIXELS)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deskhand.tasks.end_state import EndState
 
 
-def rejudge(
+def rescore(
     places: list[Path],
     /,
     *,
@@ -50,11 +50,11 @@ def rejudge(
     own = _Tasks(config, stage, overrides)
 
     def named(state: end_state.EndState) -> Task:
-        return given or rejudging.own_task(state, own.makers(state))
+        return given or rejudging.original_task(state, own.makers(state))
 
     async def work() -> tuple[int, int]:
         count = different = 0
-        async for result in rejudging.rejudge(end_state.kept(places), named):
+        async for result in rejudging.rescore_states(end_state.load_end_states(places), named):
             count, different = count + 1, different + result.changed
             if result.changed or not changed:
                 print("\n".join(result.lines()))
@@ -73,14 +73,14 @@ class _Tasks:
 
     def makers(self, state: EndState) -> Callable[[str, int], Task]:
         """What makes the tasks that a state may be of, by family and seed. Raises `ConfigError`."""
-        from deskhand.suite import suite_of
+        from deskhand.suite import load_suite
         from deskhand.tasks.suites import catalogue
 
         settings = self._settings(_run_of(state.path))
         if settings.suite.files is None:
             return catalogue.make_task
-        suite = suite_of(settings)
-        known = {*suite.trained, *suite.held_out}
+        suite = load_suite(settings)
+        known = {*suite.train_tasks, *suite.eval_tasks}
         source, folder = settings.suite.files
 
         def make(family: str, seed: int) -> Task:
@@ -91,7 +91,7 @@ class _Tasks:
         return make
 
     def _settings(self, folder: Path | None) -> Config:
-        from deskhand.config import load
+        from deskhand.config import load_config
         from deskhand.store.run import Run
 
         folder = folder if self._config is None else None
@@ -99,9 +99,9 @@ class _Tasks:
             base = None
             if folder is not None:
                 with Run.open(folder, read_only=True) as run:
-                    base = run.about.get("config", {}), f"{folder}/run.sqlite"
+                    base = run.metadata.get("config", {}), f"{folder}/run.sqlite"
             environment = os.environ if base is None else {}
-            self._known[folder] = load(self._config, self._overrides, environment, base=base, stage=self._stage)
+            self._known[folder] = load_config(self._config, self._overrides, environment, base=base, stage=self._stage)
         return self._known[folder]
 
 

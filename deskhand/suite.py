@@ -23,15 +23,15 @@ from urllib.parse import urlsplit, urlunsplit
 from deskhand.compat.osworld import task as osworld_task
 from deskhand.config import Config, SuiteSection
 from deskhand.desktop.osworld import OsworldDesktop
-from deskhand.desktop.remote.link import Link
-from deskhand.desktop.remote.waa_server import WaaEvaluator
+from deskhand.desktop.remote.link import RetryingClient
+from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.sources import files, native, openadapt_task, osworld, waa, waa_task
 from deskhand.tasks.sources.documents import TaskFileError, load_yaml
 from deskhand.tasks.sources.downloads import FileCache, addresses_of
 from deskhand.tasks.sources.native_task import task_of as native_task_of
-from deskhand.tasks.sources.needs import MEANING, Which, needs_of
+from deskhand.tasks.sources.needs import REQUIREMENT_TEXT, Which, requirements_of
 from deskhand.tasks.suites import catalogue, miniwob
 from deskhand.tasks.task import Family, StagedDesktopLike, Task, seed_for, split_of
 
@@ -45,42 +45,42 @@ _SHOWN = 3
 class Suite:
     """`make(name, seed)` is a variant of one of the `trained` or `held_out` families, which are the same where variants differ."""
 
-    trained: tuple[str, ...]
-    held_out: tuple[str, ...]
+    train_tasks: tuple[str, ...]
+    eval_tasks: tuple[str, ...]
     make: Callable[[str, int], Task]
-    varied: bool = True
+    is_parametric: bool = True
     """Whether the seeds of a family differ; the tasks of files are what they are."""
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
     """Files that are not played here, each with the reason."""
 
     @property
     def summary(self) -> str:
         """How many tasks there are, of what."""
-        shared = set(self.trained) & set(self.held_out)
-        split = "trained and evaluated on" if shared else f"trained on, {len(self.held_out)} held out"
-        left = f"; {len(self.left_out)} left out (deskhand tasks suite says why)" if self.left_out else ""
-        return f"suite: {len(self.trained)} tasks {split}{left}"
+        shared = set(self.train_tasks) & set(self.eval_tasks)
+        split = "trained and evaluated on" if shared else f"trained on, {len(self.eval_tasks)} held out"
+        left = f"; {len(self.skipped)} left out (deskhand tasks suite says why)" if self.skipped else ""
+        return f"suite: {len(self.train_tasks)} tasks {split}{left}"
 
     def held_out_tasks(self, episodes: int) -> list[Task]:
         """The tasks of an evaluation: as many of each family, together at least `episodes`; a file's task once, whatever `episodes`
         is but 0."""
-        each = -(-episodes // len(self.held_out)) if self.varied else min(1, episodes)
-        return [self.make(name, seed_for("held_out", index)) for index in range(each) for name in self.held_out]
+        each = -(-episodes // len(self.eval_tasks)) if self.is_parametric else min(1, episodes)
+        return [self.make(name, seed_for("held_out", index)) for index in range(each) for name in self.eval_tasks]
 
 
-def suite_of(config: Config) -> Suite:
+def load_suite(config: Config) -> Suite:
     """The suite that the settings name. Raises `ConfigError` for an unknown family, a folder of which no task can be played, and a
     named task that cannot."""
     section = config.suite
     wanted = config.families or section.families
     if section.python is not None:
         found = _of_python(section.python, wanted)
-        names = _left(found.trained, section.without, found.trained, str(section.python))
+        names = _left(found.train_tasks, section.exclude, found.train_tasks, str(section.python))
         return replace(found, trained=names, held_out=names)
     if section.files is not None:
-        return _of_files(section.model_dump_json(), wanted, config.desktop.kind)
+        return _of_files(section.model_dump_json(), wanted, config.desktop.backend)
     names = wanted or (miniwob.names() if section.name == miniwob.SUITE else catalogue.DEFAULT)
-    without = section.without
+    without = section.exclude
     if section.name == miniwob.SUITE:
         names, without = (
             tuple(name if name.startswith(miniwob.PREFIX) else f"{miniwob.PREFIX}{name}" for name in given)
@@ -92,9 +92,9 @@ def suite_of(config: Config) -> Suite:
     return Suite(names, names, catalogue.make_task)
 
 
-def need_oracles(tasks: Iterable[Task]) -> None:
+def require_oracles(tasks: Iterable[Task]) -> None:
     """Raise `ConfigError` when a task has no oracle."""
-    lacking = {task.family: task.no_oracle for task in tasks if task.no_oracle}
+    lacking = {task.family: task.oracle_unavailable for task in tasks if task.oracle_unavailable}
     if lacking:
         first, why = next(iter(lacking.items()))
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
@@ -131,7 +131,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
         raise ConfigError(f"suite.{source}: {folder} is no folder")
     _fits(source, kind)
     paths = _paths(source, folder)
-    chosen = _left(_chosen(paths, families, folder), section.without, paths, str(folder))
+    chosen = _left(_chosen(paths, families, folder), section.exclude, paths, str(folder))
     make_one = _maker(source, section, kind)
     tasks: dict[str, Task] = {}
     left_out: list[str] = []
@@ -146,7 +146,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
     if not tasks:
         told = "; ".join(left_out[:_SHOWN])
         raise ConfigError(f"suite.{source}: none of {len(left_out)} files in {folder} can be played on {kind} desktops: {told}")
-    held_out = _share(list(tasks), section.held_out)
+    held_out = _share(list(tasks), section.eval_fraction)
     trained = [name for name in tasks if name not in held_out]
 
     def make(name: str, seed: int) -> Task:
@@ -154,7 +154,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
         repeated = f"/{seed}" if split_of(seed) == "train" else ""
         return replace(task, seed=seed, id=f"{source}/{name}{repeated}")
 
-    return Suite(tuple(trained), tuple(held_out or tasks), make, varied=False, left_out=tuple(left_out))
+    return Suite(tuple(trained), tuple(held_out or tasks), make, is_parametric=False, skipped=tuple(left_out))
 
 
 def _reason(path: Path, error: ConfigError) -> str:
@@ -163,9 +163,9 @@ def _reason(path: Path, error: ConfigError) -> str:
 
 def _fits(source: str, kind: str) -> None:
     if source in ("waa", "openadapt") and kind not in MACHINES[source]:
-        raise ConfigError(f"suite.{source}: its tasks are for machines; set desktop.kind to {MACHINES[source]}, which is {kind}")
+        raise ConfigError(f"suite.{source}: its tasks are for machines; set desktop.backend to {MACHINES[source]}, which is {kind}")
     if source in ("osworld", "native") and kind == "waa":
-        raise ConfigError(f"suite.{source}: its tasks are for Linux; desktop.kind is waa")
+        raise ConfigError(f"suite.{source}: its tasks are for Linux; desktop.backend is waa")
 
 
 def _paths(source: str, folder: Path) -> dict[str, Path]:
@@ -205,10 +205,10 @@ def _left(names: Sequence[str], without: Sequence[str], known: Iterable[str], wh
     for each in without:
         if not any(takes(each, name) for name in known):
             close = difflib.get_close_matches(each, known, n=1)
-            raise ConfigError(f"suite.without: {where} has no task {each!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise ConfigError(f"suite.exclude: {where} has no task {each!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     left = tuple(name for name in names if not any(takes(each, name) for each in without))
     if names and not left:
-        raise ConfigError(f"suite.without leaves no task of {where}; leave fewer out")
+        raise ConfigError(f"suite.exclude leaves no task of {where}; leave fewer out")
     return left
 
 
@@ -221,18 +221,18 @@ def _share(names: Sequence[str], share: float) -> list[str]:
 
 
 def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Task]:
-    width, height = section.screen or SCREENS.get(source, (0, 0))
-    steps = section.max_steps
+    width, height = section.screen_size or SCREENS.get(source, (0, 0))
+    steps = section.max_episode_steps
 
     def of_osworld(path: Path) -> Task:
         task = osworld.load(path).task
-        if task.infeasible and not section.infeasible:
-            raise ConfigError(f"{path}: it is solved by saying that it cannot be done (suite.infeasible)")
+        if task.infeasible and not section.include_infeasible:
+            raise ConfigError(f"{path}: it is solved by saying that it cannot be done (suite.include_infeasible)")
         _runs(path, task, kind)
         return osworld_task.task_of(task, domain=path.parent.name, size=(width, height), max_steps=steps or osworld_task.MAX_STEPS)
 
     def of_waa(path: Path) -> Task:
-        beside = functools.partial(EvaluatorBeside, port=section.evaluate_port)
+        beside = functools.partial(PerHostEvaluator, port=section.evaluator_port)
         return waa_task.task_of(waa.load(path), beside, width, height, steps or waa_task.STEPS)
 
     def of_openadapt(path: Path) -> Task:
@@ -259,12 +259,12 @@ def _runs(path: Path, task: osworld.JsonTask, kind: str) -> None:
     if kind == "osworld":
         return
     which: Which = shutil.which if kind == "embedded" else (lambda program: program)
-    needs = [need for need in needs_of(task, which) if need.kind != "file"]
+    needs = [need for need in requirements_of(task, which) if need.kind != "file"]
     if needs:
-        raise ConfigError(f"{path}: it {MEANING[needs[0].kind]} ({needs[0].detail})")
+        raise ConfigError(f"{path}: it {REQUIREMENT_TEXT[needs[0].kind]} ({needs[0].detail})")
 
 
-class EvaluatorBeside:
+class PerHostEvaluator:
     """The evaluate server of the machine that a task is played on: on its host, at `port`. Fulfils `waa_task.Evaluator`; a
     connection lasts for one request, in whatever event loop there is."""
 
@@ -272,17 +272,17 @@ class EvaluatorBeside:
         if isinstance(desktop, EndState):
             raise EvaluatorError("WAA's evaluate server reads the live machine, so a state that was kept of it cannot be judged")
         if not isinstance(desktop, OsworldDesktop):
-            raise InfrastructureError("only a machine of Windows Agent Arena has an evaluate server; set desktop.kind to waa")
+            raise InfrastructureError("only a machine of Windows Agent Arena has an evaluate server; set desktop.backend to waa")
         parts = urlsplit(desktop.link.address)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._address = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))
         self._timeouts = desktop.link.timeouts
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[WaaEvaluator]:
-        link = Link(self._address, timeouts=self._timeouts, parks=False)
+    async def _open(self) -> AsyncIterator[WaaEvaluatorClient]:
+        link = RetryingClient(self._address, timeouts=self._timeouts, parks=False)
         try:
-            yield WaaEvaluator(link)
+            yield WaaEvaluatorClient(link)
         finally:
             await link.close()
 

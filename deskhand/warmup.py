@@ -22,9 +22,9 @@ from deskhand import recordings
 from deskhand.config import Config
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import ConfigError
-from deskhand.evaluation import Chosen, playing
-from deskhand.models.load import checkpoint_folder, load, load_reading
-from deskhand.places import training_places
+from deskhand.evaluation import PolicySpec, open_runner
+from deskhand.models.load import checkpoint_folder, load, load_processors
+from deskhand.places import train_concurrency
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.evaluate import evaluate
@@ -32,14 +32,14 @@ from deskhand.rollout.journal import load_result
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
-from deskhand.suite import need_oracles, suite_of
+from deskhand.suite import require_oracles, load_suite
 from deskhand.tasks.task import Task, seed_for
-from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.checkpoint import CheckpointManager
 from deskhand.training.optimizer import torch_threads
 from deskhand.training.policy import Policy
-from deskhand.training.sft import PolicyLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, fit
+from deskhand.training.sft import PolicySftLearner, Schedule, SupervisedBatch, SupervisedRow, cross_entropy, run_sft
 from deskhand.training.trainer import Trainer
-from deskhand.workshop import SEEDS_PER_RUN, desktops
+from deskhand.workshop import SEEDS_PER_RUN, open_pool
 
 DEMONSTRATIONS = "demonstrations"
 ORACLE = "the tasks' oracle"
@@ -60,7 +60,7 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Demonstration:
     """One episode's rows. `source`: who played it."""
 
     episode_id: str
@@ -72,15 +72,15 @@ class Lesson:
 
 def demonstration_tasks(config: Config) -> list[Task]:
     """Families in turn, each with seeds of its own."""
-    suite, count = suite_of(config), config.sft.demonstrations
-    names, first = suite.trained, START + config.seed * SEEDS_PER_RUN
+    suite, count = load_suite(config), config.sft.num_demonstrations
+    names, first = suite.train_tasks, START + config.seed * SEEDS_PER_RUN
     return [suite.make(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
 
 
 async def demonstrate(config: Config, run: Run, display: Shown) -> None:
     """Let the oracle play what it has not played yet, through agent and recorder."""
     tasks = demonstration_tasks(config)
-    need_oracles(tasks)
+    require_oracles(tasks)
     earlier = run.episodes(DEMONSTRATIONS, "scored")
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
     if done >= len(tasks):
@@ -94,21 +94,21 @@ async def demonstrate(config: Config, run: Run, display: Shown) -> None:
 
     display.working(f"{DEMONSTRATIONS}: the oracle plays")
     async with (
-        desktops(config, training_places(config), run.folder, display.parked) as pool,
-        playing(config, run, pool, Chosen("script", DEMONSTRATIONS, "oracle")) as runner,
+        open_pool(config, train_concurrency(config), run.folder, display.parked) as pool,
+        open_runner(config, run, pool, PolicySpec("script", DEMONSTRATIONS, "oracle")) as runner,
     ):
-        await evaluate(run, DEMONSTRATIONS, tasks, runner, training_places(config), ended=ended)
+        await evaluate(run, DEMONSTRATIONS, tasks, runner, train_concurrency(config), ended=ended)
 
 
-def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
+def load_demonstrations(run: Run, purpose: str | None = None) -> list[Demonstration]:
     """The successful episodes of a run (of one purpose, or all) on training tasks, in the order of their tasks."""
     rows = sorted(run.episodes(purpose), key=lambda row: (row.seed, row.family, row.member, row.id))
     rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
     found = (
-        Lesson(
+        Demonstration(
             row.id,
             tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences())),
-            ORACLE if row.purpose == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
+            ORACLE if row.phase == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
             row,
         )
         for row in rows
@@ -116,7 +116,7 @@ def lessons(run: Run, purpose: str | None = None) -> list[Lesson]:
     return [lesson for lesson in found if any(any(row.target) for row in lesson.rows)]
 
 
-def told(taught: Sequence[Lesson]) -> list[dict[str, Any]]:
+def describe_sources(taught: Sequence[Demonstration]) -> list[dict[str, Any]]:
     """What lessons are made of, by who played them; JSON types, kept with every checkpoint for the card of an export."""
     found: list[dict[str, Any]] = []
     for source in sorted({lesson.source for lesson in taught}):
@@ -128,24 +128,24 @@ def told(taught: Sequence[Lesson]) -> list[dict[str, Any]]:
     return found
 
 
-def recorded(folders: Sequence[Path], config: Config, frames: Frames, display: Shown) -> list[Lesson]:
+def demonstrations_from_runs(folders: Sequence[Path], config: Config, frames: Frames, display: Shown) -> list[Demonstration]:
     """Lessons of other runs and of what `deskhand record` kept; their screens are copied to `frames`.
 
     Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
     """
-    own, found = _tokenizer_sha256(checkpoint_folder(config.model)), list[Lesson]()
+    own, found = _tokenizer_sha256(checkpoint_folder(config.model)), list[Demonstration]()
     for folder in folders:
         if recordings.is_recording(folder):
-            found += overheard(folder, config, frames, display)
+            found += demonstrations_from_recordings(folder, config, frames, display)
             continue
         with Run.open(folder, read_only=True) as other:
-            model = other.about.get("config", {}).get("model", "")
+            model = other.metadata.get("config", {}).get("model", "")
             first = other.folder / "checkpoints" / "step-000000"
             if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(model)) != own:
                 raise ConfigError(
                     f"{folder} was recorded with the tokenizer of {model}, not that of {config.model}; record it anew"
                 )
-            part = lessons(other)
+            part = load_demonstrations(other)
             if not part:
                 raise ConfigError(f"{folder} holds no successful episode on a training task; give other runs")
             for name in {span.sha256 for lesson in part for row in lesson.rows for span in row.spans}:
@@ -154,16 +154,16 @@ def recorded(folders: Sequence[Path], config: Config, frames: Frames, display: S
     return found
 
 
-def overheard(folder: Path, config: Config, frames: Frames, display: Shown) -> list[Lesson]:
+def demonstrations_from_recordings(folder: Path, config: Config, frames: Frames, display: Shown) -> list[Demonstration]:
     """Lessons of the conversations that `deskhand record` kept, whatever model said them."""
-    tokenizer, processor = load_reading(config.model)
-    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.history)
+    tokenizer, processor = load_processors(config.model)
+    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.rewritten_history)
     kept = recordings.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
     left = "".join(f"; {count} replies left out: {reason}" for reason, count in kept.left_out.most_common())
-    poor = f", {kept.poor} of them with too low a reward" if kept.poor else ""
+    poor = f", {kept.num_low_reward} of them with too low a reward" if kept.num_low_reward else ""
     display.say(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
     source = f"what deskhand record kept in {folder.name}"
-    return [Lesson(name, tuple(map(SupervisedRow.of, graph.sequences())), source) for name, graph in kept.graphs.items()]
+    return [Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source) for name, graph in kept.graphs.items()]
 
 
 def _tokenizer_sha256(folder: Path) -> str:
@@ -173,7 +173,7 @@ def _tokenizer_sha256(folder: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def batches(taught: Sequence[Lesson], images: ImageCache, size: int, seed: int, start: int) -> Iterator[SupervisedBatch]:
+def batches(taught: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int) -> Iterator[SupervisedBatch]:
     """Endless batches of `size` episodes from update `start` on: each pass over the lessons is in an order of its own."""
     size = min(size, len(taught))
     per_pass, step = len(taught) // size, start
@@ -181,83 +181,83 @@ def batches(taught: Sequence[Lesson], images: ImageCache, size: int, seed: int, 
         number, place = divmod(step, per_pass)
         order = np.random.default_rng([seed, number]).permutation(len(taught))
         rows = [row for index in order[place * size : (place + 1) * size] for row in taught[index].rows]
-        yield rows, shown_in(rows, images)
+        yield rows, images_in_rows(rows, images)
         step += 1
 
 
-def shown_in(rows: Sequence[SupervisedRow], images: ImageCache) -> dict[str, PreparedImage]:
+def images_in_rows(rows: Sequence[SupervisedRow], images: ImageCache) -> dict[str, PreparedImage]:
     """The screenshots of some rows, prepared."""
     return {sha256: images[sha256] for sha256 in dict.fromkeys(span.sha256 for row in rows for span in row.spans)}
 
 
-def split(found: Sequence[Lesson], share: float) -> tuple[list[Lesson], list[Lesson]]:
+def split(found: Sequence[Demonstration], share: float) -> tuple[list[Demonstration], list[Demonstration]]:
     """(taught, held out), chosen by the hash of the episode's id, so that it is the same after a resume."""
     held = [lesson for lesson in found if int(hashlib.sha256(lesson.episode_id.encode()).hexdigest()[:8], 16) < share * 2**32]
     return [lesson for lesson in found if lesson not in held], held
 
 
-def teach(config: Config, run: Run, found: Sequence[Lesson], display: Shown) -> Path:
+def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: Shown) -> Path:
     """Fit the config's model to lessons, from the run's last checkpoint if it has one; the folder of the last checkpoint."""
     settings = config.sft
-    taught, held = split(found, settings.held_out)
+    taught, held = split(found, settings.val_fraction)
     if not taught:
-        raise ConfigError(f"sft: {len(found)} successful episodes leave none to learn from; raise sft.demonstrations")
+        raise ConfigError(f"sft: {len(found)} successful episodes leave none to learn from; raise sft.num_demonstrations")
     loaded = load(config.model, dtype=config.dtype, device=config.device)
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
     banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
     policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
-    trainer, checkpoints = Trainer(policy, config.trainer.supervised), Checkpoints(run.folder / "checkpoints")
+    trainer, checkpoints = Trainer(policy, config.trainer.supervised), CheckpointManager(run.folder / "checkpoints")
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
 
     def save() -> None:
-        path = checkpoints.save(trainer, assets, {"taught": told(taught)})
-        run.commit(books=run.books(), checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()), metrics=pending)
+        path = checkpoints.save(trainer, assets, {"taught": describe_sources(taught)})
+        run.commit(books=run.episode_counts(), checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()), metrics=pending)
         pending.clear()
 
     def report(step: int, loss: float, seconds: float) -> None:
         entry: dict[str, object] = {"step": step, "loss": loss, "gradient_norm": learner.norm, "elapsed_s": seconds}
-        text = f"update {step}/{settings.steps}  loss {loss:.4f}"
+        text = f"update {step}/{settings.total_steps}  loss {loss:.4f}"
         if held:
-            entry["held_out_loss"] = loss_on(policy, held, images, settings.batch_episodes)
+            entry["held_out_loss"] = validation_loss(policy, held, images, settings.episodes_per_batch)
             text += f"  on held-out episodes {entry['held_out_loss']:.4f}"
         pending.append(entry)
         display.say(text)
 
     def keep(step: int) -> None:
         trainer.steps = trainer.updates = step
-        if step % settings.checkpoint_every == 0 or step == settings.steps:
+        if step % settings.save_every == 0 or step == settings.total_steps:
             save()
 
-    learner = PolicyLearner(policy, trainer.optimizer, settings.learning_rate, config.trainer.max_gradient_norm)
+    learner = PolicySftLearner(policy, trainer.optimizer, settings.learning_rate, config.trainer.max_grad_norm)
     last = run.checkpoint()
     if last is None:
         save()
     else:
         checkpoints.load(trainer, last.step)
     display.say(f"{len(taught)} episodes to learn from, {len(held)} held out")
-    schedule = Schedule(settings.steps, warmup=settings.warmup, decay=settings.decay)
-    source = batches(taught, images, settings.batch_episodes, config.trainer.seed, trainer.steps)
-    with torch_threads(config.trainer.threads):
-        fit(learner, source, schedule, start=trainer.steps, report=report, every=settings.report_every, keep=keep)
+    schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
+    source = batches(taught, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
+    with torch_threads(config.trainer.torch_threads):
+        run_sft(learner, source, schedule, start=trainer.steps, report=report, every=settings.log_every, keep=keep)
     return checkpoints.path(trainer.steps)
 
 
-def loss_on(policy: Policy, held: Sequence[Lesson], images: ImageCache, size: int) -> float:
+def validation_loss(policy: Policy, held: Sequence[Demonstration], images: ImageCache, size: int) -> float:
     """Mean nats per target token of some lessons, `size` episodes at a time: no more is held than when they are learned."""
     total, count = 0.0, 0
     for start in range(0, len(held), size):
         rows = [row for lesson in held[start : start + size] for row in lesson.rows]
         targets = sum(sum(row.target) for row in rows)
-        total += targets * cross_entropy(policy, rows, shown_in(rows, images))
+        total += targets * cross_entropy(policy, rows, images_in_rows(rows, images))
         count += targets
     return total / max(1, count)
 
 
-def warm_up(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:
+def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:
     """The whole command; returns the folder of the last checkpoint."""
     if folders:
-        found = recorded(folders, config, run.frames, display)
+        found = demonstrations_from_runs(folders, config, run.frames, display)
     else:
         asyncio.run(demonstrate(config, run, display))
-        found = lessons(run, DEMONSTRATIONS)
-    return teach(config, run, found, display)
+        found = load_demonstrations(run, DEMONSTRATIONS)
+    return finetune(config, run, found, display)

@@ -17,50 +17,50 @@ from typing import Any
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.asking import agent_of
 from deskhand.config import Config
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.walls import Limits
-from deskhand.desktop.leases import LeaseBook
-from deskhand.desktop.making import remote_pool
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.walls import ResourceLimits
+from deskhand.desktop.leases import LeaseStore
+from deskhand.desktop.making import build_remote_pool
 from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote import parking
 from deskhand.engines.base import Engine
-from deskhand.engines.making import make_engine
+from deskhand.engines.making import build_engine
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
-from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_reading
-from deskhand.places import evaluation_places, training_places
+from deskhand.models.load import LoadedModel, checkpoint_folder, load, load_processors
+from deskhand.places import eval_concurrency, train_concurrency
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.config import LoopConfig
-from deskhand.rollout.episode import template_of
+from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.evaluate import evaluate
-from deskhand.rollout.health import Alarm
+from deskhand.rollout.health import Alert
 from deskhand.rollout.loop import TrainingLoop
-from deskhand.rollout.progress import Progress
-from deskhand.rollout.runner import Pool, Runner, Script
-from deskhand.rollout.scheduler import settled_memory
-from deskhand.sections import MACHINES
+from deskhand.rollout.progress import StepReport
+from deskhand.rollout.runner import DesktopLeaser, RecordedRunner, Script
+from deskhand.rollout.scheduler import frozen_gc
+from deskhand.sections import MACHINE_BACKENDS
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
-from deskhand.suite import suite_of
+from deskhand.suite import load_suite
 from deskhand.tasks.task import Task, seed_for
 from deskhand.training.checkpoint import verify
 from deskhand.training.policy import Policy
-from deskhand.training.publish import join
+from deskhand.training.publish import attach_engine
 from deskhand.training.trainer import Trainer
 
-LEASES = "leases.sqlite"
+LEASE_DB = "leases.sqlite"
 """The book of leases in a run's folder."""
 SEEDS_PER_RUN = 1_000_000
 """Training seeds of one `config.seed`; another `config.seed` meets other tasks."""
 
 
 @dataclass(frozen=True)
-class Player:
+class PolicyRuntime:
     """What plays episodes with one model."""
 
-    runner: Runner
+    runner: RecordedRunner
     engine: Engine
     recorder: Recorder
     images: ImageCache
@@ -69,15 +69,15 @@ class Player:
     """None when the model is in another process."""
 
 
-def families_of(config: Config) -> list[str]:
+def train_families(config: Config) -> list[str]:
     """The task families that are trained, checked. Raises `ConfigError` for an unknown one."""
-    return list(suite_of(config).trained)
+    return list(load_suite(config).train_tasks)
 
 
-def training_task(config: Config) -> Callable[[int], Task]:
+def train_task_factory(config: Config) -> Callable[[int], Task]:
     """The task of the group of a number: families in turn, each with seeds of its own."""
-    suite = suite_of(config)
-    names = suite.trained
+    suite = load_suite(config)
+    names = suite.train_tasks
 
     def make(number: int) -> Task:
         index = number // len(names)
@@ -86,70 +86,70 @@ def training_task(config: Config) -> Callable[[int], Task]:
     return make
 
 
-def held_out_tasks(config: Config) -> list[Task]:
+def eval_tasks(config: Config) -> list[Task]:
     """The same tasks for every version and every `config.seed`, as many of each family."""
-    return suite_of(config).held_out_tasks(config.evaluation.episodes)
+    return load_suite(config).held_out_tasks(config.evaluation.num_episodes)
 
 
 @asynccontextmanager
-async def desktops(
+async def open_pool(
     config: Config, count: int, folder: Path | None = None, parked: Callable[[str], None] = lambda text: None
-) -> AsyncIterator[Pool]:
+) -> AsyncIterator[DesktopLeaser]:
     """`count` desktops at a time: embedded ones, their leases booked in the run's `folder`, or those of other machines, with what
     is known of their quotas there. `parked` is told what waits for a quota whenever that changes. Raises `ConfigError` or
     `InfrastructureError` when none starts."""
-    first = training_task(config)(0)
+    first = train_task_factory(config)(0)
     desktop = config.desktop
-    if desktop.kind != "embedded":
-        lot = parking.ParkingLot(folder / parking.FILE if folder is not None else None)
+    if desktop.backend != "embedded":
+        lot = parking.QuotaManager(folder / parking.FILE if folder is not None else None)
         lot.listen(lambda: parked(lot.line()))
         with ExitStack() as stack:
-            book = LeaseBook(folder / LEASES) if folder is not None and desktop.kind in MACHINES else None
+            book = LeaseStore(folder / LEASE_DB) if folder is not None and desktop.backend in MACHINE_BACKENDS else None
             if book is not None:
                 stack.callback(book.close)
-            async with remote_pool(desktop.kind, desktop, template_of(first), lot, os.environ, folder, book) as elsewhere:
-                elsewhere.episode_s = desktop.episode_s
+            async with build_remote_pool(desktop.backend, desktop, desktop_spec(first), lot, os.environ, folder, book) as elsewhere:
+                elsewhere.episode_s = desktop.episode_timeout_s
                 yield elsewhere
         return
 
-    limits = Limits(desktop.memory_mib, desktop.processes, desktop.disk_mib)
+    limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
 
-    def make() -> EmbeddedDesktop:
+    def make() -> LocalDesktop:
         isolation = None if desktop.isolation == "best" else desktop.isolation
-        return EmbeddedDesktop(isolation=isolation, limits=limits, quiet_ms=desktop.quiet_ms, cap_s=desktop.cap_s)
+        return LocalDesktop(isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s)
 
-    template = template_of(first)
-    book = LeaseBook(folder / LEASES if folder is not None else None)
-    async with DesktopPool(count, template, spares=desktop.spares, make=make, book=book, expected_mib=desktop.expected_mib) as pool:
+    template = desktop_spec(first)
+    book = LeaseStore(folder / LEASE_DB if folder is not None else None)
+    async with DesktopPool(count, template, spares=desktop.prewarm, make=make, book=book, expected_mib=desktop.memory_request_mib) as pool:
         yield pool
 
 
 @asynccontextmanager
-async def player(config: Config, run: Run, pool: Pool, source: str, version: int, temperature: float) -> AsyncIterator[Player]:
+async def open_policy(config: Config, run: Run, pool: DesktopLeaser, source: str, version: int, temperature: float) -> AsyncIterator[PolicyRuntime]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
     async with AsyncExitStack() as stack:
-        made = await make_engine(config, source, version, run.folder / "engine", run.frames.png)
+        made = await build_engine(config, source, version, run.folder / "engine", run.frames.png)
         stack.push_async_callback(made.engine.close)
-        renderer = ChatRenderer(made.tokenizer, source=source, history=config.engine.history)
+        renderer = ChatRenderer(made.tokenizer, source=source, history=config.engine.rewritten_history)
         images = ImageCache(made.image_processor, fetch=run.frames.png)
         recorder = Recorder(renderer, made.engine, images, context_tokens=made.context_tokens)
         stack.callback(recorder.close)
-        runner = Runner(pool, recorder, DesktopAgent(agent_of(config.agent, temperature, made.image_processor)), run.frames)
+        runner = RecordedRunner(pool, recorder, DesktopAgent(agent_of(config.agent, temperature, made.image_processor)), run.frames)
         stack.push_async_callback(runner.close)
-        yield Player(runner, made.engine, recorder, images, renderer, made.model)
+        yield PolicyRuntime(runner, made.engine, recorder, images, renderer, made.model)
 
 
 @asynccontextmanager
-async def scripted_player(
-    config: Config, run: Run, pool: Pool, script: Callable[[AgentConfig], Script], reply_tokens: int
-) -> AsyncIterator[Runner]:
+async def open_scripted_policy(
+    config: Config, run: Run, pool: DesktopLeaser, script: Callable[[AgentConfig], Script], reply_tokens: int
+) -> AsyncIterator[RecordedRunner]:
     """A script behind the recorder of the config's model, whose weights are not loaded: renderer and images are the model's."""
-    tokenizer, image_processor = load_reading(config.model)
-    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.history)
+    tokenizer, image_processor = load_processors(config.model)
+    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.rewritten_history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=run.frames.png))
     agent = replace(agent_of(config.agent, 1.0, image_processor), max_tokens=reply_tokens)
-    runner = Runner(pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing)
+    runner = RecordedRunner(pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing)
     try:
         yield runner
     finally:
@@ -157,28 +157,28 @@ async def scripted_player(
         recorder.close()
 
 
-async def train(
+async def run_training_loop(
     config: Config,
     run: Run,
-    pool: Pool,
-    progress: Callable[[Progress], None],
-    alarmed: Callable[[Alarm], None] | None = None,
+    pool: DesktopLeaser,
+    progress: Callable[[StepReport], None],
+    alarmed: Callable[[Alert], None] | None = None,
 ) -> None:
     """Train `run` up to its last step, from its last checkpoint if it has one. `progress` is told of every step, `alarmed` of what
     is wrong between two. The settings must be trainable (`Config.untrainable`)."""
     if config.tracking.wandb:
-        run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.project, config.model_dump(mode="json")))
-    async with player(config, run, pool, config.model, 0, config.agent.temperature) as parts:
+        run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.wandb_project, config.model_dump(mode="json")))
+    async with open_policy(config, run, pool, config.model, 0, config.agent.temperature) as parts:
         shared = parts.model if config.engine.share_weights else None
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
         trainer = Trainer(Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer)
-        join(trainer, parts.engine)
+        attach_engine(trainer, parts.engine)
         examining = agent_of(config.agent, config.evaluation.temperature, parts.images.processor)
-        examiner = Runner(pool, parts.recorder, DesktopAgent(examining), run.frames)
+        examiner = RecordedRunner(pool, parts.recorder, DesktopAgent(examining), run.frames)
 
         async def held_out(version: int) -> float:
-            name = name_of_changed(name_of_version(version), run.about.get("config", {}), config)
-            tasks, places = held_out_tasks(config), evaluation_places(config)
+            name = result_label(version_label(version), run.metadata.get("config", {}), config)
+            tasks, places = eval_tasks(config), eval_concurrency(config)
             report = await evaluate(run, name, tasks, examiner, places, seed=config.seed)
             return report.success.value
 
@@ -190,14 +190,14 @@ async def train(
             trainer,
             parts.images,
             checkpoint_folder(config.model),
-            training_task(config),
+            train_task_factory(config),
             seed=config.seed,
             progress=progress,
             alarmed=alarmed,
-            evaluate=held_out if config.evaluation.episodes else None,
+            evaluate=held_out if config.evaluation.num_episodes else None,
         )
         try:
-            with settled_memory():
+            with frozen_gc():
                 await loop.run()
         finally:
             await examiner.close()
@@ -205,16 +205,16 @@ async def train(
 
 def _loop_config(config: Config) -> LoopConfig:
     """The loop's settings, with as many places as there are desktops; a run that is blind on purpose is not watched for it."""
-    health = config.loop.health.model_copy(update={"canary_every": 0}) if config.agent.blind else config.loop.health
-    return config.loop.model_copy(update={"health": health, "desktops": training_places(config)})
+    health = config.loop.health.model_copy(update={"canary_every": 0}) if config.agent.noise_images else config.loop.health
+    return config.loop.model_copy(update={"health": health, "desktops": train_concurrency(config)})
 
 
-def name_of_version(version: int) -> str:
+def version_label(version: int) -> str:
     """Under which the store keeps the evaluation of a version of the run itself, with the settings that the run began with."""
     return f"version-{version}"
 
 
-BEARING = {
+RESULT_RELEVANT_SETTINGS = {
     "agent": None,
     "desktop": ("kind", "quiet_ms", "cap_s", "isolation"),
     "engine": ("max_tokens", "history"),
@@ -224,13 +224,13 @@ BEARING = {
 """Settings that bear on what an evaluation finds, by section; None is all of the section."""
 
 
-def name_of_changed(name: str, before: Mapping[str, Any], config: Config, more: Sequence[str] = ()) -> str:
+def result_label(name: str, before: Mapping[str, Any], config: Config, more: Sequence[str] = ()) -> str:
     """`name` with the settings that bear on what is found and are not those that the run began with (`before`), as key=value,
     after what else is different: results that were made in another way never stand under one name."""
     now, changes = config.model_dump(mode="json"), list(more)
     engines = now["engine"], before.get("engine", {})
     remote = ("kind", "url", "name") if "remote" in (each.get("kind") for each in engines) else ()
-    for section, keys in BEARING.items():
+    for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
             named = keys is None or key in keys or (section == "engine" and key in remote)
             if named and before.get(section, {}).get(key, value) != value:
@@ -240,7 +240,7 @@ def name_of_changed(name: str, before: Mapping[str, Any], config: Config, more: 
     return f"{name} ({', '.join(changes)})" if changes else name
 
 
-def source_of(config: Config, run: Run, step: int | None = None) -> tuple[str, int]:
+def checkpoint_source(config: Config, run: Run, step: int | None = None) -> tuple[str, int]:
     """Source and version of a run's checkpoint (None: the last); the untrained model where the run has trained nothing.
 
     Raises `ConfigError` when it is not there or damaged.

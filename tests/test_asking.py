@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from deskhand.asking import size_seen
+from deskhand.asking import model_image_size
 
 
 @pytest.mark.parametrize("size", [(1920, 1080), (640, 480), (256, 192), (30, 40), (3000, 200)])
@@ -13,4 +13,4 @@ def test_the_size_that_is_seen_is_the_one_that_the_checkpoint_s_image_processor_
 
     processor = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, size={"shortest_edge": bounds[0], "longest_edge": bounds[1]})
     _, high, wide = processor(images=[Image.new("RGB", size)], return_tensors="np")["image_grid_thw"][0]
-    assert size_seen(processor)(*size) == (wide * 14, high * 14)
+    assert model_image_size(processor)(*size) == (wide * 14, high * 14)

@@ -125,14 +125,14 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with nothing but the checkpoint of version 0."""
     from deskhand.models.load import load
     from deskhand.store.run import Checkpoint
-    from deskhand.training.checkpoint import Checkpoints
+    from deskhand.training.checkpoint import CheckpointManager
     from deskhand.training.policy import Policy
     from deskhand.training.trainer import Trainer
 
     source = assembly.checkpoint(tmp_path_factory.mktemp("checkpoint"))
     folder = source.with_name("run")
     with Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
-        path = Checkpoints(folder / "checkpoints").save(Trainer(Policy(load(str(source)).model)), source)
+        path = CheckpointManager(folder / "checkpoints").save(Trainer(Policy(load(str(source)).model)), source)
         run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
     return folder
 

@@ -59,10 +59,10 @@ WRONG = {
     "an unknown option": (["doctor", "--fix"], "--fix"),
     "a config file that is not there": (["train", "absent.yaml", "--folder", "{new}"], "absent.yaml cannot be read"),
     "no config file": (["train", "--folder", "{new}"], "deskhand train configs/tiny_cpu.yaml"),
-    "an unknown key": (["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"], "did you mean 'loop.steps'?"),
+    "an unknown key": (["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"], "did you mean 'loop.total_steps'?"),
     "a wrong type": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "loop.steps=many"],
-        "--set loop.steps=many: 'loop.steps' is 'many'",
+        ["train", CONFIG, "--folder", "{new}", "--set", "loop.total_steps=many"],
+        "--set loop.total_steps=many: 'loop.total_steps' is 'many'",
     ),
     "a wrong field of a task": (
         ["train", CONFIG, "--folder", "{new}", "--set", "families=[nope]"],
@@ -224,8 +224,8 @@ def test_an_untrained_model_is_evaluated_and_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
 ) -> None:
     folder = tmp_path / "run"
-    settings = [f"model={checkpoint}", "families=[dialog_choice]", "agent.max_tokens=2", "agent.max_errors=1"]
-    settings += ["loop.desktops=1", "desktop.spares=0", "evaluation.episodes=2", "loop.steps=1"]
+    settings = [f"model={checkpoint}", "families=[dialog_choice]", "agent.max_new_tokens=2", "agent.max_consecutive_errors=1"]
+    settings += ["loop.max_concurrent_episodes=1", "desktop.prewarm=0", "evaluation.num_episodes=2", "loop.total_steps=1"]
     (tmp_path / "small.yaml").write_text("\n".join(setting.replace("=", ": ", 1) for setting in settings if "." not in setting))
     overrides = [word for setting in settings if "." in setting for word in ("--set", setting)]
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides)
@@ -251,7 +251,7 @@ def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_w
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
         run.start_episode(EpisodeRow("e", "idle", None, 0, "t", "f", 0, "held_out", "in_flight"))
-    with pytest.raises(KeyboardInterrupt), cli.opened(run, cli.same_command()):
+    with pytest.raises(KeyboardInterrupt), cli.run_context(run, cli.current_command()):
         raise KeyboardInterrupt
     hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"
     assert capsys.readouterr().err == f"\ninterrupted; {hint}\n"
@@ -260,7 +260,7 @@ def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_w
 
 def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:
     command = [sys.executable, "-m", "deskhand", "train", CONFIG, "--folder", str(tmp_path / "run")]
-    command += ["--set", f"model={checkpoint}", "--set", "loop.desktops=2", "--set", "families=[dialog_choice]"]
+    command += ["--set", f"model={checkpoint}", "--set", "loop.max_concurrent_episodes=2", "--set", "families=[dialog_choice]"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

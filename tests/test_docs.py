@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import evidence
 from deskhand.cli import app
-from deskhand.config import load
+from deskhand.config import load_config
 from deskhand.desktop.applications.table import PROFILES
 from deskhand.doctor import debian_packages
 from deskhand.tasks.suites import basics, catalogue
@@ -40,7 +40,7 @@ def test_every_command_parses(page: str, line: str) -> None:
     if "--trainer areal" in line or arguments[0] == "areal":  # AReaL's parser reads its experiments: tests/contract/areal
         return
     config = next((ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rejudge")), None)
-    load(config, overrides, variables)
+    load_config(config, overrides, variables)
 
 
 def test_the_help_of_commands_has_no_word_that_is_taken_for_markup() -> None:
@@ -95,7 +95,7 @@ def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
 
 def test_every_section_of_the_settings_is_in_the_docs() -> None:
     text = (ROOT / "docs" / "using.md").read_text()
-    for name in type(load()).model_fields:
+    for name in type(load_config()).model_fields:
         assert f"`{name}`" in text, name
 
 

@@ -12,7 +12,7 @@ import pytest
 from test_cli import ROOT, called
 
 KEY = "the-key-of-the-elsewhere-tests"
-SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set", "evaluation.episodes=2"]
+SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.max_concurrent_episodes=2", "--set", "evaluation.num_episodes=2"]
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def bridge(screen: str) -> Iterator[str]:
         [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility", "--screen", screen],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"DESKHAND_BRIDGE_KEY": KEY, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY, "PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None
     try:
@@ -39,8 +39,8 @@ def address() -> Iterator[str]:
 
 
 def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tmp_path, address):
-    monkeypatch.setenv("DESKHAND_BRIDGE_KEY", KEY)
-    where = ["--set", "desktop.kind=bridge", "--set", f"desktop.addresses=[{address}]"]
+    monkeypatch.setenv("DESKHAND_SERVER_API_KEY", KEY)
+    where = ["--set", "desktop.backend=bridge", "--set", f"desktop.urls=[{address}]"]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
     assert code == 0, err
     assert "2/2" in out
@@ -49,8 +49,8 @@ def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tm
 
 
 def test_a_bridge_without_its_key_is_one_line(monkeypatch, capsys, tmp_path, address):
-    monkeypatch.setenv("DESKHAND_BRIDGE_KEY", "a-wrong-key-of-the-tests")
-    where = ["--set", "desktop.kind=bridge", "--set", f"desktop.addresses=[{address}]"]
+    monkeypatch.setenv("DESKHAND_SERVER_API_KEY", "a-wrong-key-of-the-tests")
+    where = ["--set", "desktop.backend=bridge", "--set", f"desktop.urls=[{address}]"]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
     assert code != 0
     assert err.strip().splitlines()[-1].startswith("error:")

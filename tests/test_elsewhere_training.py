@@ -25,18 +25,18 @@ from test_cli import ROOT, called
 from test_elsewhere import KEY, bridge
 from test_suite import served, with_its_two_lines
 
-from deskhand.desktop.leases import LeaseBook
+from deskhand.desktop.leases import LeaseStore
 from deskhand.desktop.remote.first_looks import FILE as FIRST_LOOKS
 from deskhand.rollout.journal import load_result
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
-from deskhand.workshop import LEASES
+from deskhand.workshop import LEASE_DB
 
 pytestmark = needs_weights
 SMALL = (
-    "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.canary_every=0", "evaluation.episodes=0",
-    "desktop.op_s=20", "minutes=8",
+    "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.vision_probe_every=0", "evaluation.num_episodes=0",
+    "desktop.op_timeout_s=20", "minutes=8",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def words(*settings: str) -> list[str]:
 def written(tmp_path: Path, which: int, folder: Path, addresses: list[str]) -> str:
     """The file of tiny_cpu.yaml with the two lines for these machines."""
     config = yaml.safe_load(with_its_two_lines(ROOT / "configs" / "tiny_cpu.yaml", which, folder))
-    config["desktop"]["addresses"] = addresses
+    config["desktop"]["urls"] = addresses
     file = tmp_path / "machines.yaml"
     file.write_text(yaml.safe_dump(config))
     return str(file)
@@ -59,9 +59,9 @@ def checked(folder: Path, steps: int, machines: int) -> list[EpisodeRow]:
         point, rows = run.checkpoint(), run.episodes(TRAIN)
         assert point is not None
         assert point.step == steps
-        Ledger.from_dict(run.books()).check(run.count_states())
+        EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         assert {row.cause for row in rows if row.state == "unscored"} <= {"infrastructure", "cancelled"}
-    book = LeaseBook(folder / LEASES)
+    book = LeaseStore(folder / LEASE_DB)
     try:
         leases = book._select("1")
     finally:
@@ -124,7 +124,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
     folder = tmp_path / "run"
     with served(*(machine.door.app for machine in machines)) as ports:
         file = written(tmp_path, 1, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
-        settings = words(f"suite.openadapt={tmp_path}/tasks", "suite.screen=[320, 240]", "loop.steps=1000")
+        settings = words(f"suite.openadapt={tmp_path}/tasks", "suite.screen_size=[320, 240]", "loop.total_steps=1000")
         command = [sys.executable, "-m", "deskhand", "train", file, "--folder", str(folder), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
@@ -143,7 +143,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
             assert point is not None
             before = {row.id: row.reward for row in run.episodes(TRAIN) if row.finished_at is not None}
         steps = point.step + 1
-        arguments = ["--folder", str(folder), "--resume", "--set", f"loop.steps={steps}"]
+        arguments = ["--folder", str(folder), "--resume", "--set", f"loop.total_steps={steps}"]
         code, _, err = called(monkeypatch, capsys, "train", *arguments)
         assert code == 0, err
         code, _, err = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "report.html"))
@@ -216,10 +216,10 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
         with served(*(machine.door.app for machine in machines)) as ports:
             file = written(tmp_path, 0, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
             config = yaml.safe_load(Path(file).read_text())
-            del config["desktop"]["keep_state"]
-            config["desktop"]["revert"] = back
+            del config["desktop"]["skip_reset"]
+            config["desktop"]["reset_command"] = back
             Path(file).write_text(yaml.safe_dump(config))
-            settings = words(f"suite.osworld={tmp_path}/tasks", "suite.screen=[256, 192]", "suite.max_steps=4", "loop.steps=2")
+            settings = words(f"suite.osworld={tmp_path}/tasks", "suite.screen_size=[256, 192]", "suite.max_episode_steps=4", "loop.total_steps=2")
             settings += ["--set", "trainer.algorithm=ppo"]  # this task is nearly always solved, which GRPO learns nothing from
             code, _, err = called(monkeypatch, capsys, "train", file, "--folder", str(folder), *settings)
             assert code == 0, err

@@ -35,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def environment(checkout: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    settings = {"DESKHAND_ENVIRONMENTS": str(checkout / "made"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(checkout / "wheels")}
+    settings = {"DESKHAND_VENV_DIR": str(checkout / "made"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(checkout / "wheels")}
     return subprocess.run(
         ["bash", str(checkout / "scripts" / "environment"), *names],
         capture_output=True,

@@ -16,8 +16,8 @@ import pytest
 import uvicorn
 from test_cli import ROOT, called
 
-from deskhand.config import load
-from deskhand.evaluation import chosen
+from deskhand.config import load_config
+from deskhand.evaluation import resolve_policy
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app
 from deskhand.recorder.renderer import ChatRenderer
@@ -25,12 +25,12 @@ from deskhand.recorder.session import Recorder
 from deskhand.rollout.journal import load_result
 from deskhand.store.run import Run
 
-SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.desktops=2", "--set", "desktop.spares=0"]
+SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.max_concurrent_episodes=2", "--set", "desktop.prewarm=0"]
 
 
 def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    few = [*SMALL, "--set", "evaluation.episodes=2", "--set", "evaluation.end_states=true"]
+    few = [*SMALL, "--set", "evaluation.num_episodes=2", "--set", "evaluation.save_end_states=true"]
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--repeats", "2", *few)
     assert code == 0, err
     assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
@@ -43,7 +43,7 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
     assert code == 0, err
     assert "0.0 % [0.0, 65.8] 0/2" in out
     with Run.open(folder, read_only=True) as run:
-        assert {row.purpose for row in run.episodes()} == {"oracle", "idle"}
+        assert {row.phase for row in run.episodes()} == {"oracle", "idle"}
         assert {(row.task_id, row.member) for row in run.episodes("idle")} <= {
             (row.task_id, row.member) for row in run.episodes("oracle")
         }
@@ -51,7 +51,7 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
 
 def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = ["eval", str(folder), "--policy", "oracle", *SMALL, "--set", "evaluation.episodes=6", "--set", "loop.desktops=1"]
+    command = ["eval", str(folder), "--policy", "oracle", *SMALL, "--set", "evaluation.num_episodes=6", "--set", "loop.max_concurrent_episodes=1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "deskhand", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -86,7 +86,7 @@ def endpoint() -> Iterator[tuple[str, str]]:
 
     model = load_model("tiny")
     recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model), ImageCache(model.image_processor))
-    key = recorder.start("from outside")
+    key = recorder.open_session("from outside")
     config = uvicorn.Config(create_app(recorder, secrets.token_urlsafe(32)), host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -107,7 +107,7 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
     address, key = endpoint
     folder = tmp_path / "run"
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    arguments = ["--policy", address, "--served-name", "box", *SMALL, "--set", "evaluation.episodes=2"]
+    arguments = ["--policy", address, "--served-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), *arguments)
     assert code == 0, err
     assert "/2" in out
@@ -122,7 +122,7 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
 
 
 def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys, tmp_path: Path) -> None:
-    arguments = ["--policy", "http://127.0.0.1:1/v1", "--served-name", "nobody", *SMALL, "--set", "evaluation.episodes=1"]
+    arguments = ["--policy", "http://127.0.0.1:1/v1", "--served-name", "nobody", *SMALL, "--set", "evaluation.num_episodes=1"]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert (code, err.count("\n")) == (2, 1), err
     assert "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
@@ -139,11 +139,11 @@ WRONG = {
     "a name for no endpoint": (["--policy", "oracle", "--served-name", "m"], "give --policy its address"),
     "a stage of no file": (["--policy", "oracle", "--stage", "smoke"], "stages are of a config file"),
     "weights behind an endpoint": (
-        ["--policy", "tiny", "--set", "engine.kind=remote", "--set", "engine.url=http://host/v1", "--set", "engine.name=m"],
+        ["--policy", "tiny", "--set", "engine.backend=remote", "--set", "engine.base_url=http://host/v1", "--set", "engine.served_model_name=m"],
         "the endpoint plays; leave --policy out",
     ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
-    "nothing to play": (["--policy", "oracle", "--set", "evaluation.episodes=0"], "evaluation.episodes is 0"),
+    "nothing to play": (["--policy", "oracle", "--set", "evaluation.num_episodes=0"], "evaluation.num_episodes is 0"),
 }
 
 
@@ -158,23 +158,23 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(name: str, monkeypatch, ca
 
 
 def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
-    settings = load()
+    settings = load_config()
     with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
-        assert chosen(settings, run, None).name == "version-0"
-        greedy = load(None, ["evaluation.temperature=0", "evaluation.episodes=3", "loop.desktops=1"])
-        assert chosen(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
-        blind = load(None, ["agent.blind=true"])
-        assert chosen(blind, run, "oracle").name == "oracle (agent.blind=True)"
-        assert chosen(load(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
-        assert chosen(load(None, ["model=other/model"]), run, "oracle").name == "oracle", "it is not asked"
-        remote = load(None, ["engine.kind=remote", "engine.url=http://host/v1", "engine.name=m"])
-        assert chosen(remote, run, None).name == "version-0 (engine.kind=remote, engine.url=http://host/v1, engine.name=m)"
-        longer = load(None, ["suite={osworld: folder, max_steps: 30}"])
-        assert chosen(longer, run, "idle").name == "idle (suite.max_steps=30)"
+        assert resolve_policy(settings, run, None).name == "version-0"
+        greedy = load_config(None, ["evaluation.temperature=0", "evaluation.num_episodes=3", "loop.max_concurrent_episodes=1"])
+        assert resolve_policy(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
+        blind = load_config(None, ["agent.noise_images=true"])
+        assert resolve_policy(blind, run, "oracle").name == "oracle (agent.noise_images=True)"
+        assert resolve_policy(load_config(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
+        assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", "it is not asked"
+        remote = load_config(None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"])
+        assert resolve_policy(remote, run, None).name == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+        longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
+        assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"
     with Run.open(tmp_path / "run") as run:
-        other = load()
-        assert chosen(other, run, str(tmp_path / "run")).name == "run version 0"
-        assert chosen(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
+        other = load_config()
+        assert resolve_policy(other, run, str(tmp_path / "run")).name == "run version 0"
+        assert resolve_policy(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
 
 
 def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_is_refused(
@@ -192,7 +192,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     config.write_text(config.read_text().replace("episodes: 1", "episodes: 2"))
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
-    assert "evaluation.episodes was 1, is 2" in err
+    assert "evaluation.num_episodes was 1, is 2" in err
     code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle", "--stage", "smoke")
     assert (code, err.count("\n")) == (2, 1)
     assert "stages are of a config file" in err
@@ -200,20 +200,20 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
 
 def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:
     """Else the figures of the first would stand for the second."""
-    settings = load()
+    settings = load_config()
     for place, weights in (("a", b"1"), ("b", b"22")):
         (tmp_path / place / "step-000001").mkdir(parents=True)
         (tmp_path / place / "step-000001" / "model.safetensors").write_bytes(weights)
     one, two = (str(tmp_path / place / "step-000001") for place in ("a", "b"))
     with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
-        names = [chosen(settings, run, policy).name for policy in (one, two, one)]
+        names = [resolve_policy(settings, run, policy).name for policy in (one, two, one)]
         assert names[0] == names[2] != names[1]
         assert names[0].startswith("model step-000001 #")
         (tmp_path / "a" / "step-000001" / "model.safetensors").write_bytes(b"333")
-        assert chosen(settings, run, one).name not in names
+        assert resolve_policy(settings, run, one).name not in names
         for place, digest in (("a", "x"), ("b", "y")):
             (tmp_path / place / "step-000001" / "manifest.json").write_text(digest)
-        assert chosen(settings, run, one).name != chosen(settings, run, two).name
+        assert resolve_policy(settings, run, one).name != resolve_policy(settings, run, two).name
         (tmp_path / "b" / "step-000001" / "manifest.json").write_text("x")
-        assert chosen(settings, run, one).name == chosen(settings, run, two).name, "the same weights, copied"
-        assert chosen(settings, run, "tiny").name == "model tiny"
+        assert resolve_policy(settings, run, one).name == resolve_policy(settings, run, two).name, "the same weights, copied"
+        assert resolve_policy(settings, run, "tiny").name == "model tiny"

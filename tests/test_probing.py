@@ -12,19 +12,19 @@ from serving import on_a_port
 
 from deskhand import probing
 from deskhand.errors import ConfigError
-from deskhand.probing import examine_desktop
+from deskhand.probing import check_desktop
 
 LAYERS = ["reach", "desktop", "frame", "input", "file", "judge"]
 
 
 async def test_a_bridge_that_works_passes_every_layer():
     async with bridge(1) as running:
-        findings = await examine_desktop(f"http://127.0.0.1:{running.port}", OWNER_KEY)
-        assert [(each.name, each.fine) for each in findings] == [(name, True) for name in LAYERS], findings
+        findings = await check_desktop(f"http://127.0.0.1:{running.port}", OWNER_KEY)
+        assert [(each.name, each.ok) for each in findings] == [(name, True) for name in LAYERS], findings
         assert list(running.book) == [], "the desktop was given back"
-        refused = await examine_desktop(f"http://127.0.0.1:{running.port}", "a-wrong-key-of-the-tests")
-        assert [(each.name, each.fine) for each in refused] == [("reach", True), ("desktop", False)]
-        assert "key" in refused[-1].mend
+        refused = await check_desktop(f"http://127.0.0.1:{running.port}", "a-wrong-key-of-the-tests")
+        assert [(each.name, each.ok) for each in refused] == [("reach", True), ("desktop", False)]
+        assert "key" in refused[-1].fix
         assert "a-wrong-key" not in str(refused)
 
 
@@ -34,15 +34,15 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
         evaluate = FakeEvaluate(fake.guest)
         async with on_a_port(fake.app) as address, on_a_port(evaluate.app) as judge:
             other = judge if kind == "waa" else None
-            findings = await examine_desktop(address, evaluate_url=other)
-            assert all(each.fine for each in findings), findings
+            findings = await check_desktop(address, evaluate_url=other)
+            assert all(each.ok for each in findings), findings
             assert [each.name for each in findings] == LAYERS + (["judge"] if other else [])
-            assert findings[0].found.startswith(kind)
+            assert findings[0].detail.startswith(kind)
             picture = fake.guest.picture
             fake.guest.picture = lambda: b"busy"  # type: ignore[method-assign]
-            broken = await examine_desktop(address)
-            assert not broken[-1].fine
-            assert broken[-1].mend
+            broken = await check_desktop(address)
+            assert not broken[-1].ok
+            assert broken[-1].fix
             fake.guest.picture = picture  # type: ignore[method-assign]
             modules = fake.guest.modules
 
@@ -52,22 +52,22 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
                 return found
 
             fake.guest.modules = deaf
-            broken = await examine_desktop(address)
-            assert [(each.name, each.fine) for each in broken][-1] == ("input", False)
-            assert "session" in broken[-1].mend
-    findings = await examine_desktop("http://127.0.0.1:9")
-    assert [(each.name, each.fine) for each in findings] == [("reach", False)]
+            broken = await check_desktop(address)
+            assert [(each.name, each.ok) for each in broken][-1] == ("input", False)
+            assert "session" in broken[-1].fix
+    findings = await check_desktop("http://127.0.0.1:9")
+    assert [(each.name, each.ok) for each in findings] == [("reach", False)]
     with pytest.raises(ConfigError):
-        await examine_desktop("desktop.example")
+        await check_desktop("desktop.example")
 
 
 async def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "TIMES", probing.Timeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01))
+    monkeypatch.setattr(probing, "TIMES", probing.RemoteTimeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01))
     monkeypatch.setattr(probing, "WAIT_S", 1.0)
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:
         fake.running.clear()
         async with asyncio.timeout(10):
-            findings = await examine_desktop(address)
-        assert [(each.name, each.fine) for each in findings] == [("reach", False)]
+            findings = await check_desktop(address)
+        assert [(each.name, each.ok) for each in findings] == [("reach", False)]
         fake.running.set()

@@ -10,7 +10,7 @@ import pytest
 
 from deskhand import recordings
 from deskhand.errors import ConfigError
-from deskhand.models.load import load_reading
+from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.store.frames import Frames
@@ -18,11 +18,11 @@ from deskhand.store.frames import Frames
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[ChatRenderer, Any]:
-    tokenizer, processor = load_reading("tiny")
+    tokenizer, processor = load_processors("tiny")
     return ChatRenderer(tokenizer), processor
 
 
-def read(tiny: tuple[ChatRenderer, Any], folder: Path, frames: Frames) -> recordings.Recordings:
+def read(tiny: tuple[ChatRenderer, Any], folder: Path, frames: Frames) -> recordings.RecordedDataset:
     return recordings.read(folder, tiny[0], ImageCache(tiny[1], fetch=frames.png), frames)
 
 
@@ -33,7 +33,7 @@ def test_the_replies_of_sessions_are_targets_and_their_pictures_are_kept(tiny, t
     overheard.talk(folder, "poor", reward=0.5)
     assert recordings.is_recording(folder)
     found = read(tiny, folder, frames)
-    assert (found.sessions, found.poor, found.left_out) == (3, 1, {})
+    assert (found.sessions, found.num_low_reward, found.left_out) == (3, 1, {})
     assert sorted(found.graphs) == ["good.0", "plain.0"]
     graph = found.graphs["plain.0"]
     (row,) = graph.sequences()

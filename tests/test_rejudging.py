@@ -13,7 +13,7 @@ from test_cli import called
 from test_suite import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand import suite
-from deskhand.config import load
+from deskhand.config import load_config
 from deskhand.store.run import Run
 from deskhand.tasks.end_state import BLOBS, FORMAT, _put
 
@@ -39,7 +39,7 @@ def state(folder: Path, family: str, files: dict[str, str], value: float | None,
 
 def run_with(folder: Path, *settings: str) -> Path:
     """A run with these settings, and the place of its end states."""
-    Run.create(folder, {"config": load(None, list(settings)).model_dump(mode="json")}).close()
+    Run.create(folder, {"config": load_config(None, list(settings)).model_dump(mode="json")}).close()
     return folder / "end_states"
 
 
@@ -103,11 +103,11 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
     cases: dict[str, tuple[list[str], list[tuple[str, dict[str, str]]], list[str]]] = {
         "native": (["suite.native={}/native"], [("one", {"one": ""}), ("one", {})], ["1", "0"]),
         "openadapt": (
-            ["suite.openadapt={}/openadapt", "desktop.kind=waa"],
+            ["suite.openadapt={}/openadapt", "desktop.backend=waa"],
             [("file", {"a.txt": ""}), ("said", {})],
             ["1", "unscored"],
         ),
-        "waa": (["suite.waa={}/waa", "desktop.kind=waa"], [("os/0b5c", {})], ["unscored"]),
+        "waa": (["suite.waa={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["unscored"]),
         "python": (["suite.python={}/mine.py"], [("mine", {})], ["0"]),
     }
     for name, (settings, states, values) in cases.items():

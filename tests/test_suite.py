@@ -20,12 +20,12 @@ from fake_waa import FakeEvaluate, FakeWaa
 from shipped import needs_weights
 from test_cli import ROOT, called
 
-from deskhand.config import load
+from deskhand.config import load_config
 from deskhand.errors import ConfigError
 from deskhand.store.run import TRAIN, Run
-from deskhand.suite import suite_of
+from deskhand.suite import load_suite
 from deskhand.tasks.suites import miniwob
-from deskhand.workshop import training_task
+from deskhand.workshop import train_task_factory
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 NATIVE = """\
@@ -97,10 +97,10 @@ def corpus(folder: Path, make: Any) -> Path:
 
 
 def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, monkeypatch, capsys) -> None:
-    found = suite_of(load(None, [f"suite.native={native}"]))
-    assert (found.trained, found.held_out) == (("one", "open", "two"), ("one", "open", "two"))
+    found = load_suite(load_config(None, [f"suite.native={native}"]))
+    assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
     assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
-    (why,) = found.left_out
+    (why,) = found.skipped
     assert why == f"{native}/far.yaml: it needs no-such, which is not installed on this machine"
     code, out, err = called(monkeypatch, capsys, "tasks", "suite", "--set", f"suite.native={native}")
     assert code == 0, err
@@ -111,45 +111,45 @@ def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, m
 def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     for number in range(20):
         task_files.written(tmp_path, osworld_task(number, "x"), f"os/{number}.json")
-    config = load(None, [f"suite.osworld={tmp_path}", "suite.held_out=0.25"])
-    found = suite_of(config)
-    assert (len(found.trained), len(found.held_out)) == (15, 5)
-    trained = [training_task(config)(number) for number in range(45)]
+    config = load_config(None, [f"suite.osworld={tmp_path}", "suite.eval_fraction=0.25"])
+    found = load_suite(config)
+    assert (len(found.train_tasks), len(found.eval_tasks)) == (15, 5)
+    trained = [train_task_factory(config)(number) for number in range(45)]
     held_out = found.held_out_tasks(240)
     assert len({task.id for task in trained}) == 45, "what the policy draws follows from a task's id"
-    assert {task.family for task in trained} == set(found.trained)
+    assert {task.family for task in trained} == set(found.train_tasks)
     assert not {task.family for task in trained} & {task.family for task in held_out}
     assert {task.split for task in trained} == {"train"}
     assert {task.split for task in held_out} == {"held_out"}
     task_files.written(tmp_path / "more", osworld_task(99, "x"), "os/99.json")
     (tmp_path / "more" / "os" / "99.json").rename(tmp_path / "os" / "99.json")
-    again = suite_of(load(None, [f"suite.osworld={tmp_path}/", "suite.held_out=0.24"]))
-    assert len(set(found.held_out) & set(again.held_out)) >= 4, "a new file moves others at the edge alone"
+    again = load_suite(load_config(None, [f"suite.osworld={tmp_path}/", "suite.eval_fraction=0.24"]))
+    assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
 
 
 def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     folder = corpus(tmp_path, osworld_task)
     task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
-    assert suite_of(load(None, [f"suite.osworld={folder}"])).trained == ("os/1", "os/2", "os/3")
-    found = suite_of(load(None, [f"suite.osworld={folder}", "suite.infeasible=false"]))
-    assert (found.trained, len(found.left_out)) == (("os/1", "os/2"), 1)
+    assert load_suite(load_config(None, [f"suite.osworld={folder}"])).train_tasks == ("os/1", "os/2", "os/3")
+    found = load_suite(load_config(None, [f"suite.osworld={folder}", "suite.include_infeasible=false"]))
+    assert (found.train_tasks, len(found.skipped)) == (("os/1", "os/2"), 1)
 
 
 def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", osworld_task)
     task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
     for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
-        assert suite_of(load(None, [f"suite.osworld={folder}", f"suite.without={without}"])).trained == left
-    assert suite_of(load(None, ["families=[terminal_run, file_move]", "suite.without=[file_move]"])).trained == ("terminal_run",)
+        assert load_suite(load_config(None, [f"suite.osworld={folder}", f"suite.exclude={without}"])).train_tasks == left
+    assert load_suite(load_config(None, ["families=[terminal_run, file_move]", "suite.exclude=[file_move]"])).train_tasks == ("terminal_run",)
     (tmp_path / "mine.py").write_text(FAMILIES)
     for settings, said in (
-        ([f"suite.osworld={folder}", "suite.without=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
-        ([f"suite.osworld={folder}", "suite.without=[os, chrome]"], "leaves no task"),
-        ([f"suite.python={tmp_path}/mine.py", "suite.without=[yours]"], "has no task 'yours'"),
-        (["families=[terminal_run]", "suite.without=[terminal_run]"], "leaves no task"),
+        ([f"suite.osworld={folder}", "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
+        ([f"suite.osworld={folder}", "suite.exclude=[os, chrome]"], "leaves no task"),
+        ([f"suite.python={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
+        (["families=[terminal_run]", "suite.exclude=[terminal_run]"], "leaves no task"),
     ):
         with pytest.raises(ConfigError, match=said):
-            suite_of(load(None, settings))
+            load_suite(load_config(None, settings))
 
 
 OPENADAPT = """
@@ -162,13 +162,13 @@ evaluate: [{{check: {check}}}]
 def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
-    found = suite_of(load(None, [f"suite.openadapt={tmp_path}", "suite.screen=[1280, 720]", "desktop.kind=waa"]))
+    found = load_suite(load_config(None, [f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"]))
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
-    (why,) = found.left_out
+    (why,) = found.skipped
     assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
-    with pytest.raises(ConfigError, match=r"set desktop.kind to osworld or waa, which is embedded"):
-        suite_of(load(None, [f"suite.openadapt={tmp_path}"]))
+    with pytest.raises(ConfigError, match=r"set desktop.backend to osworld or waa, which is embedded"):
+        load_suite(load_config(None, [f"suite.openadapt={tmp_path}"]))
 
 
 REFUSED = {
@@ -180,7 +180,7 @@ REFUSED = {
         "of 1 files in {web} can be played on embedded desktops: {web}/os/w.json: it",
     ),
     "a broken file of our own": (["suite.native={broken}"], "{broken}/bad.yaml:1: id: this key is missing"),
-    "WAA without its machines": (["suite.waa={web}"], "set desktop.kind to waa, which is embedded"),
+    "WAA without its machines": (["suite.waa={web}"], "set desktop.backend to waa, which is embedded"),
     "two folders": (["suite={native: a, waa: b}"], "'suite' give one of osworld, waa, native, openadapt, python"),
     "another suite": (["suite=basic"], "should be 'basics' or 'miniwob'"),
 }
@@ -196,13 +196,13 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
     for mark, place in places.items():
         settings, expected = [setting.replace(mark, place) for setting in settings], expected.replace(mark, place)
     with pytest.raises(ConfigError) as raised:
-        suite_of(load(None, settings))
+        load_suite(load_config(None, settings))
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_the_oracle_plays_what_has_one_and_says_what_has_none(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
-    small = ["--policy", "oracle", "--set", f"suite.native={native}", "--set", "desktop.spares=0", "--set", "loop.desktops=1"]
+    small = ["--policy", "oracle", "--set", f"suite.native={native}", "--set", "desktop.prewarm=0", "--set", "loop.max_concurrent_episodes=1"]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *small)
     assert code == 2
     assert "the oracle cannot play open: has no oracle; write one under the key oracle" in err
@@ -214,13 +214,13 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(native: Path, monk
 @needs_weights
 def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    few = ["loop.steps=1", "loop.groups_per_step=1", "loop.group_size=2", "loop.desktops=2", "evaluation.episodes=0"]
-    settings = [f"suite.native={native}", "suite.held_out=0.3", "desktop.spares=0", "trainer.algorithm=ppo", *few]
+    few = ["loop.total_steps=1", "loop.groups_per_step=1", "loop.group_size=2", "loop.max_concurrent_episodes=2", "evaluation.num_episodes=0"]
+    settings = [f"suite.native={native}", "suite.eval_fraction=0.3", "desktop.prewarm=0", "trainer.algorithm=ppo", *few]
     words = [word for setting in settings for word in ("--set", setting)]
     code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), *words)
     assert code == 0, err
     assert "suite: 2 tasks trained on, 1 held out; 1 left out" in out
-    trained = suite_of(load(None, settings)).trained
+    trained = load_suite(load_config(None, settings)).train_tasks
     with Run.open(folder, read_only=True) as run:
         rows = run.episodes(TRAIN)
         assert run.checkpoint() is not None
@@ -256,7 +256,7 @@ def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> 
     desktop, suite = (yaml.safe_load(line) for line in wanted)
     (kind,) = suite["suite"]
     suite["suite"] = {kind: str(folder)} | {key: port for key, port in ports.items() if key == "evaluate_port"}
-    desktop["desktop"]["addresses"] = [f"http://127.0.0.1:{ports.get('port', 5000)}"]
+    desktop["desktop"]["urls"] = [f"http://127.0.0.1:{ports.get('port', 5000)}"]
     new = {"desktop": desktop, "suite": suite}
     lines = [json.dumps(new[key])[1:-1] if (key := line.split(":")[0]) in new else line for line in text.splitlines()]
     assert sum(line not in text for line in lines) == 2, "two lines change"
@@ -269,10 +269,10 @@ def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_ma
         file = tmp_path / f"{kind}.yaml"
         file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
         for stage in (None, "smoke"):
-            settings = load(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load(file)
-            found = suite_of(settings)
-            assert settings.desktop.kind == kind
-            assert (found.trained, found.left_out) == (("os/1", "os/2"), ())
+            settings = load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
+            found = load_suite(settings)
+            assert settings.desktop.backend == kind
+            assert (found.train_tasks, found.skipped) == (("os/1", "os/2"), ())
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["osworld", "waa"])
@@ -284,12 +284,12 @@ def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(wh
         ports = {"port": port, "evaluate_port": evaluate_port} if which else {"port": port}
         file = tmp_path / "machines.yaml"
         file.write_text(with_its_two_lines(ROOT / "configs" / "tiny_cpu.yaml", which, folder, **ports))
-        arguments = ["--policy", "idle", "--config", str(file), "--set", "loop.desktops=1"]
+        arguments = ["--policy", "idle", "--config", str(file), "--set", "loop.max_concurrent_episodes=1"]
         code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert code == 0, err
     assert "1/2" in out, "set up and judged by the machine's servers: one task is right when it begins"
     assert "solved by doing nothing, so nothing can be learnt from them: os/1; stage" in " ".join(out.split())
-    assert "suite.without=[os/1]" in out
+    assert "suite.exclude=[os/1]" in out
     assert ("nothing brings them back" in out) is not bool(which)
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert {row.task_id: row.value for row in run.episodes("idle")} == {
@@ -312,19 +312,19 @@ FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
 
 def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAMILIES)
-    config = load(None, [f"suite.python={tmp_path}/mine.py", "evaluation.episodes=3"])
-    assert [training_task(config)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
-    assert len({task.id for task in suite_of(config).held_out_tasks(3)}) == 3
+    config = load_config(None, [f"suite.python={tmp_path}/mine.py", "evaluation.num_episodes=3"])
+    assert [train_task_factory(config)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
+    assert len({task.id for task in load_suite(config).held_out_tasks(3)}) == 3
     for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "has no FAMILIES")):
         (tmp_path / "other.py").write_text(text)
         with pytest.raises(ConfigError, match=said):
-            suite_of(load(None, [f"suite.python={tmp_path}/other.py", f"families=[{said.split()[0]}]"]))
+            load_suite(load_config(None, [f"suite.python={tmp_path}/other.py", f"families=[{said.split()[0]}]"]))
 
 
 @pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")
 def test_miniwob_is_a_suite_by_its_name() -> None:
-    found = suite_of(load(None, ["suite=miniwob"]))
-    assert len(found.trained) == 130
+    found = load_suite(load_config(None, ["suite=miniwob"]))
+    assert len(found.train_tasks) == 130
     assert found.make("miniwob/click-button", 3).family == "miniwob/click-button"
-    few = suite_of(load(None, ["suite=miniwob", "families=[click-button, miniwob/focus-text]"]))
-    assert few.trained == ("miniwob/click-button", "miniwob/focus-text")
+    few = load_suite(load_config(None, ["suite=miniwob", "families=[click-button, miniwob/focus-text]"]))
+    assert few.train_tasks == ("miniwob/click-button", "miniwob/focus-text")

@@ -17,22 +17,22 @@ from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.store.export import exported_episodes
 from deskhand.store.run import Run
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.warmup import DEMONSTRATIONS, START, lessons, split
+from deskhand.training.checkpoint import CheckpointManager
+from deskhand.warmup import DEMONSTRATIONS, START, load_demonstrations, split
 
 SETTINGS = {
     "families": "[dialog_choice]",
-    "loop.desktops": "2",
-    "desktop.spares": "0",
-    "sft.demonstrations": "4",
-    "sft.steps": "6",
-    "sft.warmup": "1",
-    "sft.batch_episodes": "2",
-    "sft.report_every": "2",
-    "sft.checkpoint_every": "2",
-    "sft.held_out": "0.2",
+    "loop.max_concurrent_episodes": "2",
+    "desktop.prewarm": "0",
+    "sft.num_demonstrations": "4",
+    "sft.total_steps": "6",
+    "sft.warmup_steps": "1",
+    "sft.episodes_per_batch": "2",
+    "sft.log_every": "2",
+    "sft.save_every": "2",
+    "sft.val_fraction": "0.2",
     "sft.learning_rate": "3e-3",
-    "trainer.threads": "1",
+    "trainer.torch_threads": "1",
 }
 
 
@@ -58,7 +58,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{adapter: {{rank: 4}}}}\n")
     command = ["sft", str(folder.parent / "empty.yaml"), "--folder", str(folder), *options()]
     with pytest.MonkeyPatch.context() as patch:
-        real = sft.PolicyLearner.update
+        real = sft.PolicySftLearner.update
         count = 0
 
         def interrupted(self, factor):
@@ -68,7 +68,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
                 raise KeyboardInterrupt
             real(self, factor)
 
-        patch.setattr(sft.PolicyLearner, "update", interrupted)
+        patch.setattr(sft.PolicySftLearner, "update", interrupted)
         assert run_command(patch, command) == 130
     with pytest.MonkeyPatch.context() as patch:
         assert run_command(patch, ["sft", "--folder", str(folder)]) == 0
@@ -90,7 +90,7 @@ def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meet
         assert [row.value for row in rows] == [1.0] * 4
         assert {row.split for row in rows} == {"train"}
         assert all(START <= row.seed < START + 1000 for row in rows)
-        found = lessons(run, DEMONSTRATIONS)
+        found = load_demonstrations(run, DEMONSTRATIONS)
         assert len(found) == 4
         assert all(run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans)
         taught, held = split(found, 0.5)
@@ -102,9 +102,9 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Pa
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
         assert run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
-    first, second = (Checkpoints(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other))
+    first, second = (CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other))
     assert first.read_bytes() == second.read_bytes()
-    assert first.read_bytes() != (Checkpoints(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
+    assert first.read_bytes() != (CheckpointManager(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
     with Run.open(other, read_only=True) as run:
         losses = [entry["loss"] for entry in run.metrics()]
         assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
@@ -114,9 +114,9 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Pa
 def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, monkeypatch, capsys) -> None:
     """They would be passed over without a word."""
     command = ["sft", str(warm.parent / "empty.yaml"), "--folder", str(warm)]
-    code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.steps": "9"}))
+    code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.total_steps": "9"}))
     assert (code, err.count("\n")) == (2, 1)
-    assert "sft.steps was 6, is 9" in err
+    assert "sft.total_steps was 6, is 9" in err
     code, _, err = called(monkeypatch, capsys, *command, *options(), "--episodes", str(warm))
     assert (code, err.count("\n")) == (2, 1)
     assert "holds a warm start on the oracle; name a new folder" in err
@@ -130,7 +130,7 @@ def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path: 
     code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), "--episodes")
     assert code == 0, err
     assert said == f"4 episodes in {out}\n"
-    assert [row.purpose for row, _, _ in exported_episodes(out)] == [DEMONSTRATIONS] * 4
+    assert [row.phase for row, _, _ in exported_episodes(out)] == [DEMONSTRATIONS] * 4
 
 
 def logits_of(source: Path) -> torch.Tensor:
@@ -144,18 +144,18 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Pat
     from deskhand.config import Config
     from deskhand.exporting import export_model
     from deskhand.store.run import Checkpoint
-    from deskhand.training.config import AdapterConfig, PolicyConfig
+    from deskhand.training.config import LoraConfig, PolicyConfig
     from deskhand.training.policy import Policy
     from deskhand.training.trainer import Trainer
 
     source = assembly.checkpoint(tmp_path / "base")
-    policy = Policy(load(str(source)).model, PolicyConfig(adapter=AdapterConfig(rank=2, vision=True)))
+    policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, vision=True)))
     with torch.no_grad():
         for parameter in policy.parameters().values():
             parameter.normal_(0, 0.5)
     about = {"config": Config(model=str(source)).model_dump(mode="json")}
     with Run.create(tmp_path / "run", about) as run:
-        path = Checkpoints(run.folder / "checkpoints").save(Trainer(policy), source)
+        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
         run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
         out = export_model(run, tmp_path / "exported", adapter=True)
     expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
@@ -169,15 +169,15 @@ def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None
     from deskhand.config import Config
     from deskhand.exporting import export_model
     from deskhand.store.run import Checkpoint
-    from deskhand.training.config import AdapterConfig, PolicyConfig
+    from deskhand.training.config import LoraConfig, PolicyConfig
     from deskhand.training.policy import Policy
     from deskhand.training.trainer import Trainer
 
     pytest.importorskip("bitsandbytes")
     source = assembly.checkpoint(tmp_path / "base")
-    policy = Policy(load(str(source)).model, PolicyConfig(adapter=AdapterConfig(rank=2, quantise=True)))
+    policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, load_in_4bit=True)))
     with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
-        path = Checkpoints(run.folder / "checkpoints").save(Trainer(policy), source)
+        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
         run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
         merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
     before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
@@ -194,9 +194,9 @@ def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adap
     code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else []))
     assert code == 0, err
     assert said.strip() == str(out)
-    expected = logits_of(Checkpoints(warm / "checkpoints").path(6))
+    expected = logits_of(CheckpointManager(warm / "checkpoints").path(6))
     torch.testing.assert_close(logits_of(out), expected, atol=1e-6, rtol=0)
-    assert not torch.allclose(expected, logits_of(Checkpoints(warm / "checkpoints").path(0)), atol=1e-3)
+    assert not torch.allclose(expected, logits_of(CheckpointManager(warm / "checkpoints").path(0)), atol=1e-3)
     assert (out / "adapter_model.safetensors").exists() == adapter
     assert (out / "model.safetensors").exists() != adapter
     assert not (out / "trainer.safetensors").exists()
@@ -207,7 +207,7 @@ def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatc
     assert code == 0, err
     card = (tmp_path / "exported" / "README.md").read_text()
     with Run.open(warm, read_only=True) as run:
-        taught, _ = split(lessons(run, DEMONSTRATIONS), 0.2)
+        taught, _ = split(load_demonstrations(run, DEMONSTRATIONS), 0.2)
     seeds, count = [lesson.episode.seed for lesson in taught if lesson.episode is not None], len(taught)
     assert f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
     assert "after 6 updates in 6 steps" in card
@@ -220,7 +220,7 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
     """Episodes of later steps are not its data; those of the warm start that the run began from are."""
     from deskhand.config import Config
     from deskhand.exporting import export_model
-    from deskhand.rollout.groups import Ticket
+    from deskhand.rollout.groups import EpisodeRequest
     from deskhand.rollout.journal import new_row
     from deskhand.store.run import TRAIN, Checkpoint
     from deskhand.tasks.suites import catalogue
@@ -228,15 +228,15 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
     from deskhand.training.policy import Policy
     from deskhand.training.trainer import Trainer
 
-    source = Checkpoints(warm / "checkpoints").path(6)
+    source = CheckpointManager(warm / "checkpoints").path(6)
     trainer = Trainer(Policy(load(str(source)).model))
     with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
         for step in (1, 2):
             trainer.steps = trainer.updates = step
-            path = Checkpoints(run.folder / "checkpoints").save(trainer, source)
+            path = CheckpointManager(run.folder / "checkpoints").save(trainer, source)
             states = {}
             for number in range(3):
-                ticket = Ticket(f"{step}-{number}", catalogue.make_task("dialog_choice", seed_for("train", 10 * step + number)))
+                ticket = EpisodeRequest(f"{step}-{number}", catalogue.make_task("dialog_choice", seed_for("train", 10 * step + number)))
                 row = new_row(ticket, TRAIN)
                 run.start_episode(row)
                 run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
@@ -269,7 +269,7 @@ def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(checkpoint: P
     overheard.talk(recorded, "poor", reward=0.0)
     (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
     command = ["sft", str(tmp_path / "empty.yaml"), "--folder", str(folder), "--episodes", str(recorded)]
-    code, out, err = called(monkeypatch, capsys, *command, *options(**{"sft.held_out": "0", "sft.steps": "2"}))
+    code, out, err = called(monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
     assert code == 0, err
     assert "recorded: 2 conversations of 3 sessions, 1 of them with too low a reward" in out
     assert "2 episodes to learn from, 0 held out" in out
@@ -309,7 +309,7 @@ def test_batches_go_through_all_lessons_before_any_comes_again(warm: Path) -> No
     from deskhand.warmup import batches
 
     with Run.open(warm, read_only=True) as run:
-        found = lessons(run, DEMONSTRATIONS)
+        found = load_demonstrations(run, DEMONSTRATIONS)
     pictures = dict.fromkeys(span.sha256 for lesson in found for row in lesson.rows for span in row.spans)
     source = batches(found, pictures, 2, 7, 0)  # type: ignore[arg-type]
     first = [next(source)[0] for _ in range(4)]

@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from deskhand.actions.ops import Done, Op
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.tasks.task import Check, Rect, Task
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.tasks.task import CheckResult, Rect, Task
 
 GROUP, STEPS, WIDTH, HEIGHT = 8, 3, 96, 64
-ADDRESS = "DESKHAND_BENCHMARK_BRIDGE"
+ADDRESS = "DESKHAND_BENCH_SERVER"
 
 
-class TimedPool(BridgePool):
+class TimedPool(ServerPool):
     """Keeps how long each lease was waited for, in seconds."""
 
     waits: list[float] = []  # noqa: RUF012 one for all
 
-    async def lease(self, template: Template | None = None) -> Any:
+    async def lease(self, template: DesktopSpec | None = None) -> Any:
         began = time.monotonic()
         found = await super().lease(template)
         TimedPool.waits.append(time.monotonic() - began)
@@ -44,8 +44,8 @@ def task_of(data: Mapping[str, Any]) -> Task:
     async def nothing(desktop: Any) -> None:
         return
 
-    async def check(desktop: Any) -> Check:
-        return Check(float(random.random() < 0.5))
+    async def check(desktop: Any) -> CheckResult:
+        return CheckResult(float(random.random() < 0.5))
 
     async def oracle(desktop: Any) -> Any:
         ops: list[Op] = [Done()]

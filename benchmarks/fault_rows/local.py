@@ -19,27 +19,27 @@ import psutil
 from benchmarks.bars import ROOT
 from benchmarks.fault_rows.parts import QUICK, SCREEN, Booked, Faults, Row, bridged, pointing_task, scaled
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.desktop import wire
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.osworld import Looking, OsworldDesktop
-from deskhand.desktop.remote.link import Link
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
+from deskhand.desktop.remote.link import RetryingClient
 from deskhand.errors import FrameError, InfrastructureError, ParseError
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.tasks.task import Check
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.task import CheckResult
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 async def row_6(size: float, folder: Path) -> Row:
     """An X server or an application that stands still."""
     row = Row(6, "SIGSTOP X server / application")
     for part in ("x server", "applications"):
-        desktop = EmbeddedDesktop(cap_s=1.0)
+        desktop = LocalDesktop(cap_s=1.0)
         await desktop.reset(SMALL)
         await desktop.launch(["xterm", "-geometry", "20x4"])
         await desktop.wait_window("xterm")
@@ -84,7 +84,7 @@ async def row_7(size: float, folder: Path) -> Row:
     """Parts of desktops, a bridge, a gateway and trainers are killed: nothing is left of them."""
     row = Row(7, "SIGKILL X server, manager, application, bridge, gateway, trainer")
     for part in ("x server", "window manager", "applications"):
-        desktop = EmbeddedDesktop()
+        desktop = LocalDesktop()
         await desktop.reset(SMALL)
         await desktop.launch(["xterm", "-geometry", "20x4"])
         await desktop.wait_window("xterm")
@@ -136,7 +136,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     tokens = folder / f"tokens-{number}"
     tokens.write_text(token)
     tokens.chmod(0o600)
-    environment = os.environ | {"DESKHAND_BRIDGE_KEY": key, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"DESKHAND_SERVER_API_KEY": key, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "deskhand"]
     book = str(folder / f"book-{number}.sqlite")
     serve = [*command, "serve", "--port", "0", "--desktops", "3", "--spares", "0", "--screen", "320x240", "--idle-s", "2"]
@@ -172,7 +172,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
         again, second = _started([*serve, "--book", book, "--no-accessibility"], environment, log)
         running["bridge"] = again
         began = time.monotonic()
-        async with BridgePool(second, key, template=SMALL) as pool:
+        async with ServerPool(second, key, template=SMALL) as pool:
             lease = await pool.lease()
             row.demand(lease.epoch > 2, f"epochs began anew: {lease.epoch}")
             await lease.desktop.observe()
@@ -218,9 +218,9 @@ async def row_9(size: float, folder: Path) -> Row:
     row = Row(9, "truncated, black, stale, wrong-size frame")
     fake = FakeOsworld(folder / "frames", (64, 48))
     desktop = OsworldDesktop(
-        Link("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
+        RetryingClient("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
         keep_state=True,
-        looking=Looking(0, 0, 1),
+        looking=ScreenPolling(0, 0, 1),
     )
     await desktop.reset(SCREEN)
     whole = fake.guest.picture()
@@ -241,11 +241,11 @@ async def row_9(size: float, folder: Path) -> Row:
     row.wrong = row.wrong[:3]
     async with bridged(1, Faults()) as (pool, _, _, _):
         frame = await (await pool.lease()).desktop.observe()
-        header, body = wire.packed(frame, None)
+        header, body = wire.encode_frame(frame, None)
         for broken in ((header, body[:-4]), (header.replace("64", "63", 1), body), (header[:-9], body), ("", body)):
             row.injected += 1
             try:
-                wire.unpacked(*broken, None)
+                wire.decode_frame(*broken, None)
                 row.wrong.append("a broken frame was taken")
             except FrameError:
                 row.survived += 1
@@ -277,7 +277,7 @@ async def row_10(size: float, folder: Path) -> Row:
             pool.lease = broken  # type: ignore[method-assign]
             await booked.run(1)
             booked.into(row)
-            lost = [result.outcome for result in booked.results if isinstance(result.outcome, Unscored)]
+            lost = [result.outcome for result in booked.results if isinstance(result.outcome, Errored)]
             row.demand(len(lost) == 3, f"{len(lost)} episodes ended unscored by 3 full disks")
             row.survived += len(lost)
     return row
@@ -287,21 +287,21 @@ async def row_11(size: float, folder: Path) -> Row:
     """Judges that raise, hang, give no number, or drown in output."""
     row = Row(11, "evaluator raises / hangs / NaN / 40 MB stdout")
 
-    async def raises(desktop: Any) -> Check:
+    async def raises(desktop: Any) -> CheckResult:
         raise ZeroDivisionError("boom")
 
-    async def hangs(desktop: Any) -> Check:
+    async def hangs(desktop: Any) -> CheckResult:
         await asyncio.sleep(60)
-        return Check(1.0)
+        return CheckResult(1.0)
 
-    async def no_number(desktop: Any) -> Check:
-        return Check(float("nan"))
+    async def no_number(desktop: Any) -> CheckResult:
+        return CheckResult(float("nan"))
 
-    async def drowns(desktop: Any) -> Check:
+    async def drowns(desktop: Any) -> CheckResult:
         done = await desktop.run(["sh", "-c", "head -c 40000000 /dev/zero"], timeout_s=20)
-        return Check(float(len(done.stdout) <= 32 << 20))
+        return CheckResult(float(len(done.stdout) <= 32 << 20))
 
-    embedded = EmbeddedDesktop()
+    embedded = LocalDesktop()
     await embedded.reset(SMALL)
     for check, cause in ((raises, "evaluator"), (hangs, "evaluator"), (no_number, "evaluator"), (drowns, None)):
         for _ in range(scaled(size, 1, 20) if check is not hangs else 1):
@@ -310,10 +310,10 @@ async def row_11(size: float, folder: Path) -> Row:
             row.injected += 1
             if cause is None:
                 fine = isinstance(outcome, Scored) and outcome.value == 1.0
-                fine = fine or isinstance(outcome, Unscored)
+                fine = fine or isinstance(outcome, Errored)
             else:
-                fine = isinstance(outcome, Unscored) and outcome.cause == cause
-            row.unscored += isinstance(outcome, Unscored)
+                fine = isinstance(outcome, Errored) and outcome.cause == cause
+            row.unscored += isinstance(outcome, Errored)
             row.survived += fine
             row.demand(fine, f"{check.__name__}: {outcome}")
             row.demand(time.monotonic() - began < 15, f"{check.__name__} took {time.monotonic() - began:.1f} s")
@@ -325,10 +325,10 @@ async def row_12(size: float, folder: Path) -> Row:
     """32 siblings of one task are judged at once, as they are one by one."""
     row = Row(12, "32 sibling rollouts score at once")
 
-    async def check(desktop: Any) -> Check:
+    async def check(desktop: Any) -> CheckResult:
         number = int((await desktop.pull("task.txt")).decode())
         await asyncio.sleep(0)
-        return Check((number % 7) / 7)
+        return CheckResult((number % 7) / 7)
 
     async with bridged(32, Faults()) as (pool, _, _, _):
         leases = [await pool.lease() for _ in range(32)]
@@ -358,7 +358,7 @@ async def row_15(size: float, folder: Path) -> Row:
         ["sh", "-c", f"ln -sf {marker} result.txt; ln -sf / all"],
     ]
     for trick in tricks:
-        desktop = EmbeddedDesktop(crashes_fail=False)
+        desktop = LocalDesktop(crashes_fail=False)
         await desktop.reset(SMALL)
         row.injected += 1
         began = time.monotonic()
@@ -390,8 +390,8 @@ async def row_16(size: float, folder: Path) -> Row:
         "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```", "import os", "\n",
         "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")", ",", "start_box=", "\ud800",
     ]  # fmt: skip
-    view = View.of_screen(1280, 720)
-    for name in dialects.names():
+    view = ScreenView.of_screen(1280, 720)
+    for name in dialects.available_formats():
         dialect = dialects.get(name)
         for _ in range(scaled(size, 40, 1000)):
             text = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))

@@ -26,16 +26,16 @@ from benchmarks.fault_rows.parts import (
     scaled,
 )
 from deskhand.actions.ops import Move, Type
-from deskhand.bridge.server import Settings, serving
-from deskhand.desktop.bridge import BridgePool
+from deskhand.bridge.server import ServerConfig, serve_pool
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import Looking, OsworldDesktop
-from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
 from deskhand.desktop.waa import WaaDesktop
-from deskhand.desktop.wire import LeaseOver
+from deskhand.desktop.wire import RemoteLeaseExpired
 from deskhand.errors import InfrastructureError
 
-LOOKING = Looking(pause_s=0.0, looks=1)
+LOOKING = ScreenPolling(pause_s=0.0, looks=1)
 
 
 async def row_3(size: float, folder: Path) -> Row:
@@ -67,7 +67,7 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
     networks = {name: FaultyNetwork(fake.app, Faults(bad=share), seed=number) for number, (name, fake) in enumerate(fakes.items())}
 
     def make(address: str) -> OsworldDesktop:
-        link = Link(address, timeouts=QUICK, transport=networks[address], parks=False)
+        link = RetryingClient(address, timeouts=QUICK, transport=networks[address], parks=False)
         return OsworldDesktop(link, keep_state=True, looking=LOOKING)
 
     async with MachinePool(list(fakes), make, template=SCREEN) as pool:
@@ -116,7 +116,7 @@ async def _lost_replies_of_a_machine(row: Row, kind: str, actions: int, folder: 
 
     fake = (FakeWaa if kind == "waa" else FakeOsworld)(folder / kind, (64, 48))
     network = FaultyNetwork(fake.app, Faults(lost=0.2), seed=5)
-    link = Link(f"http://{kind}.test", timeouts=QUICK, transport=network)
+    link = RetryingClient(f"http://{kind}.test", timeouts=QUICK, transport=network)
     desktop = (
         WaaDesktop(link, looking=LOOKING, ready_s=5) if kind == "waa" else OsworldDesktop(link, keep_state=True, looking=LOOKING)
     )
@@ -182,15 +182,15 @@ class Partition:
 
 
 @asynccontextmanager
-async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, BridgePool, list[Any]]]:
+async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, list[Any]]]:
     from painted_pool import painted_pool
 
     made: list[Any] = []
-    async with painted_pool(2, made, SCREEN) as own, serving(own, Settings(port=0, owner_key=KEY, idle_s=idle_s)) as running:
+    async with painted_pool(2, made, SCREEN) as own, serve_pool(own, ServerConfig(port=0, owner_key=KEY, idle_s=idle_s)) as running:
         wire = Partition(running.port)
         port = await wire.start()
-        times = Timeouts(connect_s=0.5, read_s=0.5, step_s=60, attempts=8, pause_s=0.1, longest_pause_s=0.5)
-        pool = BridgePool(f"http://127.0.0.1:{port}", KEY, template=SCREEN, timeouts=times)
+        times = RemoteTimeouts(connect_s=0.5, read_s=0.5, step_s=60, attempts=8, pause_s=0.1, longest_pause_s=0.5)
+        pool = ServerPool(f"http://127.0.0.1:{port}", KEY, template=SCREEN, timeouts=times)
         try:
             yield wire, pool, made
         finally:
@@ -236,7 +236,7 @@ async def row_8(size: float, folder: Path) -> Row:
         try:
             await lease.desktop.perform([Move(point(2, 2))], action_id="late")
             row.wrong.append("a lease that was over was good for something")
-        except LeaseOver:
+        except RemoteLeaseExpired:
             row.survived += 1
             row.unscored += 1
         row.demand(not any("late" in desktop.actions for desktop in made), "a fenced client acted")

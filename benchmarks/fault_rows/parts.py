@@ -20,28 +20,28 @@ import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.agents.desktop_agent import Transcript
-from deskhand.bridge.admission import Admission
+from deskhand.bridge.admission import LeaseAuth
 from deskhand.bridge.app import create_app
-from deskhand.bridge.leases import BridgeLeases
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
+from deskhand.bridge.leases import ActiveLeases
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote.link import Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
-from deskhand.rollout.episode import run_episode, unscored_result
-from deskhand.rollout.groups import Ticket
-from deskhand.rollout.ledger import Ledger
+from deskhand.desktop.remote.link import RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
+from deskhand.rollout.episode import run_episode, errored_result
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.scheduler import Scheduler
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.tasks.task import Check, Task
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.task import CheckResult, Task
 
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
 
 KEY = "the-key-of-the-fault-matrix"
-SCREEN = Template("plain", 64, 48)
-QUICK = Timeouts(connect_s=2.0, read_s=5.0, step_s=60.0, attempts=12, pause_s=0.001, longest_pause_s=0.05)
+SCREEN = DesktopSpec("plain", 64, 48)
+QUICK = RemoteTimeouts(connect_s=2.0, read_s=5.0, step_s=60.0, attempts=12, pause_s=0.001, longest_pause_s=0.05)
 
 
 @dataclass
@@ -128,17 +128,17 @@ class FaultyNetwork(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def bridged(
-    size: int, faults: Faults, *, seed: int = 0, lot: ParkingLot | None = None, idle_s: float = 3600.0
-) -> AsyncIterator[tuple[BridgePool, list[Any], FaultyNetwork, BridgeLeases]]:
+    size: int, faults: Faults, *, seed: int = 0, lot: QuotaManager | None = None, idle_s: float = 3600.0
+) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
     """A bridge over `size` painted desktops, and a pool that reaches it over a faulty network: pool, desktops, network, leases."""
     from painted_pool import painted_pool
 
     made: list[Any] = []
     own: DesktopPool = painted_pool(size, made, SCREEN)
     async with own:
-        book = BridgeLeases(own, idle_s=idle_s)
-        network = FaultyNetwork(create_app(book, Admission(book, KEY)), faults, seed)
-        pool = BridgePool("http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05)
+        book = ActiveLeases(own, idle_s=idle_s)
+        network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
+        pool = ServerPool("http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05)
         try:
             yield pool, made, network, book
         finally:
@@ -171,8 +171,8 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
     async def setup(desktop: Any) -> None:
         await desktop.push("task.txt", str(number).encode())
 
-    async def judged(desktop: Any) -> Check:
-        return Check(float(await desktop.pull("task.txt") == str(number).encode()))
+    async def judged(desktop: Any) -> CheckResult:
+        return CheckResult(float(await desktop.pull("task.txt") == str(number).encode()))
 
     async def targets(desktop: Any) -> tuple[None, list[Any]]:
         return None, []
@@ -180,7 +180,7 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
     return Task(
         id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point", width=SCREEN.width,
         height=SCREEN.height, max_steps=steps, setup=setup, check=check or judged, oracle=lambda desktop: iter(()),  # type: ignore[arg-type]
-        targets=targets,
+        first_click_targets=targets,
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ class Booked:
 
     def __init__(self, pool: Any, count: int, steps: int, check: Any = None, longest_s: float | None = None) -> None:
         self.pool, self.count, self.steps, self.longest_s = pool, count, steps, longest_s
-        self.ledger = Ledger()
+        self.ledger = EpisodeCounts()
         self.results: list[EpisodeResult] = []
         self.performed = 0
         self.pause_s = 0.0
@@ -200,28 +200,28 @@ class Booked:
     def exhausted(self) -> bool:
         return self.ledger.started >= self.count
 
-    async def next(self) -> Ticket | None:
+    async def next(self) -> EpisodeRequest | None:
         if self.exhausted:
             return None
         self.ledger.start()
         number = next(self._numbers)
-        return Ticket(f"episode-{number}", pointing_task(number, self.steps, self._check), "group", number)
+        return EpisodeRequest(f"episode-{number}", pointing_task(number, self.steps, self._check), "group", number)
 
-    async def finished(self, result: EpisodeResult) -> None:
+    async def on_result(self, result: EpisodeResult) -> None:
         if isinstance(result.outcome, Scored):
-            self.ledger.score()
+            self.ledger.mark_scored()
         else:
-            self.ledger.lose(result.outcome.cause)
+            self.ledger.mark_errored(result.outcome.cause)
         self.ledger.check()
         self.results.append(result)
 
-    async def play(self, ticket: Ticket) -> EpisodeResult:
+    async def play(self, ticket: EpisodeRequest) -> EpisodeResult:
         from deskhand.errors import InfrastructureError
 
         try:
             lease = await self.pool.lease(SCREEN)
         except InfrastructureError as error:
-            return unscored_result(ticket, "infrastructure", str(error))
+            return errored_result(ticket, "infrastructure", str(error))
         agent: Any = Pointing(self.steps, self.pause_s)
         client: Any = None
         try:
@@ -236,7 +236,7 @@ class Booked:
     def into(self, row: Row) -> None:
         """Put what happened into a row: no outage may be a zero."""
         row.steps += self.performed
-        row.unscored += sum(isinstance(result.outcome, Unscored) for result in self.results)
+        row.unscored += sum(isinstance(result.outcome, Errored) for result in self.results)
         row.demand(len(self.results) == self.count, f"{self.count - len(self.results)} episodes were lost")
         zeros = sum(isinstance(result.outcome, Scored) and result.outcome.value < 1 for result in self.results)
         row.demand(not zeros, f"{zeros} outages became a score")

@@ -13,13 +13,13 @@ from typing import Any
 import httpx2
 
 from benchmarks.fault_rows.parts import KEY, QUICK, SCREEN, Booked, Faults, Row, bridged, check_actions, scaled
-from deskhand.desktop.base import Completed
-from deskhand.desktop.gateway import GatewayPool
+from deskhand.desktop.base import CommandResult
+from deskhand.desktop.gateway import SandboxPool
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import Looking, OsworldDesktop
-from deskhand.desktop.remote.capacity import AtCapacity, Capacity
-from deskhand.desktop.remote.link import Link
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
+from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal
+from deskhand.desktop.remote.link import RetryingClient
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.desktop.remote.sandboxes import GuestPort, Sandbox
 from deskhand.errors import InfrastructureError
 
@@ -51,7 +51,7 @@ async def row_1(size: float, folder: Path) -> Row:
                 headers = {"retry-after": email.utils.formatdate(time.time() + 1.2, usegmt=True)}
             return httpx2.Response(429, headers=headers, request=request)
 
-        lot = ParkingLot(seed=number)
+        lot = QuotaManager(seed=number)
         async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, network, _):
             booked = Booked(pool, scaled(size, 8, 64), 3)
             await booked.run(8)
@@ -65,7 +65,7 @@ async def row_1(size: float, folder: Path) -> Row:
                 row.demand(late_s <= 0.1 * wait_s + 0.1, f"it went on {late_s:.2f} s after the quota did ({headers})")
             gate = pool.link.gate.desktops
             row.demand(gate.tries <= len(booked.results) + 8, f"{gate.tries} probes for {len(booked.results)} episodes")
-            row.demand(lot.parked_now == 0, "some are parked for ever")
+            row.demand(lot.num_waiting == 0, "some are parked for ever")
     row.demand(row.unscored == 0, f"{row.unscored} episodes were lost to a quota")
     return row
 
@@ -76,22 +76,22 @@ async def row_2(size: float, folder: Path) -> Row:
 
     row = Row(2, "429 for 24 h (fake clock)")
     clock = FakeClock()
-    lot = ParkingLot(folder / "parking.json", clock=clock.clock, seed=1)
+    lot = QuotaManager(folder / "quota.json", clock=clock.clock, seed=1)
     gate = lot.gate("http://gateway.test", "token").desktops
     state = {"room": 0, "given": 0, "asked": 0}
 
     async def take() -> int:
         state["asked"] += 1
         if state["given"] >= state["room"]:
-            raise AtCapacity(Capacity("429", 30.0), "create")
+            raise QuotaExceeded(QuotaSignal("429", 30.0), "create")
         state["given"] += 1
         return state["given"]
 
-    waiting = [asyncio.create_task(gate.through(take)) for _ in range(100)]
+    waiting = [asyncio.create_task(gate.run(take)) for _ in range(100)]
     hours = scaled(size, 24, 24)
     for _ in range(hours):
         await clock.pass_(3600)
-        row.demand(lot.parked_now == 100, f"only {lot.parked_now} wait")
+        row.demand(lot.num_waiting == 100, f"only {lot.num_waiting} wait")
     row.injected = state["asked"]
     row.demand(state["asked"] <= 100 + hours * 3600 / 30 + 1, f"{state['asked']} requests in {hours} h")
     state["room"], again = 100, clock.time
@@ -119,14 +119,14 @@ async def _episodes_through_a_day(row: Row) -> None:
         refused[0] += 1
         return httpx2.Response(429, headers={"retry-after": str(wait_s)}, request=request)
 
-    lot = ParkingLot(clock=clock.clock, seed=2)
+    lot = QuotaManager(clock=clock.clock, seed=2)
     async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
         booked = Booked(pool, 100, 2)
         playing = asyncio.create_task(booked.run(100))
         while clock.time < 24 * 3600:
             await clock.pass_(wait_s / 2)
             await asyncio.sleep(0.001)  # what was sent is answered in true time
-        row.demand(lot.parked_now == 100, f"only {lot.parked_now} of 100 episodes wait")
+        row.demand(lot.num_waiting == 100, f"only {lot.num_waiting} of 100 episodes wait")
         row.demand(24 <= refused[0] <= 100 + 24 * 3600 / wait_s, f"{refused[0]} requests in a day")
         full["now"] = False
         async with asyncio.timeout(120):
@@ -153,16 +153,16 @@ class StubGateway:
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
         if len(self.made) >= self.quota:
-            raise AtCapacity(Capacity("429", 0.02), "create")
+            raise QuotaExceeded(QuotaSignal("429", 0.02), "create")
         self.made[request_id] = time.monotonic()
         self.most = max(self.most, len(self.made))
         return Sandbox(request_id, "creating", ttl_s)
 
-    async def look(self, sandbox: Sandbox) -> Sandbox:
+    async def get(self, sandbox: Sandbox) -> Sandbox:
         ready = self.boots_s is not None and time.monotonic() - self.made[sandbox.id] >= self.boots_s
         return Sandbox(sandbox.id, "ready" if ready else "creating", sandbox.ttl_s)
 
-    async def exec(self, sandbox: Sandbox, argv: list[str], **named: Any) -> Completed:
+    async def exec(self, sandbox: Sandbox, argv: list[str], **named: Any) -> CommandResult:
         raise InfrastructureError("not here")
 
     async def read(self, sandbox: Sandbox, path: str) -> bytes:
@@ -189,7 +189,7 @@ async def row_5(size: float, folder: Path) -> Row:
     row = Row(5, "slow boot 31 s / 299 s / never (a second for 200)")
     for boots_s, fine in ((0.155, True), (1.495, True), (None, False)):
         stub = StubGateway(boots_s, 4)
-        pool = GatewayPool("http://gateway.test", None, boot_s=1.8, gateway=stub)
+        pool = SandboxPool("http://gateway.test", None, boot_s=1.8, gateway=stub)
         wanted = [asyncio.create_task(pool.create(SCREEN)) for _ in range(4 if fine else 6)]
         began = time.monotonic()
         done = await asyncio.gather(*wanted, return_exceptions=True)
@@ -212,14 +212,14 @@ async def row_13(size: float, folder: Path) -> Row:
 
     row = Row(13, "clock jump of an hour, both ways (fake clock)")
     clock = FakeClock()
-    lot = ParkingLot(clock=clock.clock, seed=1)
+    lot = QuotaManager(clock=clock.clock, seed=1)
     asked = []
 
     async def take() -> None:
         asked.append(clock.time)
-        raise AtCapacity(Capacity("429", 60.0), "create")
+        raise QuotaExceeded(QuotaSignal("429", 60.0), "create")
 
-    task = asyncio.create_task(lot.gate("http://a").through(take))
+    task = asyncio.create_task(lot.gate("http://a").run(take))
     await clock.pass_(1)
     for jump in (3600.0, -7200.0, 3600.0):
         clock.jump += jump
@@ -302,7 +302,7 @@ async def row_18(size: float, folder: Path) -> Row:
     def make(address: str) -> OsworldDesktop:
         network = httpx2.ASGITransport(app=fakes[address].app)
         return OsworldDesktop(
-            Link(address, timeouts=QUICK, transport=network), keep_state=True, looking=Looking(0, 0, 1), ready_s=0.3
+            RetryingClient(address, timeouts=QUICK, transport=network), keep_state=True, looking=ScreenPolling(0, 0, 1), ready_s=0.3
         )
 
     now = [0.0]

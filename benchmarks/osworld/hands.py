@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from deskhand.actions.ops import Click, Drag, Key, Op, Scroll, Type, screen_px
 from deskhand.actions.ops import Point as OpPoint
-from deskhand.desktop.base import StagedDesktop
+from deskhand.desktop.base import StageableDesktop
 
 _PLACE = "{https://accessibility.ubuntu.example.org/ns/component}"
 _STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
@@ -40,7 +40,7 @@ class Node:
 class Hands:
     """Acts on `desktop`, whose screen is `width` x `height` pixels. `ops` are all that were performed."""
 
-    def __init__(self, desktop: StagedDesktop, width: int, height: int) -> None:
+    def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:
         self.desktop = desktop
         self._size = width, height
         self.ops: list[Op] = []

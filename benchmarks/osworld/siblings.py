@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from deskhand.compat.osworld.evaluation import default_evaluators
+from deskhand.compat.osworld.evaluation import default_official_evaluators
 from deskhand.compat.osworld.task import Official, task_of
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.rollout.episode import template_of
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Outcome
 from deskhand.tasks.sources.osworld import OsworldTask
@@ -34,11 +34,11 @@ _TASK: dict[str, Any] = {
 }
 
 
-async def _sibling(task: Task, number: int) -> EmbeddedDesktop:
+async def _sibling(task: Task, number: int) -> LocalDesktop:
     """A desktop at the end of an episode; the sentence is cut at another place in each, and every fifth lacks its second word."""
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(template_of(task))
+        await desktop.reset(desktop_spec(task))
         await task.setup(desktop)
         words = WORDS.replace("quick ", "") if number % 5 == 0 else WORDS
         await desktop.push(_NOTES, words[: len(words) - number % 24].encode())
@@ -48,10 +48,10 @@ async def _sibling(task: Task, number: int) -> EmbeddedDesktop:
     return desktop
 
 
-async def outcomes(count: int, evaluators: Official = default_evaluators) -> tuple[list[Outcome], list[Outcome]]:
+async def outcomes(count: int, evaluators: Official = default_official_evaluators) -> tuple[list[Outcome], list[Outcome]]:
     """The outcomes of `count` siblings: judged at once, then one by one on the same desktops."""
     task = task_of(OsworldTask.model_validate(_TASK), domain="siblings", size=SIZE, evaluators=evaluators)
-    desktops: list[EmbeddedDesktop] = []
+    desktops: list[LocalDesktop] = []
     try:
         for number in range(count):
             desktops.append(await _sibling(task, number))

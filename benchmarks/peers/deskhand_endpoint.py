@@ -12,15 +12,15 @@ from pathlib import Path
 import uvicorn
 
 from benchmarks.screens import Endpoint, forever
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app
 from deskhand.recorder.session import Recorder
 
 
 def main(port: int, folder: Path, kind: str, admin_key: str) -> None:
-    bench, files = Endpoint(looks=kind == "looking"), RecordFolder(folder)
-    images = ImageCache(bench.processor, fetch=files.image, on_new=files.put_image, prepared_bytes=512 << 20)
+    bench, files = Endpoint(looks=kind == "looking"), SessionStore(folder)
+    images = ImageCache(bench.processor, fetch=files.image, on_new=files.save_image, prepared_bytes=512 << 20)
     recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
     with bench.engine.playing(forever()):
         uvicorn.run(

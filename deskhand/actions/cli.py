@@ -33,9 +33,9 @@ def check(names: list[str] | None = None, /, *, folder: Path | None = None) -> N
     wrong: list[str] = []
     total = emitted = 0
     print(f"{'dialect':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
-    for name in names or dialects.names():
+    for name in names or dialects.available_formats():
         dialects.get(name)
-        cases = conformance.cases(name, folder)
+        cases = conformance.load_cases(name, folder)
         found = [text for text in map(conformance.mismatch, cases) if text is not None]
         ours = sum(case.emitted for case in cases)
         print(f"{name:20} {len(cases):6} {ours:8} {len(found):6}")
@@ -64,15 +64,15 @@ def explain(
         The language of the reply.
     """
     from deskhand.actions import dialects
-    from deskhand.actions.dialects.base import View
-    from deskhand.actions.sketch import sketch
+    from deskhand.actions.dialects.base import ScreenView
+    from deskhand.actions.sketch import ascii_preview
 
     width, height = _size("--screen", screen)
-    view = View(width, height, *_size("--image", image or screen))
+    view = ScreenView(width, height, *_size("--image", image or screen))
     known = dialects.get(dialect)
     text = sys.stdin.read()
     try:
-        print(sketch(known.parse(text, view), width, height))
+        print(ascii_preview(known.parse(text, view), width, height))
     except ParseError as error:
         start, end = error.span
         print(f"not understood: {error.reason}\n\n{_pointed(text, start, end)}", file=sys.stderr)
@@ -84,7 +84,7 @@ def explain(
 @actions_app.command
 def table() -> None:
     """Print which dialect carries which op, as Markdown."""
-    from deskhand.actions.table import table as made
+    from deskhand.actions.table import support_table as made
 
     print(made())
 

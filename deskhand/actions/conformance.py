@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
-from deskhand.actions.plain import OPS, completed, plain_op
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.plain import OPS, with_defaults, op_to_json
 from deskhand.errors import ConfigError, ParseError
 
 _KEYS = {"dialect", "text", "view", "source", "emitted"}
@@ -43,7 +43,7 @@ class Case:
     span: list[int] | None = None
 
 
-def cases(name: str, folder: Path | None = None) -> list[Case]:
+def load_cases(name: str, folder: Path | None = None) -> list[Case]:
     """The corpus of a dialect (of the package, or in a folder); none where there is no file.
 
     Raises `ConfigError` for a line that is no case.
@@ -80,7 +80,7 @@ def _read(name: str, content: bytes) -> Iterator[Case]:
 
 def mismatch(case: Case) -> str | None:
     """What is wrong with how `case` is read, or None."""
-    view = View(*case.view)
+    view = ScreenView(*case.view)
     try:
         ops = dialects.get(case.dialect).parse(case.text, view)
     except ParseError as error:
@@ -88,10 +88,10 @@ def mismatch(case: Case) -> str | None:
             return f"{case.where}: expected {_said(case.ops)}, found error: {error}"
         fine = case.span is None or tuple(case.span) == error.span
         return None if fine else f"{case.where}: expected the span {case.span}, found error: {error}"
-    found = [plain_op(op, view.screen_width, view.screen_height) for op in ops]
+    found = [op_to_json(op, view.screen_width, view.screen_height) for op in ops]
     if case.ops is None:
         return f"{case.where}: expected an error ({case.error}), found {_said(found)}"
-    fine = [*map(completed, found)] == [*map(completed, case.ops)]
+    fine = [*map(with_defaults, found)] == [*map(with_defaults, case.ops)]
     return None if fine else f"{case.where}: expected {_said(case.ops)}, found {_said(found)}"
 
 

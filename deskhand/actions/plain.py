@@ -20,7 +20,7 @@ def name_of(kind: type[Any]) -> str:
     return _NAMES.get(kind.__name__, kind.__name__.lower())
 
 
-def plain_op(op: Op, width: int, height: int) -> dict[str, Any]:
+def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
     """`op` on a screen of `width` x `height` pixels. Raises `AgentError` when a point is off the screen."""
 
     def plain(value: Any) -> Any:
@@ -32,7 +32,7 @@ def plain_op(op: Op, width: int, height: int) -> dict[str, Any]:
     return {"op": name_of(type(op))} | {name: plain(value) for name, (value, default) in values.items() if value != default}
 
 
-def completed(op: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(op: dict[str, Any]) -> dict[str, Any]:
     """A plain op with the defaults that were left out. Raises `KeyError` when there is no such op."""
     return _DEFAULTS[op["op"]] | op
 
@@ -49,7 +49,7 @@ OPS = tuple(_DEFAULTS)
 """The names of ops."""
 
 
-def op_of(plain: object, width: int, height: int) -> Op:
+def op_from_json(plain: object, width: int, height: int) -> Op:
     """The op that `plain_op` wrote. Raises `AgentError` for anything else: an unknown op or field, a value of another type."""
     if not isinstance(plain, dict) or not isinstance(plain.get("op"), str) or plain["op"] not in _KINDS:
         raise AgentError(f'an op is an object with "op" one of {", ".join(sorted(_KINDS))}')

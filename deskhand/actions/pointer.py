@@ -23,7 +23,7 @@ class DragTo:
     point: Point
 
 
-def joined(ops: Sequence[Op | DragTo], kinds: Collection[type[Any]] = AT_POINTER) -> list[Op]:
+def merge_moves(ops: Sequence[Op | DragTo], kinds: Collection[type[Any]] = AT_POINTER) -> list[Op]:
     """`ops` with every `Move` merged into the op of one of `kinds` that directly follows it and has no point.
 
     A `DragTo` behind a move is a `Drag`; any other is a press where the pointer is and a release at its point.
@@ -43,7 +43,7 @@ def joined(ops: Sequence[Op | DragTo], kinds: Collection[type[Any]] = AT_POINTER
     return made
 
 
-def apart(op: Op, kinds: Collection[type[Any]]) -> list[Op | DragTo]:
+def split_moves(op: Op, kinds: Collection[type[Any]]) -> list[Op | DragTo]:
     """The reverse: an op of one of `kinds` as a move and the op where the pointer is; a drag of two points where kinds has one."""
     if isinstance(op, Drag) and DragTo in kinds and len(op.path) == 2 and op == Drag(op.path):
         return [Move(op.path[0]), DragTo(op.path[1])]

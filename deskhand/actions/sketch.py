@@ -8,16 +8,16 @@ from itertools import pairwise
 from typing import Any
 
 from deskhand.actions.ops import Op
-from deskhand.actions.plain import plain_op
+from deskhand.actions.plain import op_to_json
 
 COLUMNS = 64
 _MARKS = "123456789abcdefghijklmnopqrstuvwxyz"
 _TRAIL = "·"
 
 
-def sketch(ops: Sequence[Op], width: int, height: int) -> str:
+def ascii_preview(ops: Sequence[Op], width: int, height: int) -> str:
     """The ops, one a line, and under them the screen with the place of each. Raises `AgentError` for a point off the screen."""
-    plain = [plain_op(op, width, height) for op in ops]
+    plain = [op_to_json(op, width, height) for op in ops]
     marked = [(_MARKS[min(index, len(_MARKS) - 1)], op, _places(op)) for index, op in enumerate(plain)]
     lines = [f"{mark if places else ' '} {json.dumps(op, ensure_ascii=False)}" for mark, op, places in marked]
     if not any(places for _, _, places in marked):

@@ -16,7 +16,7 @@ from deskhand.errors import AgentError
 
 
 @dataclass(frozen=True)
-class Spelling:
+class KeyNaming:
     """Names of one family. `names` are those that differ from the canonical ones ("" where there is none).
 
     `caseless`: "C" means the key c, not the character C; with `capitals`, keys are written so.
@@ -87,7 +87,7 @@ _PUNCTUATION = {
     "|": "bar", "{": "braceleft", "}": "braceright",
 }  # fmt: skip
 
-X11 = Spelling(
+X11 = KeyNaming(
     {
         **_PUNCTUATION,
         "enter": "Return", "esc": "Escape", "backspace": "BackSpace", "tab": "Tab", "delete": "Delete", "insert": "Insert",
@@ -102,11 +102,11 @@ X11 = Spelling(
         **{f"num{digit}": f"KP_{digit}" for digit in range(10)},
     }
 )  # fmt: skip
-PYAUTOGUI = Spelling(
+PYAUTOGUI = KeyNaming(
     {
         "super": "win", "superright": "winright", "menu": "apps", "nummultiply": "multiply", "numadd": "add",
         "numsubtract": "subtract", "numdecimal": "decimal", "numdivide": "divide", "numenter": "",
     }
 )  # fmt: skip
-OPENAI = Spelling({}, caseless=True, capitals=True)
-GEMINI = Spelling({"ctrl": "control", "super": "command", "esc": "escape"}, caseless=True)
+OPENAI = KeyNaming({}, caseless=True, capitals=True)
+GEMINI = KeyNaming({"ctrl": "control", "super": "command", "esc": "escape"}, caseless=True)

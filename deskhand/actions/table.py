@@ -11,13 +11,13 @@ from deskhand.actions.plain import name_of
 SIGNS = {"lossless": "✓", "lossy": "~", "absent": "–"}
 
 
-def table() -> str:
+def support_table() -> str:
     """Ops x dialects, then what is not carried whole."""
     kinds = get_args(Op)
     lines = ["| Dialect | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
     notes: dict[tuple[str, str, str], list[str]] = {}
-    for name in dialects.names():
-        carries = dialects.get(name).carries
+    for name in dialects.available_formats():
+        carries = dialects.get(name).supported_ops
         lines.append(f"| `{name}` | " + " | ".join(SIGNS[carries[kind].kind] for kind in kinds) + " |")
         for kind in kinds:
             if carries[kind].how:

@@ -17,11 +17,11 @@ from typing import Literal, Protocol
 
 from deskhand.errors import ConfigError
 
-Dropped = Literal["nothing", "replies", "steps"]
+DroppedTurns = Literal["nothing", "replies", "steps"]
 """What the model is told of turns that are not shown: nothing, the replies, or the replies and why some were not performed."""
 
 
-def summary(kind: Dropped, replies: Sequence[str], errors: Sequence[str | None], most: int) -> list[str]:
+def summarize_dropped(kind: DroppedTurns, replies: Sequence[str], errors: Sequence[str | None], most: int) -> list[str]:
     """Numbered lines about the turns that are not shown: `replies[i]` was not performed for the reason `errors[i]`, or was (None).
 
     Of more than `most` turns the oldest are only counted.
@@ -38,30 +38,30 @@ def summary(kind: Dropped, replies: Sequence[str], errors: Sequence[str | None],
     return lines
 
 
-def fewer(first: int, turns: int) -> int | None:
+def drop_older_half(first: int, turns: int) -> int | None:
     """The first turn to show when the turns from `first` on do not fit: the later half of them stays. None: one turn is left."""
     shown = turns - first
     return first + -(-shown // 2) if shown > 1 else None
 
 
-class Window(Protocol):
+class HistoryPolicy(Protocol):
     """A policy over the turns of an episode."""
 
-    def first(self, turns: int) -> int:
+    def start_index(self, turns: int) -> int:
         """Index of the first turn shown when `turns` >= 1 turns exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class FullHistory:
     """Everything is shown."""
 
-    def first(self, turns: int) -> int:
+    def start_index(self, turns: int) -> int:
         return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding:
+class SlidingHistory:
     """The last `keep` turns are shown: every call after the first `keep` is a fork."""
 
     keep: int = 3
@@ -70,12 +70,12 @@ class Sliding:
         if self.keep < 1:
             raise ConfigError(f"window keep={self.keep} must be at least 1")
 
-    def first(self, turns: int) -> int:
+    def start_index(self, turns: int) -> int:
         return max(0, turns - self.keep)
 
 
 @dataclass(frozen=True, slots=True)
-class GrowDrop:
+class ChunkedHistory:
     """Grow to `grow_to` turns; when one more would come, drop to the last `drop_to`: most calls extend the one before."""
 
     grow_to: int = 8
@@ -85,7 +85,7 @@ class GrowDrop:
         if not 1 <= self.drop_to <= self.grow_to:
             raise ConfigError(f"window needs 1 <= drop_to <= grow_to, not drop_to={self.drop_to}, grow_to={self.grow_to}")
 
-    def first(self, turns: int) -> int:
+    def start_index(self, turns: int) -> int:
         over = turns - self.grow_to
         if over <= 0:
             return 0

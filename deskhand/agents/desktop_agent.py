@@ -19,18 +19,18 @@ import numpy as np
 import openai
 
 from deskhand.actions.dialects import deskhand_json
-from deskhand.actions.dialects.base import Dialect, View
+from deskhand.actions.dialects.base import ActionFormat, ScreenView
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
-from deskhand.agents.context import Dropped, GrowDrop, Window, fewer, summary
-from deskhand.agents.draws import seed_of
-from deskhand.agents.prompts import Style, Turn, build_messages, image_url
-from deskhand.agents.words import words_of
-from deskhand.agents.zoom import zoomed
+from deskhand.agents.context import DroppedTurns, ChunkedHistory, HistoryPolicy, drop_older_half, summarize_dropped
+from deskhand.agents.draws import call_seed
+from deskhand.agents.prompts import PromptStyle, Turn, build_messages, png_data_uri
+from deskhand.agents.words import describe_screen
+from deskhand.agents.zoom import crop_and_enlarge
 from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError
 
-Stopped = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
-Fault = Literal["", "format", "action", "truncated"]
+StopReason = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
+ReplyError = Literal["", "format", "action", "truncated"]
 """What was wrong with a reply: not understood, not possible on this screen, or cut at the limit of tokens."""
 
 
@@ -50,7 +50,7 @@ class Step:
     settled_ms: float
     """Of the screen that followed; 0 when nothing was performed."""
     changed_bbox: tuple[int, int, int, int] | None
-    fault: Fault = ""
+    reply_error: ReplyError = ""
     """The kind of `error`; empty when the ops were performed."""
 
 
@@ -60,7 +60,7 @@ class Transcript:
     "overflow": the conversation no longer fitted the model."""
 
     steps: tuple[Step, ...]
-    stopped: Stopped
+    stop_reason: StopReason
     last_frame_sha256: str = ""
     """The screen at the end."""
     model_seconds: float = 0.0
@@ -68,48 +68,48 @@ class Transcript:
     answer: str | None = None
 
     @property
-    def errors(self) -> int:
+    def num_errors(self) -> int:
         """Replies that could not be parsed or performed."""
         return sum(step.error is not None for step in self.steps)
 
     @property
-    def format_errors(self) -> int:
+    def num_format_errors(self) -> int:
         """Whole replies that the dialect does not understand; cut ones do not count."""
-        return sum(step.fault == "format" for step in self.steps)
+        return sum(step.reply_error == "format" for step in self.steps)
 
 
 AfterStep = Callable[[Step, Frame], Awaitable[None]]
-KeepFrame = Callable[[Frame], Awaitable[None]]
+OnFrame = Callable[[Frame], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class AgentConfig:
     """How the agent asks. `max_errors` counts mistakes in a row."""
 
-    style: Style = "compact"
-    dialect: Dialect = deskhand_json.DIALECT
-    seen: Callable[[int, int], tuple[int, int]] | None = None
+    prompt_style: PromptStyle = "compact"
+    action_format: ActionFormat = deskhand_json.DIALECT
+    model_image_size: Callable[[int, int], tuple[int, int]] | None = None
     """The size that the model's own preprocessing makes of an image of (width, height); None: what its family publishes."""
-    tell_errors: bool = True
+    error_feedback: bool = True
     """Whether the model is told why a reply was not performed."""
-    window: Window = field(default_factory=GrowDrop)
-    dropped: Dropped = "replies"
+    history: HistoryPolicy = field(default_factory=ChunkedHistory)
+    dropped: DroppedTurns = "replies"
     """What the model is told of turns that the window dropped; in the compact style replies alone are not told."""
-    dropped_most: int = 30
+    max_dropped_turns: int = 30
     """So many of them, the latest."""
-    overflow: Literal["end", "drop"] = "end"
+    on_overflow: Literal["end", "drop"] = "end"
     """When the conversation no longer fits the model, the episode ends, or the older half of the turns shown is dropped."""
     max_steps: int = 10
-    max_errors: int = 3
-    max_tokens: int = 64
+    max_consecutive_errors: int = 3
+    max_new_tokens: int = 64
     temperature: float = 1.0
     top_p: float = 1.0
     reply_timeout_s: float = 600.0
     """A model that has not answered by then is an outage."""
     model: str = "deskhand"
-    screen: Literal["pixels", "words"] = "pixels"
+    observation: Literal["pixels", "words"] = "pixels"
     """What the model is shown of the screen: its picture, or what the desktop says of it (`agents.words`), without any picture."""
-    blind: bool = False
+    noise_images: bool = False
     """Show noise in place of every screenshot: a control of what can be learnt without seeing. The desktop is untouched."""
 
 
@@ -128,7 +128,7 @@ class DesktopAgent:
         frame: Frame | None = None,
         max_steps: int | None = None,
         after_step: AfterStep | None = None,
-        keep_frame: KeepFrame | None = None,
+        keep_frame: OnFrame | None = None,
         seed: int | None = None,
     ) -> Transcript:
         """Work until the model ends the task or the budget does.
@@ -141,17 +141,17 @@ class DesktopAgent:
         config, name = self.config, uuid.uuid4().hex
         frame = frame or await desktop.observe()
         sha256, (url,) = await self._show(frame, f"{instruction}-0", keep_frame)
-        turns, steps, mistakes, waited_s = [Turn(url, words=await self._words(desktop))], [], 0, 0.0
-        stopped: Stopped = "max_steps"
+        turns, steps, mistakes, waited_s = [Turn(url, screen_text=await self._words(desktop))], [], 0, 0.0
+        stopped: StopReason = "max_steps"
         answer: str | None = None
         first = 0
         for index in range(max_steps or config.max_steps):
             before = time.monotonic()
-            view = replace(View.of_screen(*frame.size), seen=config.seen(*frame.size) if config.seen else None)
-            first = max(first, config.window.first(len(turns)))
-            drawn = None if seed is None else seed_of(seed, index)
+            view = replace(ScreenView.of_screen(*frame.size), seen=config.model_image_size(*frame.size) if config.model_image_size else None)
+            first = max(first, config.history.start_index(len(turns)))
+            drawn = None if seed is None else call_seed(seed, index)
             reply = await self._ask(client, instruction, turns, view, first, drawn)
-            while reply is None and config.overflow == "drop" and (later := fewer(first, len(turns))) is not None:
+            while reply is None and config.on_overflow == "drop" and (later := drop_older_half(first, len(turns))) is not None:
                 first = later
                 reply = await self._ask(client, instruction, turns, view, first, drawn)
             waited_s += time.monotonic() - before
@@ -160,7 +160,7 @@ class DesktopAgent:
                 break
             text, call_id, truncated = reply
             ops, error, fault, after = await self._act(desktop, view, text, truncated, f"{name}-{index}")
-            settled_ms, changed = (after.settled_ms, after.changed_bbox) if after else (0.0, None)
+            settled_ms, changed = (after.settle_ms, after.changed_bbox) if after else (0.0, None)
             step = Step(index, text, ops, error, sha256, call_id, settled_ms, changed, fault)
             steps.append(step)
             zoom_urls: list[str] = []
@@ -177,36 +177,36 @@ class DesktopAgent:
                 answer = last.text if isinstance(last, Answer) else None
                 break
             mistakes = mistakes + 1 if error else 0
-            if mistakes >= config.max_errors:
+            if mistakes >= config.max_consecutive_errors:
                 stopped = "truncated" if truncated else "too_many_errors"
                 break
-            told, words = error if config.tell_errors else None, await self._words(desktop)
-            turns.append(Turn(url, error=told, zoom_urls=tuple(zoom_urls), words=words))
+            told, words = error if config.error_feedback else None, await self._words(desktop)
+            turns.append(Turn(url, error=told, zoom_urls=tuple(zoom_urls), screen_text=words))
         return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
 
     async def _words(self, desktop: Desktop) -> str | None:
-        return await words_of(desktop) if self.config.screen == "words" else None
+        return await describe_screen(desktop) if self.config.observation == "words" else None
 
     async def _show(
-        self, frame: Frame, seed: str, keep_frame: KeepFrame | None, zooms: Sequence[Zoom] = ()
+        self, frame: Frame, seed: str, keep_frame: OnFrame | None, zooms: Sequence[Zoom] = ()
     ) -> tuple[str, list[str]]:
         """The name of the screen that the model is shown, and the data URIs of it and of what it zoomed in on."""
-        if self.config.blind:
-            frame = await asyncio.to_thread(noise, frame, seed)
-        closer = [await asyncio.to_thread(zoomed, frame, zoom) for zoom in zooms]
+        if self.config.noise_images:
+            frame = await asyncio.to_thread(noise_frame, frame, seed)
+        closer = [await asyncio.to_thread(crop_and_enlarge, frame, zoom) for zoom in zooms]
         shown = [await _encode(image, keep_frame) for image in (frame, *closer)]
         return shown[0][0], [url for _, url in shown]
 
     async def _ask(
-        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: View, first: int, seed: int | None
+        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: ScreenView, first: int, seed: int | None
     ) -> tuple[str, str, bool] | None:
         """(text, call id, truncated) to the turns from `first` on, or None when they do not fit the model."""
         config = self.config
         messages: Any = build_messages(
-            config.style,
+            config.prompt_style,
             instruction,
             turns[first:],
-            prompt=config.dialect.prompt(view) if config.style == "full" else "",
+            prompt=config.action_format.prompt(view) if config.prompt_style == "full" else "",
             earlier=self._summary(turns, first),
         )
         try:
@@ -214,7 +214,7 @@ class DesktopAgent:
                 response = await client.chat.completions.create(
                     model=config.model,
                     messages=messages,
-                    max_tokens=config.max_tokens,
+                    max_tokens=config.max_new_tokens,
                     temperature=config.temperature,
                     top_p=config.top_p,
                     seed=openai.omit if seed is None else seed,
@@ -237,19 +237,19 @@ class DesktopAgent:
     def _summary(self, turns: list[Turn], first: int) -> list[str]:
         """What the model is told of the turns before `first`."""
         config = self.config
-        if config.dropped == "replies" and config.style == "compact":
+        if config.dropped == "replies" and config.prompt_style == "compact":
             return []
         replies, errors = [turn.reply or "" for turn in turns[:first]], [turn.error for turn in turns[1 : first + 1]]
-        return summary(config.dropped, replies, errors, config.dropped_most)
+        return summarize_dropped(config.dropped, replies, errors, config.max_dropped_turns)
 
     async def _act(
-        self, desktop: Desktop, view: View, text: str, truncated: bool, action_id: str
-    ) -> tuple[tuple[Op, ...], str | None, Fault, Frame | None]:
+        self, desktop: Desktop, view: ScreenView, text: str, truncated: bool, action_id: str
+    ) -> tuple[tuple[Op, ...], str | None, ReplyError, Frame | None]:
         """(ops, why nothing was performed, of what kind that is, the screen that followed)."""
         if truncated:
-            return (), f"the reply was cut at {self.config.max_tokens} tokens", "truncated", None
+            return (), f"the reply was cut at {self.config.max_new_tokens} tokens", "truncated", None
         try:
-            ops = tuple(self.config.dialect.parse(text, view))
+            ops = tuple(self.config.action_format.parse(text, view))
         except ParseError as error:
             return (), error.reason, "format", None
         doing: list[Op] = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
@@ -261,18 +261,18 @@ class DesktopAgent:
             return ops, str(error), "action", None
 
 
-def noise(frame: Frame, seed: str) -> Frame:
+def noise_frame(frame: Frame, seed: str) -> Frame:
     """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the screen."""
     pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
     pixels.flags.writeable = False
     return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest(), under_cursor=None)
 
 
-async def _encode(frame: Frame, keep_frame: KeepFrame | None) -> tuple[str, str]:
+async def _encode(frame: Frame, keep_frame: OnFrame | None) -> tuple[str, str]:
     """The frame's name and its data URI; hashing and encoding run off the event loop."""
 
     def encode() -> tuple[str, str]:
-        return frame.sha256, image_url(frame.png())
+        return frame.sha256, png_data_uri(frame.png())
 
     sha256, url = await asyncio.to_thread(encode)
     if keep_frame is not None:

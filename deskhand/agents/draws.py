@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 
 
-def seed_of(*parts: int | str) -> int:
+def call_seed(*parts: int | str) -> int:
     """A seed below 2**53 (every JSON reader keeps it) from the SHA-256 of the parts; other parts give another one."""
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 11

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Style = Literal["compact", "full"]
+PromptStyle = Literal["compact", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class Turn:
     """Why the reply before this turn was not performed."""
     zoom_urls: tuple[str, ...] = ()
     """The rectangles that the reply before this turn asked to look at, as data URIs."""
-    words: str | None = None
+    screen_text: str | None = None
     """The screen in words, shown in place of every image of the turn."""
 
 
-def image_url(png: bytes) -> str:
+def png_data_uri(png: bytes) -> str:
     """PNG bytes as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def build_messages(
-    style: Style, instruction: str, turns: Sequence[Turn], *, prompt: str = "", earlier: Sequence[str] = ()
+    style: PromptStyle, instruction: str, turns: Sequence[Turn], *, prompt: str = "", earlier: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """OpenAI chat messages for the turns shown.
 
@@ -51,13 +51,13 @@ def build_messages(
         text = instruction if style == "compact" or index == 0 else "The screen now."
         if index == 0 and earlier:
             text = "\n".join([text, "Replies so far:", *earlier])
-        if turn.zoom_urls and turn.words is None:
+        if turn.zoom_urls and turn.screen_text is None:
             text += "\nBehind the screen: what you zoomed in on."
         if turn.error is not None:
             text += f"\nerror: {turn.error}"
-        if turn.words is not None:
-            text += f"\nThe screen in words:\n{turn.words}"
-        urls = (turn.image_url, *turn.zoom_urls) if turn.words is None else ()
+        if turn.screen_text is not None:
+            text += f"\nThe screen in words:\n{turn.screen_text}"
+        urls = (turn.image_url, *turn.zoom_urls) if turn.screen_text is None else ()
         images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         messages.append({"role": "user", "content": [*images, {"type": "text", "text": text}]})
         if turn.reply is not None:

@@ -10,15 +10,15 @@ from typing import Any
 
 from deskhand.desktop.base import Desktop
 
-LONGEST = 6000
+MAX_CHARS = 6000
 """Characters; what is beyond is left out, and that is said."""
 
 
-async def words_of(desktop: Desktop) -> str:
+async def describe_screen(desktop: Desktop) -> str:
     """What is on the screen, one element or window a line."""
     text, listing = await desktop.accessibility_tree(), getattr(desktop, "windows", None)
     if text is None and listing is not None:
         windows: list[Any] = await listing()
         text = "\n".join(f"window {each.title!r} at ({each.x}, {each.y}), {each.width} x {each.height}" for each in windows)
     text = text or "nothing is known of it"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n(cut here)"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n(cut here)"

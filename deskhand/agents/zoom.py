@@ -14,7 +14,7 @@ from deskhand.actions.ops import Zoom, to_screen_px
 from deskhand.desktop.base import Frame
 
 
-def zoomed(frame: Frame, zoom: Zoom) -> Frame:
+def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
     """The rectangle of `frame`, enlarged, in the top left of a black frame of the same size.
 
     A model that can look at the screen can look at this, however narrow the rectangle. Its corners may be given in any order; it

@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Name = Literal["grpo", "dr_grpo", "gspo", "ppo"]
+AlgorithmName = Literal["grpo", "dr_grpo", "gspo", "ppo"]
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One algorithm and its defaults."""
 
-    name: Name
+    name: AlgorithmName
     baseline: Literal["group_std", "group_mean", "critic"]
     """What a reward is compared with: its group, divided by the group's standard deviation or not, or a critic's values."""
-    unit: Literal["token", "reply"]
+    ratio_level: Literal["token", "reply"]
     """Over what a ratio is taken."""
-    average: Literal["episode", "constant"]
+    loss_norm: Literal["episode", "constant"]
     """Whether an episode's sum over tokens is divided by its own length, or by the same number for all."""
     clip_low: float
     clip_high: float

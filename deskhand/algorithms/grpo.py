@@ -17,7 +17,7 @@ import numpy as np
 
 from deskhand.algorithms.algorithm import Algorithm
 
-ALGORITHM = Algorithm("grpo", baseline="group_std", unit="token", average="episode", clip_low=0.2, clip_high=0.28)
+ALGORITHM = Algorithm("grpo", baseline="group_std", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.28)
 
 ZERO_VARIANCE = 1e-8
 """Rewards of a group that all lie within this range of each other teach nothing."""

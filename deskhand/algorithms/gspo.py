@@ -17,10 +17,10 @@ from typing import Any
 from deskhand.algorithms.algorithm import Algorithm
 from deskhand.algorithms.arrays import namespace, sums_by
 
-ALGORITHM = Algorithm("gspo", baseline="group_std", unit="reply", average="episode", clip_low=3e-4, clip_high=4e-4)
+ALGORITHM = Algorithm("gspo", baseline="group_std", ratio_level="reply", loss_norm="episode", clip_low=3e-4, clip_high=4e-4)
 
 
-def reply_means(values: Any, replies: Any, mask: Any) -> Any:
+def sequence_means(values: Any, replies: Any, mask: Any) -> Any:
     """For each token the mean of `values` over the tokens of its reply that are in `mask`, float[N]; 0 for a reply without any.
 
     `values`: float[N], 0 where masked; `replies`: int64[N], counted from 0; `mask`: bool[N].

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from deskhand.algorithms.arrays import namespace
-from deskhand.algorithms.gspo import reply_means
+from deskhand.algorithms.gspo import sequence_means
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ClippedLoss:
     clipped: Any
     """bool: the token's gradient is 0 because its ratio left the trust region in the direction that the advantage asks for, or
     because the dual clip bounds its loss."""
-    behaviour_weights: Any
+    importance_weights: Any
     """proximal / behaviour after the cap; 1 without proximal log-probs, 0 where a token was dropped."""
 
 
@@ -62,7 +62,7 @@ def clipped_loss(
     log_ratios = xp.where(mask, logprobs_new - proximal, zeros)
     log_weights = xp.where(mask, proximal - logprobs_old, zeros)
     if replies is not None:
-        log_ratios, log_weights = reply_means(log_ratios, replies, mask), reply_means(log_weights, replies, mask)
+        log_ratios, log_weights = sequence_means(log_ratios, replies, mask), sequence_means(log_weights, replies, mask)
     ratios = xp.exp(log_ratios)
     bounded = xp.clip(ratios, 1.0 - clip_low, 1.0 + clip_high)
     plain, limited = -advantages * ratios, -advantages * bounded

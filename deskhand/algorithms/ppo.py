@@ -25,7 +25,7 @@ import numpy as np
 from deskhand.algorithms.algorithm import Algorithm
 from deskhand.algorithms.arrays import namespace
 
-ALGORITHM = Algorithm("ppo", baseline="critic", unit="token", average="episode", clip_low=0.2, clip_high=0.2)
+ALGORITHM = Algorithm("ppo", baseline="critic", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from deskhand.algorithms import dr_grpo, grpo, gspo, ppo
-from deskhand.algorithms.algorithm import Algorithm, Name
+from deskhand.algorithms.algorithm import Algorithm, AlgorithmName
 
-ALGORITHMS: dict[Name, Algorithm] = {
+ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     found.name: found for found in (grpo.ALGORITHM, dr_grpo.ALGORITHM, gspo.ALGORITHM, ppo.ALGORITHM)
 }

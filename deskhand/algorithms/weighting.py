@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def token_coefficients(
+def token_weights(
     episodes: Sequence[str], token_counts: Sequence[int], weights: Sequence[float], divisor: float | None = None
 ) -> np.ndarray:
     """What to multiply each row's token losses with, so that their sum is the mean over episodes of the mean over tokens.

@@ -5,7 +5,7 @@ They need nothing of AReaL: `extra` may hold `base_url`, `api_key` and `http_cli
 otherwise OPENAI_BASE_URL and OPENAI_API_KEY say where the model is (its subproc mode, and any other endpoint). They hold settings
 alone, so they can be pickled and made anew for every task; desktops and connections belong to the process (`areal.place`).
 
-AReaL 1.0.4 takes pictures through its proxy and trains rows without them: through the proxy, train with `agent.screen: words`, and
+AReaL 1.0.4 takes pictures through its proxy and trains rows without them: through the proxy, train with `agent.observation: words`, and
 on pictures with `areal.workflow.OSWorldWorkflow`. For evaluation and for recording by other endpoints pictures are fine.
 """
 
@@ -19,10 +19,10 @@ from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.areal import peer
 from deskhand.areal.clients import httpx_client
 from deskhand.areal.data import task_for
-from deskhand.areal.place import Place, visiting
+from deskhand.areal.place import WorkerResources, use_worker_resources
 from deskhand.areal.settings import WorkflowSettings
 from deskhand.desktop.base import Desktop
-from deskhand.rollout.episode import DesktopWorkflow, template_of
+from deskhand.rollout.episode import ScoredWorkflow, desktop_spec
 from deskhand.tasks.task import Task
 
 
@@ -44,13 +44,13 @@ class OSWorldAgent:
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
         """The reward of one episode. Raises `InfrastructureError` or `EvaluatorError` when it has no score, and `ConfigError`."""
         task = task_for(self.settings, data)
-        async with visiting(self.settings, keep=peer.runs_this()) as place:
+        async with use_worker_resources(self.settings, keep=peer.is_supported_version()) as place:
             extra["http_client"] = extra.get("http_client") or await httpx_client()
-            workflow = DesktopWorkflow(lambda: _leased(place, task), lambda family, seed: task, self.make_agent(place))
+            workflow = ScoredWorkflow(lambda: _leased(place, task), lambda family, seed: task, self.make_agent(place))
             episode = {"family": task.family, "seed": task.seed, "episode_id": str(data.get("episode_id", task.id))}
             return await workflow.run(episode, **extra)
 
-    def make_agent(self, place: Place) -> DesktopAgent:
+    def make_agent(self, place: WorkerResources) -> DesktopAgent:
         """What plays the episode."""
         return place.agent(self.settings.agent.temperature)
 
@@ -62,8 +62,8 @@ class WAADesktopWorkflow(OSWorldAgent):
 
 
 @asynccontextmanager
-async def _leased(place: Place, task: Task) -> AsyncIterator[Desktop]:
-    lease = await place.pool.lease(template_of(task))
+async def _leased(place: WorkerResources, task: Task) -> AsyncIterator[Desktop]:
+    lease = await place.pool.lease(desktop_spec(task))
     try:
         yield lease.desktop
     finally:

@@ -25,14 +25,14 @@ def doctor(*, fix: Annotated[bool, Parameter(negative="")] = False) -> None:
         Mend what can be mended: make the environment, let pydrive2 answer for pydrive.
     """
     from deskhand.areal import doctor as areal
-    from deskhand.doctor import lines_of
+    from deskhand.doctor import format_results
 
     if fix:
-        for line in areal.fix(Path(__file__).parents[2]):
+        for line in areal.install_fixes(Path(__file__).parents[2]):
             print(f"done  {line}")
-    findings = areal.examine()
-    print("\n".join(lines_of(findings)))
-    if any(finding.needed and not finding.fine for finding in findings):
+    findings = areal.check_areal()
+    print("\n".join(format_results(findings)))
+    if any(finding.needed and not finding.ok for finding in findings):
         raise SystemExit(WRONG)
 
 

@@ -21,15 +21,15 @@ _own: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, Any]] = {}
 
 async def httpx_client() -> Any:
     """An `AsyncClient` for `openai.AsyncOpenAI(http_client=...)` and for requests of one's own."""
-    if peer.runs_this():
-        return await peer.need("infra.workflow_context", "its shared clients").get_httpx_client()
+    if peer.is_supported_version():
+        return await peer.require_areal("infra.workflow_context", "its shared clients").get_httpx_client()
     return _ours("httpx", lambda: import_module("openai").DefaultAsyncHttpxClient(timeout=TIMEOUT_S))
 
 
 async def aiohttp_session() -> Any:
     """A `ClientSession`. Raises `ConfigError` outside of AReaL where aiohttp, which Deskhand does not need, is not installed."""
-    if peer.runs_this():
-        return await peer.need("infra.workflow_context", "its shared clients").get_aiohttp_session()
+    if peer.is_supported_version():
+        return await peer.require_areal("infra.workflow_context", "its shared clients").get_aiohttp_session()
     try:
         library = import_module("aiohttp")
     except ModuleNotFoundError:

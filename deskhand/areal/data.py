@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deskhand.areal.settings import WorkflowSettings, imported
+from deskhand.areal.settings import WorkflowSettings, import_by_path
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites import basics, catalogue
 from deskhand.tasks.task import Split, Task, seed_for
@@ -17,7 +17,7 @@ from deskhand.tasks.task import Split, Task, seed_for
 OPENADAPT_KEYS = ("task_id", "instruction", "max_steps", "server_url", "evaluate_url", "task_config_path")
 
 
-def rows(families: Sequence[str], count: int, split: Split = "train", first: int = 0) -> list[dict[str, Any]]:
+def make_rows(families: Sequence[str], count: int, split: Split = "train", first: int = 0) -> list[dict[str, Any]]:
     """`count` rows: the families in turn, each with seeds of its own from the `first` variant of the split on."""
     if not families:
         raise ConfigError(f"no task family is named; there are {', '.join(sorted(basics.FAMILIES))}")
@@ -26,7 +26,7 @@ def rows(families: Sequence[str], count: int, split: Split = "train", first: int
     return [{"family": families[n % len(families)], "seed": seed_for(split, first + n // len(families))} for n in range(count)]
 
 
-def task_of(row: Mapping[str, Any]) -> Task:
+def task_from_row(row: Mapping[str, Any]) -> Task:
     """The task of a row with `family` and `seed`, or with the path of a task file of OSWorld: `osworld`, or OpenAdapt's
     `task_config_path`.
 
@@ -47,7 +47,7 @@ def task_of(row: Mapping[str, Any]) -> Task:
 
 def task_for(settings: WorkflowSettings, row: Mapping[str, Any]) -> Task:
     """The task of a row under these settings; a model that is shown words is told of the accessibility tree."""
-    task = imported(settings.tasks)(row)
+    task = import_by_path(settings.tasks)(row)
     return task if settings.sees else replace(task, accessibility=True)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from deskhand.areal.mends import FORK_READY_S
 from deskhand.areal.peer import SUPPORTED
-from deskhand.areal.start import areal_python, surroundings_of
-from deskhand.doctor import Finding
+from deskhand.areal.start import areal_python, worker_environment
+from deskhand.doctor import ProbeResult
 from deskhand.errors import ConfigError
 
 LOOK_S = 180
@@ -33,49 +33,49 @@ VERSIONS = (12, 13, 11, 14, 10, 15)
 """Of GCC, those that CUDA's compiler takes first: it is stopped by one that is newer than itself."""
 
 
-def examine(environment: Mapping[str, str] | None = None) -> list[Finding]:
+def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResult]:
     """All findings about AReaL. Starts its Python once, which takes some seconds."""
     environment = os.environ if environment is None else environment
     try:
         python = areal_python(environment)
     except ConfigError as error:
-        return [Finding("environment", False, str(error), "scripts/environment areal")]
+        return [ProbeResult("environment", False, str(error), "scripts/environment areal")]
     words = [str(python), "-m", "deskhand.areal.look"]
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, env=surroundings_of(python, environment), timeout=LOOK_S, check=True
+            words, capture_output=True, text=True, env=worker_environment(python, environment), timeout=LOOK_S, check=True
         )
         said = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        return [Finding("environment", False, f"{python} cannot be asked: {error}", "scripts/environment areal")]
+        return [ProbeResult("environment", False, f"{python} cannot be asked: {error}", "scripts/environment areal")]
     return list(_findings(said, python, environment))
 
 
-def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    yield Finding("areal", said["areal"] in SUPPORTED, f"{said['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}")
+def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
+    yield ProbeResult("areal", said["areal"] in SUPPORTED, f"{said['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}")
     older = "pip install litellm==1.83.7 there: later ones lack a module that AReaL's proxy imports"
-    yield Finding("proxy", not said["proxy"], said["proxy"] or f"litellm {said['litellm']}", older)
+    yield ProbeResult("proxy", not said["proxy"], said["proxy"] or f"litellm {said['litellm']}", older)
     slow = said["import_s"] > FORK_READY_S / 10
     mend = "put the environment on a local disk; AReaL waits for a forked worker's imports"
-    yield Finding("imports", not slow, f"{said['import_s']:.0f} s", mend, needed=False)
+    yield ProbeResult("imports", not slow, f"{said['import_s']:.0f} s", mend, needed=False)
     first = said["python3"] is not None and Path(said["python3"]).parent == python.parent
-    yield Finding(
+    yield ProbeResult(
         "path", first, f"python3 is {said['python3']}", "deskhand train --trainer areal puts it first; nothing to do", needed=False
     )
     yield _pydrive(said)
     yield from _gpu(said, python, environment)
 
 
-def _pydrive(said: dict) -> Finding:
+def _pydrive(said: dict) -> ProbeResult:
     """OSWorld's evaluators import pydrive; its successor pydrive2 is what can be installed today."""
     if said["desktop-env"] is None:
-        return Finding("pydrive", True, "OSWorld's own evaluators are not in this environment", needed=False)
+        return ProbeResult("pydrive", True, "OSWorld's own evaluators are not in this environment", needed=False)
     shim = _packages(Path(said["executable"])) / "pydrive" / "__init__.py"
     if said["pydrive"] is not None or (said["pydrive2"] is not None and shim.is_file()):
-        return Finding("pydrive", True, "it can be imported", needed=False)
+        return ProbeResult("pydrive", True, "it can be imported", needed=False)
     if said["pydrive2"] is None:
-        return Finding("pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False)
-    return Finding("pydrive", False, "it is not there, pydrive2 is", "deskhand areal doctor --fix", False)
+        return ProbeResult("pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False)
+    return ProbeResult("pydrive", False, "it is not there, pydrive2 is", "deskhand areal doctor --fix", False)
 
 
 def _packages(python: Path) -> Path:
@@ -83,23 +83,23 @@ def _packages(python: Path) -> Path:
     return next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
 
 
-def _gpu(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _gpu(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
     if not said["gpus"]:
-        yield Finding("gpu", True, "none: experiments with deskhand.processor_server only", needed=False)
+        yield ProbeResult("gpu", True, "none: experiments with deskhand.processor_server only", needed=False)
         return
-    yield Finding("gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False)
-    yield Finding("sglang", said["sglang"] is not None, str(said["sglang"]), "pip install 'areal[cuda]' there")
-    yield Finding("flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there")
+    yield ProbeResult("gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False)
+    yield ProbeResult("sglang", said["sglang"] is not None, str(said["sglang"]), "pip install 'areal[cuda]' there")
+    yield ProbeResult("flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there")
     compiler, named = _compiler(python, environment), environment.get("CXX")
     mend = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
-    yield Finding("c++20", compiler is not None, compiler or "the compiler on PATH does not take it", mend)
+    yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not take it", mend)
     if named:
-        yield Finding("CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX")
+        yield ProbeResult("CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX")
 
 
 def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
     """The compiler that a worker has on its PATH, where nvcc looks, if it takes C++20."""
-    path = surroundings_of(python, environment)["PATH"]
+    path = worker_environment(python, environment)["PATH"]
     found = next((each for each in (shutil.which(name, path=path) for name, _ in COMPILERS) if each), None)
     return found if found and _compiles_cpp20(found) else None
 
@@ -113,7 +113,7 @@ def _compiles_cpp20(compiler: str) -> bool:
         return False
 
 
-def fix(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
+def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
     """Mend what can be mended; returns what was done, which is nothing the second time. `root`: a checkout with scripts/."""
     environment = os.environ if environment is None else environment
     done: list[str] = []

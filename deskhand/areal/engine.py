@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from deskhand.areal.peer import need
+from deskhand.areal.peer import require_areal
 from deskhand.engines.base import Completion, Feature, FinishReason, Prompt, Sampling
-from deskhand.engines.served.pixels import Pictures
+from deskhand.engines.served.pixels import ImageEncoder
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "tool_calls": "stop", "length": "length"}
@@ -30,7 +30,7 @@ class ArealEngine:
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, engine: Any, pictures: Pictures, context_tokens: int) -> None:
+    def __init__(self, engine: Any, pictures: ImageEncoder, context_tokens: int) -> None:
         self._engine, self._pictures, self.context_tokens = engine, pictures, context_tokens
 
     @property
@@ -61,8 +61,8 @@ class ArealEngine:
 
     def _request(self, prompt: Prompt, sampling: Sampling) -> Any:
         """In a thread: pictures are encoded."""
-        structures = need("api.io_struct", "an episode on AReaL's engine")
-        settings = need("api.cli_args", "an episode on AReaL's engine")
+        structures = require_areal("api.io_struct", "an episode on AReaL's engine")
+        settings = require_areal("api.cli_args", "an episode on AReaL's engine")
         images = prompt.images or {}
         return structures.ModelRequest(
             input_ids=list(prompt.token_ids),
@@ -79,7 +79,7 @@ class ArealEngine:
             ),
         )
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         raise ConfigError("AReaL publishes its weights itself")
 
     async def pause(self) -> None:

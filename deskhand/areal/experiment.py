@@ -45,13 +45,13 @@ class DeskhandSection:
 
     workflow: dict[str, Any] = field(default_factory=dict)
     """`areal.settings.WorkflowSettings`."""
-    kind: str = "deskhand.areal.workflow.OSWorldWorkflow"
+    workflow_class: str = "deskhand.areal.workflow.OSWorldWorkflow"
     """The workflow's import path, or that of a plain agent, which AReaL then runs behind its proxy."""
     train: DataSection = field(default_factory=DataSection)
     valid: DataSection | None = None
     servers: list[str] = field(default_factory=list)
     """host:port of inference servers that run already; none: AReaL starts its own."""
-    processor_server: bool = False
+    cpu_inference_server: bool = False
     """Whether `deskhand train` starts an inference server that needs no GPU (`areal.serving`)."""
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from deskhand.rollout.episode import unscored_result
-from deskhand.rollout.groups import Group, Ticket
+from deskhand.rollout.episode import errored_result
+from deskhand.rollout.groups import Group, EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 
-Play = Callable[[Ticket], Awaitable[EpisodeResult]]
+RunMember = Callable[[EpisodeRequest], Awaitable[EpisodeResult]]
 """Runs one episode; raises nothing but cancellation and `ConfigError`."""
 
 
-async def play_group(
-    name: str, task: Task, size: int, play: Play, *, timeout_s: float, refills: int = 0
+async def run_group(
+    name: str, task: Task, size: int, play: RunMember, *, timeout_s: float, refills: int = 0
 ) -> tuple[Group, list[EpisodeResult]]:
     """`size` episodes of `task`; returns the group, with its scored members, and all results in the order of the members.
 
@@ -32,21 +32,21 @@ async def play_group(
     async def fill() -> None:
         while True:
             number, group.next_member = group.next_member, group.next_member + 1
-            ticket = Ticket(f"{name}-{number}", task, name, number)
+            ticket = EpisodeRequest(f"{name}-{number}", task, name, number)
             group.in_flight += 1
             try:
                 result = await play(ticket)
             except asyncio.CancelledError:
-                results.append(unscored_result(ticket, "cancelled", f"the group's {timeout_s:g} s were over"))
+                results.append(errored_result(ticket, "cancelled", f"the group's {timeout_s:g} s were over"))
                 raise
             except Exception as error:
-                result = unscored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}")
+                result = errored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}")
             finally:
                 group.in_flight -= 1
             results.append(result)
-            if isinstance(result.outcome, Scored) or group.refills_left == 0:
+            if isinstance(result.outcome, Scored) or group.retries_left == 0:
                 return
-            group.refills_left -= 1
+            group.retries_left -= 1
 
     members = [asyncio.ensure_future(fill()) for _ in range(size)]
     try:
@@ -58,5 +58,5 @@ async def play_group(
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.unscored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
-    group.state = "waiting" if group.teaches else "closed"
+    group.state = "waiting" if group.has_signal else "closed"
     return group, results

@@ -3,7 +3,7 @@ joined, they are a run like a local one, and joining again changes nothing.
 
 ```
 <folder>/workers/<host>-<process>/   the episodes that a worker played, with their screens (a run folder)
-<folder>/areal.jsonl                 what AReaL said at the end of each step
+<folder>/areal_metrics.jsonl                 what AReaL said at the end of each step
 <folder>/run.sqlite ...              both joined, for `deskhand report`
 ```
 
@@ -26,12 +26,12 @@ from typing import Any
 
 from deskhand.rollout.groups import Group
 from deskhand.rollout.journal import row_of
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.rollout.record import EpisodeResult, to_record
 from deskhand.store.run import TRAIN, EpisodeRow, GroupRow, Run
-from deskhand.tasks.outcome import Unscored
+from deskhand.tasks.outcome import Errored
 
-WORKERS, STATISTICS = "workers", "areal.jsonl"
+WORKERS, STATISTICS = "workers", "areal_metrics.jsonl"
 _TRAINER = {
     "loss": "ppo_actor/update/actor_loss/avg",
     "gradient_norm": "ppo_actor/update/grad_norm",
@@ -44,7 +44,7 @@ _runs: dict[str, Run] = {}
 _mutex = threading.Lock()
 
 
-def own_run(folder: str) -> Run:
+def open_worker_run(folder: str) -> Run:
     """This process's run below `folder`."""
     with _mutex:
         if folder not in _runs:
@@ -53,13 +53,13 @@ def own_run(folder: str) -> Run:
         return _runs[folder]
 
 
-def keep_group(folder: str, group: Group, results: Sequence[EpisodeResult], began: float) -> None:
+def save_group(folder: str, group: Group, results: Sequence[EpisodeResult], began: float) -> None:
     """Write a group's episodes; blocking. `began`: when it began, in seconds since the epoch."""
-    run = own_run(folder)
+    run = open_worker_run(folder)
     with _mutex:
         run.open_group(GroupRow(group.id, len(run.groups()), group.task.family, group.task.seed, group.state))
     for result in results:
-        state = "unscored" if isinstance(result.outcome, Unscored) else "waiting" if group.teaches else "zero_variance"
+        state = "unscored" if isinstance(result.outcome, Errored) else "waiting" if group.has_signal else "zero_variance"
         row = replace(row_of(result, TRAIN, state), started_at=began)
         _put(run, row, *to_record(result))
 
@@ -76,7 +76,7 @@ def add_statistics(folder: Path, step: int, values: Mapping[str, Any]) -> None:
         file.write(json.dumps({"step": step, "time": time.time(), **numbers}) + "\n")
 
 
-def join(folder: Path, about: Mapping[str, Any]) -> Path | None:
+def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
     """Make one run of what workers and AReaL wrote below `folder`; returns its folder, None when no worker wrote anything.
 
     An earlier join is replaced; what the workers wrote stays.
@@ -88,7 +88,7 @@ def join(folder: Path, about: Mapping[str, Any]) -> Path | None:
         (folder / name).unlink(missing_ok=True)
     for name in ("frames", "events"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    ledger, rows, numbers = Ledger(), list[EpisodeRow](), count()
+    ledger, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
     with Run.create(folder, about) as whole:
         for path in workers:
             with Run.open(path.parent, read_only=True) as part:
@@ -104,13 +104,13 @@ def join(folder: Path, about: Mapping[str, Any]) -> Path | None:
     return folder
 
 
-def _book(ledger: Ledger, row: EpisodeRow) -> None:
+def _book(ledger: EpisodeCounts, row: EpisodeRow) -> None:
     ledger.start()
     if row.state == "unscored":
-        ledger.lose(row.cause or "infrastructure")
+        ledger.mark_errored(row.cause or "infrastructure")
     else:
-        ledger.score()
-        ledger.settle(zero_variance=int(row.state == "zero_variance"))
+        ledger.mark_scored()
+        ledger.mark_done(zero_variance=int(row.state == "zero_variance"))
 
 
 def _link_frames(source: Path, target: Path) -> None:

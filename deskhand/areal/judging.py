@@ -43,7 +43,7 @@ def _pickled(what: Any, name: str) -> bytes:
         raise ConfigError(f"{name} cannot be sent to another process ({error}); make it a function of a module") from None
 
 
-class OutsideJudge:
+class ProcessReward:
     """`await judge(*arguments, **named)` is what `function(*arguments, **named)` returns, as a float.
 
     `timeout_s`: after it the judge's process and those that it started are ended. `repeats`: how often a judge that failed is asked
@@ -125,10 +125,10 @@ class PureReward:
             reward = reward.reward_fn
         self.function, self.name = reward, name_of(reward)
         self.timeout_s, self.repeats = timeout_s, repeats
-        self._outside = OutsideJudge(reward, timeout_s=timeout_s, repeats=repeats)
+        self._outside = ProcessReward(reward, timeout_s=timeout_s, repeats=repeats)
         self._wrapper: Any = None
         if peer.is_running():
-            kind = peer.need("api.reward_api", "a reward").AsyncRewardWrapper
+            kind = peer.require_areal("api.reward_api", "a reward").AsyncRewardWrapper
             self._wrapper = kind(_Boxed(reward), timeout_seconds=timeout_s, max_workers=workers, max_retries=repeats)
 
     async def __call__(self, *arguments: Any, **named: Any) -> float:

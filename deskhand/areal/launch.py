@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.areal import mends, peer, ports
-from deskhand.areal.data import read_rows, rows, task_for
+from deskhand.areal.data import read_rows, make_rows, task_for
 from deskhand.areal.experiment import DataSection, DesktopExperiment, stage_overrides
 from deskhand.areal.journal import add_statistics
 from deskhand.areal.objective import is_agent
-from deskhand.areal.online import Gateway
+from deskhand.areal.online import ProxyGateway
 from deskhand.areal.place import key_of
-from deskhand.areal.plan import desktops_needed, picture_of, problems
+from deskhand.areal.plan import desktops_needed, image_cost, find_config_problems
 from deskhand.areal.settings import Desktops, WorkflowSettings
 from deskhand.errors import ConfigError
-from deskhand.models.load import check as check_checkpoint
-from deskhand.models.load import load_reading
+from deskhand.models.load import check_checkpoint as check_checkpoint
+from deskhand.models.load import load_processors
 
 _KNOWN_KEY = "areal-admin-key"
 BRIDGE_S = 10.0
@@ -65,8 +65,8 @@ def run(arguments: list[str]) -> None:
     folder = Path(config.cluster.fileroot)
     if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
-    mends.mend()
-    ports.draw_by_chance()
+    mends.apply_launcher_patches()
+    ports.use_random_ports()
     trainer_class = trainer_of(config.deskhand.servers)
     if config.rollout.agent is not None and config.rollout.agent.mode == "online":
         with trainer_class(config) as trainer:
@@ -91,14 +91,14 @@ def run(arguments: list[str]) -> None:
 def serve_online(trainer: Any, config: Any, folder: Path) -> None:
     """Train on sessions that others play (`areal.online`); where they find the gateway is written to the run's folder."""
     trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
-    gateway = Gateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
+    gateway = ProxyGateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
     print(f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal play", flush=True)
     trainer.train(workflow=None, dynamic_filter_fn="deskhand.areal.online.is_scored")
 
 
 def load(arguments: list[str]) -> Any:
     """The experiment, by AReaL's own parser. Raises `ConfigError` for what it does not take."""
-    parser = peer.need("api.cli_args", "an experiment")
+    parser = peer.require_areal("api.cli_args", "an experiment")
     stage, words = _stage_of(arguments)
     path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else None
     if path is None or not path.is_file():
@@ -124,12 +124,12 @@ def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, A
     if not tasks:
         raise ConfigError("deskhand.train has no rows of data; name families or a path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
-    picture = picture_of(load_reading(settings.model)[1], width, height) if settings.sees else None
+    picture = image_cost(load_processors(settings.model)[1], width, height) if settings.sees else None
     family = check_checkpoint(settings.model)[1] if settings.sees else None
-    found = problems(asdict(config), settings, picture, max(task.max_steps for task in tasks), family)
+    found = find_config_problems(asdict(config), settings, picture, max(task.max_steps for task in tasks), family)
     if found:
         raise ConfigError("the experiment does not add up: " + "; ".join(found))
-    if settings.desktops.bridge is not None:
+    if settings.desktops.server_url is not None:
         check_bridge(settings.desktops, desktops_needed(asdict(config), settings))
 
 
@@ -137,7 +137,7 @@ def check_bridge(desktops: Desktops, needed: int) -> None:
     """Raise `ConfigError` unless the bridge answers and lends so many desktops."""
     import httpx2
 
-    address, key = str(desktops.bridge), key_of(desktops)
+    address, key = str(desktops.server_url), key_of(desktops)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=BRIDGE_S)
@@ -171,12 +171,12 @@ def _own_addresses() -> list[str]:
 
 def trainer_of(servers: Sequence[str]) -> type:
     """AReaL's `PPOTrainer`; with `servers` (host:port), one that takes these instead of starting its own."""
-    base = peer.need("trainer.rl_trainer", "a run").PPOTrainer
+    base = peer.require_areal("trainer.rl_trainer", "a run").PPOTrainer
     if not servers:
         return base
-    engines = peer.need("engine.sglang_remote", "a run")
-    structures = peer.need("api.io_struct", "a run")
-    allocation = peer.need("api.cli_args", "a run")
+    engines = peer.require_areal("engine.sglang_remote", "a run")
+    structures = peer.require_areal("api.io_struct", "a run")
+    allocation = peer.require_areal("api.cli_args", "a run")
 
     class ServedTrainer(base):
         def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
@@ -228,7 +228,7 @@ def rows_of(config: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def _rows(section: DataSection, split: Any) -> list[dict[str, Any]]:
     if section.path is not None:
         return read_rows(Path(section.path))
-    return rows(section.families, section.count, split, section.first)
+    return make_rows(section.families, section.count, split, section.first)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def version(name: str) -> str | None:
         return None
 
 
-def trouble(module: str) -> str:
+def import_error(module: str) -> str:
     """Why a module cannot be imported; empty when it can."""
     try:
         importlib.import_module(module)
@@ -43,7 +43,7 @@ def main() -> None:
     """The program."""
     began = time.monotonic()
     said: dict[str, object] = {name: version(name) for name in PACKAGES}
-    said |= {"proxy": trouble(PROXY), "import_s": time.monotonic() - began, "gpus": gpus()}
+    said |= {"proxy": import_error(PROXY), "import_s": time.monotonic() - began, "gpus": gpus()}
     said |= {"python3": shutil.which("python3"), "executable": sys.executable}
     print(json.dumps(said))
 

@@ -21,7 +21,7 @@ FORK_READY_S = 600.0
 _KNOWN_FORK_READY_S = 60
 
 
-def mend() -> None:
+def apply_launcher_patches() -> None:
     """All of it. Raises `ConfigError` for a version that is not known."""
     allow_slow_forks()
     fork_our_workers()
@@ -31,7 +31,7 @@ def mend() -> None:
 
 def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
     """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it is."""
-    scheduler = peer.need("infra.scheduler.local", "a run").LocalScheduler
+    scheduler = peer.require_areal("infra.scheduler.local", "a run").LocalScheduler
     function = getattr(scheduler, "_wait_for_fork_ready", None)
     if function is None or inspect.signature(function).parameters.get("timeout") is None:
         return False
@@ -44,14 +44,14 @@ def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
 def fork_our_workers() -> None:
     """Have a reference model that is colocated with the actor, say, computed by `areal.worker`."""
     for module, name in (("local", "LocalScheduler"), ("slurm", "SlurmScheduler")):
-        scheduler = getattr(peer.need(f"infra.scheduler.{module}", "a run"), name)
+        scheduler = getattr(peer.require_areal(f"infra.scheduler.{module}", "a run"), name)
         scheduler.fork_workers = _forking(_known(scheduler, "fork_workers", ["self", "role", "target_role", "command"]))
 
 
 def notice_dead_workers() -> None:
     """Have AReaL's local scheduler raise its own error for a worker that ended instead of waiting for it."""
-    scheduler = peer.need("infra.scheduler.local", "a run").LocalScheduler
-    failure = peer.need("infra.scheduler.exceptions", "a run").WorkerFailedError
+    scheduler = peer.require_areal("infra.scheduler.local", "a run").LocalScheduler
+    failure = peer.require_areal("infra.scheduler.exceptions", "a run").WorkerFailedError
     is_ready = _known(scheduler, "_is_worker_ready", ["self", "worker_info"])
 
     def is_alive_and_ready(self: Any, worker_info: Any) -> bool:
@@ -65,7 +65,7 @@ def notice_dead_workers() -> None:
 
 def save_without_archon() -> None:
     """Where Archon cannot be imported, no engine is Archon's, and checkpoints are saved as those of other engines are."""
-    saver = peer.need("utils.saver", "a run").Saver
+    saver = peer.require_areal("utils.saver", "a run").Saver
     asks = _known(saver, "_should_use_async", ["self", "engine"])
 
     def asks_if_it_can(self: Any, engine: Any) -> bool:
@@ -87,5 +87,5 @@ def _forking(fork: Any) -> Any:
 def _known(owner: Any, name: str, parameters: list[str]) -> Any:
     function = getattr(owner, name, None)
     if function is None or list(inspect.signature(function).parameters) != parameters:
-        raise ConfigError(f"{name} of AReaL {peer.version()} is not that of the version that is known; {peer.MEND}")
+        raise ConfigError(f"{name} of AReaL {peer.version()} is not that of the version that is known; {peer.INSTALL_HINT}")
     return function

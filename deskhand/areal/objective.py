@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deskhand.areal.settings import WorkflowSettings, imported
+from deskhand.areal.settings import WorkflowSettings, import_by_path
 
 WORKER = "deskhand.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
@@ -34,11 +34,11 @@ def is_agent(experiment: Mapping[str, Any]) -> bool:
     there."""
     from deskhand.areal.workflow import OSWorldWorkflow
 
-    kind = imported(str(experiment.get("deskhand", {}).get("kind") or WORKFLOW))
+    kind = import_by_path(str(experiment.get("deskhand", {}).get("kind") or WORKFLOW))
     return not (isinstance(kind, type) and issubclass(kind, OSWorldWorkflow))
 
 
-def misunderstandings(
+def unsupported_settings(
     experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None
 ) -> Iterator[str]:
     """One line each. `family`: of the model, None where it is not known."""
@@ -61,7 +61,7 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         yield "actor.kl_ctl is not 0: AReaL adds it to the rewards, which are advantages; write 0"
     if experiment.get("critic"):
         yield "critic: its values would be taken from rewards that are advantages already; write null"
-    reply = int(asked.get("max_new_tokens") or settings.agent.max_tokens)
+    reply = int(asked.get("max_new_tokens") or settings.agent.max_new_tokens)
     largest, cut = largest_advantage(settings, max_steps * reply), float(actor.get("reward_clip", _REWARD_CLIP))
     if largest > cut:
         yield (
@@ -75,7 +75,7 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         yield "actor.use_lora: the workflow asks its server for no adapter; write false"
     if settings.algorithm == "gspo" and actor.get("importance_sampling_level", "token") != "sequence":
         yield "deskhand.workflow.algorithm gspo with ratios of tokens is GRPO; write actor.importance_sampling_level: sequence"
-    if settings.algorithm == "dr_grpo" and settings.weigh_episodes:
+    if settings.algorithm == "dr_grpo" and settings.normalize_by_episode:
         yield (
             "deskhand.workflow.weigh_episodes divides by the length of an episode, which dr_grpo is there to avoid; write false, "
             "or algorithm: grpo"
@@ -87,7 +87,7 @@ def largest_advantage(settings: WorkflowSettings, most_tokens: int) -> float:
 
     One of n equals is at most sqrt(n - 1) deviations from their mean, and an episode of one token is weighed with the mean length.
     """
-    return math.sqrt(max(1, settings.group_size - 1)) * (most_tokens if settings.weigh_episodes else 1)
+    return math.sqrt(max(1, settings.group_size - 1)) * (most_tokens if settings.normalize_by_episode else 1)
 
 
 def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _workers(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]
         engine = experiment[name]
         kind = engine.get("attn_impl", PACKING[0])
         forked = (engine.get("scheduling_strategy") or {}).get("type") == "colocation"  # by `areal.launch`, as our worker
-        ours = not ray and (forked or is_ours(engine))
+        ours = not ray and (forked or is_deskhand_worker(engine))
         if kind not in PACKING and not (kind == "sdpa" and ours):
             mend = f"on a processor sdpa with {name}.scheduling_spec[].cmd: python3 -m {WORKER}"
             other = ", which Ray's workers do not take" if ray else ""
@@ -130,7 +130,7 @@ def _workers(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]
         )
 
 
-def is_ours(engine: Mapping[str, Any]) -> bool:
+def is_deskhand_worker(engine: Mapping[str, Any]) -> bool:
     """Whether an engine's workers are `areal.worker`."""
     commands = [str(one.get("cmd") or "") for one in engine.get("scheduling_spec") or ()]
     return bool(commands) and all(WORKER in command for command in commands)

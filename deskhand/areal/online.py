@@ -25,23 +25,23 @@ import structlog
 from deskhand.errors import ConfigError, DeskhandError, EvaluatorError, InfrastructureError
 
 log = structlog.get_logger()
-GATEWAY = "gateway.json"
+GATEWAY = "proxy_gateway.json"
 FULL = 429
 NO_SESSION_WAIT_S = 1.0
 TRIES = 30
 """While the gateway answers that its workers do not: a run that ends, ends them first."""
-UNASKED = 400
+NEVER_REQUESTED = 400
 """What a reward is answered with where the model was never asked."""
 CALL_S = 150.0
 """Of a request about a session; the gateway itself gives its workers 120 s."""
 
 
-class GatewayGone(InfrastructureError):
+class ProxyGatewayClosed(InfrastructureError):
     """Nobody answers there: the run has ended, or its machine is lost."""
 
 
 @dataclass
-class Played:
+class OnlineResult:
     """What came of the rows."""
 
     rewards: list[float] = field(default_factory=list)
@@ -50,14 +50,14 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Gateway:
+class ProxyGateway:
     """AReaL's gateway: `http://host:port` and the key of its administrator."""
 
     address: str
     key: str
 
     @classmethod
-    def of_run(cls, folder: Path) -> Gateway:
+    def of_run(cls, folder: Path) -> ProxyGateway:
         """That of the run which writes to `folder`. Raises `ConfigError` when there is none."""
         try:
             found = json.loads((folder / GATEWAY).read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ class Gateway:
 class _Sessions:
     """The gateway's requests."""
 
-    def __init__(self, gateway: Gateway, client: httpx2.AsyncClient) -> None:
+    def __init__(self, gateway: ProxyGateway, client: httpx2.AsyncClient) -> None:
         self._gateway, self._client = gateway, client
 
     async def post(self, path: str, key: str, body: Mapping[str, Any]) -> httpx2.Response:
@@ -86,7 +86,7 @@ class _Sessions:
         try:
             return await self._client.post(f"{self._gateway.address}/rl/{path}", headers=headers, content=json.dumps(body))
         except httpx2.HTTPError as error:
-            raise GatewayGone(f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}") from error
+            raise ProxyGatewayClosed(f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}") from error
 
     async def begin(self, name: str) -> str:
         """The key of a new session; waits while AReaL wants none."""
@@ -98,7 +98,7 @@ class _Sessions:
             if reply.is_server_error and tries < TRIES:
                 tries += 1
             elif reply.status_code != FULL:
-                kind = GatewayGone if reply.is_server_error else InfrastructureError
+                kind = ProxyGatewayClosed if reply.is_server_error else InfrastructureError
                 raise kind(f"AReaL's gateway {self._gateway.address} begins no session: HTTP {reply.status_code}")
             await asyncio.sleep(NO_SESSION_WAIT_S)
 
@@ -108,7 +108,7 @@ class _Sessions:
         while reply.is_server_error and tries < TRIES:
             await asyncio.sleep(NO_SESSION_WAIT_S)
             reply, tries = await self._reward(key, reward), tries + 1
-        if reply.is_success or reply.status_code == UNASKED:
+        if reply.is_success or reply.status_code == NEVER_REQUESTED:
             reply = await self.post("end_session", key, {})
         if reply.is_error:
             log.warning("areal.online.not_ended", status=reply.status_code)
@@ -117,19 +117,19 @@ class _Sessions:
         return await self.post("set_reward", key, {"interaction_id": None, "reward": reward})
 
 
-async def play(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: Gateway, *, at_once: int = 1) -> Played:
+async def run_online(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: ProxyGateway, *, at_once: int = 1) -> OnlineResult:
     """Play `rows` in turn, `at_once` at a time, each in a session of its own: `agent.run(row, base_url=..., api_key=...)`. Ends
     early when the gateway is gone, with what was played.
 
     Raises `GatewayGone` when it never answered, `ConfigError` when the agent does.
     """
-    played, left = Played(), iter(enumerate(rows))
+    played, left = OnlineResult(), iter(enumerate(rows))
 
     async def one_after_another(sessions: _Sessions) -> None:
         for number, row in left:
             try:
                 key = await sessions.begin(f"deskhand-{number}")
-            except GatewayGone:
+            except ProxyGatewayClosed:
                 if played.rewards or played.unscored:
                     return
                 raise
@@ -144,7 +144,7 @@ async def play(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: Gateway, 
                 played.unscored.append(f"{kind}: {error}")
                 log.warning("areal.online.unscored", row=number, cause=kind, message=str(error))
             finally:
-                with suppress(GatewayGone):
+                with suppress(ProxyGatewayClosed):
                     await asyncio.shield(sessions.end(key, reward))
 
     async with httpx2.AsyncClient(timeout=CALL_S) as client:

@@ -17,7 +17,7 @@ from typing import Any
 from deskhand.errors import ConfigError
 
 SUPPORTED = ("1.0.4",)
-MEND = "make its environment with scripts/environment areal, or in one of your own: pip install areal==1.0.4"
+INSTALL_HINT = "make its environment with scripts/environment areal, or in one of your own: pip install areal==1.0.4"
 
 
 def is_installed() -> bool:
@@ -25,14 +25,14 @@ def is_installed() -> bool:
     return "areal" in sys.modules or util.find_spec("areal") is not None
 
 
-def need(module: str, what: str) -> ModuleType:
+def require_areal(module: str, what: str) -> ModuleType:
     """`areal.<module>`, for `what`. Raises `ConfigError` when AReaL or something that it imports is not installed."""
     if not is_installed():
-        raise ConfigError(f"{what} needs AReaL, which this Python ({sys.executable}) does not have; {MEND}")
+        raise ConfigError(f"{what} needs AReaL, which this Python ({sys.executable}) does not have; {INSTALL_HINT}")
     try:
         return importlib.import_module(f"areal.{module}")
     except ImportError as error:
-        raise ConfigError(f"{what} needs areal.{module}, which cannot be imported ({error}); {MEND}") from error
+        raise ConfigError(f"{what} needs areal.{module}, which cannot be imported ({error}); {INSTALL_HINT}") from error
 
 
 def version() -> str:
@@ -40,9 +40,9 @@ def version() -> str:
     try:
         found = metadata.version("areal")
     except metadata.PackageNotFoundError:
-        raise ConfigError(f"AReaL is not installed in {sys.executable}; {MEND}") from None
+        raise ConfigError(f"AReaL is not installed in {sys.executable}; {INSTALL_HINT}") from None
     if found not in SUPPORTED:
-        raise ConfigError(f"AReaL {found} is installed; Deskhand is tested with {', '.join(SUPPORTED)}; {MEND}")
+        raise ConfigError(f"AReaL {found} is installed; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}")
     return found
 
 
@@ -51,18 +51,18 @@ def is_running() -> bool:
     return "areal.infra.workflow_context" in sys.modules
 
 
-def runs_this() -> bool:
+def is_supported_version() -> bool:
     """Whether AReaL runs the episode that asks: its clients then belong to this event loop and are closed with it.
 
     Agents of its subproc mode are in a process where AReaL is loaded and runs nothing.
     """
-    return is_running() and need("infra.workflow_context", "an episode").get().task_id is not None
+    return is_running() and require_areal("infra.workflow_context", "an episode").get().task_id is not None
 
 
 def record(**values: float) -> None:
     """Add to AReaL's statistics of rollouts (of evaluation rollouts, in one); outside of AReaL it does nothing."""
     if is_running():
-        context, tracker = need("infra.workflow_context", "statistics"), need("utils.stats_tracker", "statistics")
+        context, tracker = require_areal("infra.workflow_context", "statistics"), require_areal("utils.stats_tracker", "statistics")
         tracker.get(context.stat_scope()).scalar(**values)
 
 
@@ -70,4 +70,4 @@ def when_loop_ends(clean_up: Callable[[], Any]) -> None:
     """Have AReaL await `clean_up()` before it closes the running loop; outside of AReaL it is the caller's business."""
     if is_running():
         with contextlib.suppress(ConfigError):
-            need("infra.utils.concurrent", "clean-up").register_loop_cleanup(clean_up)
+            require_areal("infra.utils.concurrent", "clean-up").register_loop_cleanup(clean_up)

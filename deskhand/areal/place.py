@@ -18,46 +18,46 @@ from typing import Any
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.areal.clients import close_clients
 from deskhand.areal.peer import when_loop_ends
-from deskhand.areal.settings import Desktops, WorkflowSettings, imported
-from deskhand.areal.trajectory import Limits
+from deskhand.areal.settings import Desktops, WorkflowSettings, import_by_path
+from deskhand.areal.trajectory import TrajectoryLimits
 from deskhand.asking import agent_of
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.walls import Limits as Walls
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.walls import ResourceLimits as Walls
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.served.pixels import Pictures
+from deskhand.engines.served.pixels import ImageEncoder
 from deskhand.errors import ConfigError
-from deskhand.models.load import load_reading
+from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 
 
 @dataclass(frozen=True)
-class Reading:
+class Preprocessing:
     """How a checkpoint's conversations are written and its pictures prepared; safe to share between threads."""
 
     renderer: ChatRenderer
     image_processor: Any
     images: ImageCache
-    pictures: Pictures
+    pictures: ImageEncoder
 
 
 @lru_cache(maxsize=4)
-def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Reading:
+def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Preprocessing:
     """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
-    tokenizer, processor = load_reading(model, sees=sees)
+    tokenizer, processor = load_processors(model, sees=sees)
     images = ImageCache(processor, encoded_bytes=screens_mib << 20)
-    return Reading(ChatRenderer(tokenizer, source=model, history=history), processor, images, Pictures(processor))
+    return Preprocessing(ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor))
 
 
 @dataclass
-class Place:
+class WorkerResources:
     """The shared parts of one process and event loop."""
 
     settings: WorkflowSettings
-    reading: Reading
+    reading: Preprocessing
     pool: Any
-    limits: Limits
+    limits: TrajectoryLimits
     loop: asyncio.AbstractEventLoop
     groups: int = 0
     """Groups begun here; part of episodes' names."""
@@ -71,11 +71,11 @@ class Place:
         return DesktopAgent(agent_of(self.settings.agent, temperature, self.reading.image_processor))
 
 
-_places: dict[tuple[str, int], Place] = {}
+_places: dict[tuple[str, int], WorkerResources] = {}
 _making: dict[int, asyncio.Lock] = {}
 
 
-async def place_of(settings: WorkflowSettings) -> Place:
+async def worker_resources(settings: WorkflowSettings) -> WorkerResources:
     """The place of these settings in this process and event loop. Raises `ConfigError` when it cannot be made."""
     loop = asyncio.get_running_loop()
     key = (settings.model_dump_json(), id(loop))
@@ -92,10 +92,10 @@ async def place_of(settings: WorkflowSettings) -> Place:
 
 
 @asynccontextmanager
-async def visiting(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[Place]:
+async def use_worker_resources(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[WorkerResources]:
     """The place of these settings. Unless it is to be kept (until AReaL ends the loop) the last visitor closes it: an event loop
     may end with its only episode."""
-    place = await place_of(settings)
+    place = await worker_resources(settings)
     place.users += 1
     try:
         yield place
@@ -115,38 +115,38 @@ async def close_place(settings: WorkflowSettings) -> None:
         await close_clients()
 
 
-async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> Place:
-    read = await asyncio.to_thread(reading, settings.model, settings.history, settings.screens_mib, settings.sees)
-    limits = Limits(
+async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> WorkerResources:
+    read = await asyncio.to_thread(reading, settings.model, settings.rewritten_history, settings.frame_cache_mib, settings.sees)
+    limits = TrajectoryLimits(
         image_id=read.renderer.image_id,
         merge_size=read.images.merge_size,
         banned_ids=read.renderer.banned_ids,
-        max_tokens=settings.context_tokens,
+        max_tokens=settings.max_model_len,
         needs_picture=settings.sees,
     )
-    return Place(settings, read, await _pool(settings.desktops), limits, loop)
+    return WorkerResources(settings, read, await _pool(settings.desktops), limits, loop)
 
 
 async def _pool(desktops: Desktops) -> Any:
-    if desktops.bridge is not None:
-        return BridgePool(desktops.bridge, key_of(desktops))
-    if desktops.make is not None:
-        return imported(desktops.make)()
+    if desktops.server_url is not None:
+        return ServerPool(desktops.server_url, key_of(desktops))
+    if desktops.factory is not None:
+        return import_by_path(desktops.factory)()
     section = desktops.settings
-    walls = Walls(section.memory_mib, section.processes, section.disk_mib)
+    walls = Walls(section.memory_limit_mib, section.max_processes, section.disk_limit_mib)
 
-    def make() -> EmbeddedDesktop:
+    def make() -> LocalDesktop:
         isolation = None if section.isolation == "best" else section.isolation
-        return EmbeddedDesktop(isolation=isolation, limits=walls, quiet_ms=section.quiet_ms, cap_s=section.cap_s)
+        return LocalDesktop(isolation=isolation, limits=walls, quiet_ms=section.settle_ms, cap_s=section.settle_timeout_s)
 
-    pool = DesktopPool(desktops.embedded, spares=section.spares, make=make, expected_mib=section.expected_mib)
+    pool = DesktopPool(desktops.local, spares=section.prewarm, make=make, expected_mib=section.memory_request_mib)
     await pool.start()
     return pool
 
 
 def key_of(desktops: Desktops) -> str | None:
     """The bridge's key, from the environment. Raises `ConfigError` when the variable that is named is not set."""
-    variable = desktops.key_variable
+    variable = desktops.api_key_env
     if variable is not None and not os.environ.get(variable):
         raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this process")
     return os.environ[variable] if variable is not None else None

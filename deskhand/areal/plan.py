@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.areal.objective import WORKER, is_agent, is_ours, misunderstandings
+from deskhand.areal.objective import WORKER, is_agent, is_deskhand_worker, unsupported_settings
 from deskhand.areal.settings import WorkflowSettings
 
 _TURN_TOKENS = 32
@@ -22,7 +22,7 @@ _HEAD_TOKENS = {"compact": 64, "full": 1536}
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageCost:
     """What one screenshot costs this model."""
 
     tokens: int
@@ -30,34 +30,34 @@ class Picture:
     """Of its pixels as AReaL moves them about, in float32."""
 
 
-def picture_of(processor: Any, width: int, height: int) -> Picture:
+def image_cost(processor: Any, width: int, height: int) -> ImageCost:
     """A screenshot of that size under a Qwen-VL image processor."""
-    from deskhand.asking import size_seen
+    from deskhand.asking import model_image_size
 
-    wide, high = size_seen(processor)(width, height)
+    wide, high = model_image_size(processor)(width, height)
     patch, merge = processor.patch_size, processor.merge_size
     patches = (wide // patch) * (high // patch)
-    return Picture(patches // merge**2, patches * 3 * processor.temporal_patch_size * patch**2 * 4)
+    return ImageCost(patches // merge**2, patches * 3 * processor.temporal_patch_size * patch**2 * 4)
 
 
-def shown_at_once(settings: WorkflowSettings, max_steps: int) -> int:
+def max_images_in_context(settings: WorkflowSettings, max_steps: int) -> int:
     """Most screenshots of one prompt, which is most of one row."""
     agent = settings.agent
-    if agent.screen == "words":
+    if agent.observation == "words":
         return 0
-    return min(max_steps, {"full": max_steps, "sliding": agent.keep, "grow_drop": agent.grow_to}[agent.window])
+    return min(max_steps, {"full": max_steps, "sliding": agent.sliding_turns, "grow_drop": agent.history_max_turns}[agent.history])
 
 
-def problems(
+def find_config_problems(
     experiment: Mapping[str, Any],
     settings: WorkflowSettings,
-    picture: Picture | None = None,
+    picture: ImageCost | None = None,
     max_steps: int = 15,
     family: str | None = None,
 ) -> list[str]:
     """What does not add up, one line each, with the key and the mend. `family`: of the model, None where it is not known."""
     return [
-        *misunderstandings(experiment, settings, max_steps, family),
+        *unsupported_settings(experiment, settings, max_steps, family),
         *_budgets(experiment, settings, picture, max_steps),
         *_capacity(experiment, settings),
         *_memory(experiment, settings, picture, max_steps),
@@ -73,9 +73,9 @@ def desktops_needed(experiment: Mapping[str, Any], settings: WorkflowSettings) -
     return int(groups) * size
 
 
-def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
+def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int) -> Iterator[str]:
     most = experiment["actor"].get("mb_spec", {}).get("max_tokens_per_mb")
-    context = settings.context_tokens
+    context = settings.max_model_len
     if most is not None and context > most:
         yield (
             f"deskhand.workflow.context_tokens {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: the longest row would "
@@ -92,8 +92,8 @@ def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture:
     if serves is not None and context > serves:
         yield f"deskhand.workflow.context_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
     if picture is not None:
-        shown = shown_at_once(settings, max_steps)
-        turn, head = picture.tokens + settings.agent.max_tokens + _TURN_TOKENS, _HEAD_TOKENS[settings.agent.style]
+        shown = max_images_in_context(settings, max_steps)
+        turn, head = picture.tokens + settings.agent.max_new_tokens + _TURN_TOKENS, _HEAD_TOKENS[settings.agent.prompt_style]
         if head + shown * turn > context:
             fits = max(0, (context - head) // turn)
             yield (
@@ -115,12 +115,12 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
     rollout, needed = experiment["rollout"], desktops_needed(experiment, settings)
     desktops = settings.desktops
     replicas = _replicas(str(rollout.get("backend", "")))
-    if desktops.embedded and desktops.embedded * replicas < needed:
+    if desktops.local and desktops.local * replicas < needed:
         yield (
-            f"{desktops.embedded} embedded desktops in each of {replicas} workers for {needed} episodes at a time "
+            f"{desktops.local} embedded desktops in each of {replicas} workers for {needed} episodes at a time "
             "(rollout.max_concurrent_rollouts x deskhand.workflow.group_size): raise deskhand.workflow.desktops.embedded"
         )
-    if desktops.embedded and replicas > 1 and desktops.settings.expected_mib:
+    if desktops.local and replicas > 1 and desktops.settings.memory_request_mib:
         yield "embedded desktops belong to one worker each; for several lease from a bridge (deskhand.workflow.desktops.bridge)"
     batch = experiment.get("train_dataset", {}).get("batch_size")
     ranks = _replicas(str(experiment["actor"].get("backend", "")))
@@ -130,7 +130,7 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
         yield "rollout.consumer_batch_size differs from train_dataset.batch_size: staleness would be counted wrongly"
 
 
-def _memory(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: Picture | None, max_steps: int) -> Iterator[str]:
+def _memory(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int) -> Iterator[str]:
     """AReaL hands the pixels of a rank's rows about in float32, and the rank holds those of its share of a batch."""
     rooms = [one["mem"] for one in experiment["actor"].get("scheduling_spec") or () if one.get("mem")]
     batch = experiment.get("train_dataset", {}).get("batch_size")
@@ -159,7 +159,7 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter writes prompts with pictures anew; write sglang"
-    if not is_ours(experiment["actor"]):
+    if not is_deskhand_worker(experiment["actor"]):
         yield (
             "actor.scheduling_spec[].cmd: AReaL's own worker places pictures of Qwen2.5-VL elsewhere than servers do "
             f"(transformers 5.3); write python3 -m {WORKER}"
@@ -176,14 +176,14 @@ def _replicas(backend: str) -> int:
     return int(digits or 1)
 
 
-def trajectory_mib(settings: WorkflowSettings, picture: Picture, max_steps: int) -> float:
+def trajectory_mib(settings: WorkflowSettings, picture: ImageCost, max_steps: int) -> float:
     """Pixels of one group as AReaL moves them from the workers to the trainer, in MiB: each row carries its own."""
-    shown = shown_at_once(settings, max_steps)
-    rows = 1 if settings.agent.window == "full" else max(1, math.ceil((max_steps - shown) / max(1, _step(settings))) + 1)
+    shown = max_images_in_context(settings, max_steps)
+    rows = 1 if settings.agent.history == "full" else max(1, math.ceil((max_steps - shown) / max(1, _step(settings))) + 1)
     return settings.group_size * rows * shown * picture.bytes / 2**20
 
 
 def _step(settings: WorkflowSettings) -> int:
     """Turns between two forks."""
     agent = settings.agent
-    return max(1, agent.grow_to - agent.drop_to) if agent.window == "grow_drop" else 1
+    return max(1, agent.history_max_turns - agent.history_keep_turns) if agent.history == "grow_drop" else 1

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.areal.launch import load, local_addresses_directly, rows_of
-from deskhand.areal.online import Gateway, Played, play
-from deskhand.areal.place import visiting
-from deskhand.areal.settings import imported
+from deskhand.areal.online import ProxyGateway, OnlineResult, run_online
+from deskhand.areal.place import use_worker_resources
+from deskhand.areal.settings import import_by_path
 from deskhand.errors import ConfigError, InfrastructureError
 
 
@@ -26,9 +26,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         *words, folder = arguments
         config = load(list(words))
-        agent: Any = imported(config.deskhand.kind)(config.deskhand.workflow)
+        agent: Any = import_by_path(config.deskhand.kind)(config.deskhand.workflow)
         at_once = agent.settings.desktops.embedded or int(config.rollout.max_concurrent_rollouts or 1)
-        played = asyncio.run(_whole(agent, rows_of(config)[0], Gateway.of_run(Path(folder)), at_once))
+        played = asyncio.run(_whole(agent, rows_of(config)[0], ProxyGateway.of_run(Path(folder)), at_once))
     except (ConfigError, InfrastructureError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{len(played.rewards)} episodes scored, {mean:.3f} on average; {len(played.unscored)} without a score")
 
 
-async def _whole(agent: Any, rows: Sequence[dict[str, Any]], gateway: Gateway, at_once: int) -> Played:
-    async with visiting(agent.settings, keep=False):
-        return await play(agent, rows, gateway, at_once=at_once)
+async def _whole(agent: Any, rows: Sequence[dict[str, Any]], gateway: ProxyGateway, at_once: int) -> OnlineResult:
+    async with use_worker_resources(agent.settings, keep=False):
+        return await run_online(agent, rows, gateway, at_once=at_once)
 
 
 if __name__ == "__main__":

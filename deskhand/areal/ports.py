@@ -15,15 +15,15 @@ from deskhand.areal import peer
 from deskhand.errors import ConfigError
 
 
-def draw_by_chance() -> None:
+def use_random_ports() -> None:
     """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError` where it cannot."""
-    network = peer.need("utils.network", "a run")
+    network = peer.require_areal("utils.network", "a run")
     if getattr(network, "random", None) is None:
-        raise ConfigError(f"AReaL {peer.version()} draws its ports otherwise than the version that is known; {peer.MEND}")
+        raise ConfigError(f"AReaL {peer.version()} draws its ports otherwise than the version that is known; {peer.INSTALL_HINT}")
     vars(network)["random"] = random.SystemRandom()
 
 
-def hold(arguments: Sequence[str]) -> socket.socket | None:
+def hold_port(arguments: Sequence[str]) -> socket.socket | None:
     """Bind the port that `--port` names, without listening: whoever probes finds it taken, and a server that may reuse addresses,
     as AReaL's does, binds it all the same. None without a port. Raises `OSError` where it is taken already, which AReaL answers
     with another port."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def mend() -> bool:
+def patch_rope_positions() -> bool:
     """Place still pictures right in this process; False where nothing was wrong. A second call does nothing."""
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 

@@ -34,7 +34,7 @@ from deskhand.engines.base import Completion, ImageSpan, PreparedImage, Prompt, 
 from deskhand.errors import AgentError, DeskhandError, RecordError
 from deskhand.models.load import LoadedModel, load, tensors_of
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 
 TAKEN = {
     "top_p", "top_k", "max_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "skip_special_tokens", "frequency_penalty",
@@ -43,7 +43,7 @@ _BEFORE = "Abort before prefill: the server was paused"
 _WHOLE_VOCABULARY = 1_000_000
 
 
-class Serving:
+class CpuInferenceServer:
     """The protocol on one engine. `context_tokens`: what prompt and reply may have together."""
 
     def __init__(self, model: LoadedModel, context_tokens: int, max_batch: int = 16) -> None:
@@ -87,7 +87,7 @@ class Serving:
         folder = Path((await request.json())["model_path"])
         try:
             weights = await asyncio.to_thread(tensors_of, folder, self.model)
-            await self.engine.publish(self.engine.version + 1, weights)
+            await self.engine.update_weights(self.engine.version + 1, weights)
         except (DeskhandError, ValueError, OSError) as error:
             return JSONResponse({"success": False, "message": f"{folder}: {error}"}, status_code=400)
         return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
@@ -99,7 +99,7 @@ class Serving:
             prompt, sampling = await asyncio.to_thread(self._read, body)
             await self._going.wait()
             done = await self._unless_paused(prompt, sampling)
-        except (RequestRefused, RecordError, AgentError, ValueError, KeyError) as error:
+        except (InvalidRequestError, RecordError, AgentError, ValueError, KeyError) as error:
             return JSONResponse({"error": {"message": f"{type(error).__name__}: {error}"}}, status_code=400)
         except DeskhandError as error:
             return JSONResponse({"error": {"message": str(error)}}, status_code=503)
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = parser.parse_args(arguments)
 
     async def serve() -> None:
-        serving = Serving(await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens)
+        serving = CpuInferenceServer(await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens)
         server = uvicorn.Server(uvicorn.Config(serving.app(), host=told.host, port=told.port, log_level="warning", lifespan="off"))
         try:
             await server.serve(None if told.fd is None else [socket.socket(fileno=told.fd)])

@@ -20,20 +20,20 @@ class _Part(BaseModel):
 class Desktops(_Part):
     """Where desktops come from: a bridge (`deskhand serve`) that all workers lease from, or this process."""
 
-    bridge: str | None = None
+    server_url: str | None = None
     """Address of a bridge, `http://host:port`: the way for more than one worker."""
-    key_variable: str | None = None
+    api_key_env: str | None = None
     """Name of the environment variable that holds the bridge's key."""
-    embedded: int = Field(default=0, ge=0)
+    local: int = Field(default=0, ge=0)
     """Without a bridge: so many embedded desktops in each worker process."""
-    make: str | None = None
+    factory: str | None = None
     """Without either: `package.module.function`, called without arguments, gives a pool of desktops."""
     settings: DesktopSection = DesktopSection()
     """Of embedded desktops."""
 
     @model_validator(mode="after")
     def _one(self) -> Desktops:
-        if sum((self.bridge is not None, self.embedded > 0, self.make is not None)) != 1:
+        if sum((self.server_url is not None, self.local > 0, self.factory is not None)) != 1:
             raise ValueError("give one of bridge (an address), embedded (how many) and make (a function's path)")
         return self
 
@@ -49,25 +49,25 @@ class WorkflowSettings(_Part):
     """`package.module.function` that makes a `Task` of a row of data."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of a task, each on a desktop of its own. AReaL's own `gconfig.n_samples` stays 1."""
-    refills: int = Field(default=0, ge=0)
+    max_group_retries: int = Field(default=0, ge=0)
     """New episodes in place of unscored ones, per group."""
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """What is still running then is cut off and unscored; keep it below AReaL's `rollout.request_timeout`."""
-    context_tokens: int = Field(default=8192, ge=1)
+    max_model_len: int = Field(default=8192, ge=1)
     """Prompt and reply together; at most AReaL's `mb_spec.max_tokens_per_mb`."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
     """How rewards of a group become advantages: divided by the group's deviation or not (`dr_grpo`)."""
-    equal_groups: Literal["drop", "keep"] = "drop"
+    zero_variance_groups: Literal["drop", "keep"] = "drop"
     """Groups of equal rewards teach nothing: another task is taken in their place, or their rows are trained on in vain."""
-    weigh_episodes: bool = True
+    normalize_by_episode: bool = True
     """Every episode of a group counts the same, however long it is; otherwise every token does."""
-    history: Literal["refuse", "keep", "fork"] = "refuse"
-    """As `engine.history` of a local run."""
-    screens_mib: int = Field(default=256, ge=1)
+    rewritten_history: Literal["refuse", "keep", "fork"] = "refuse"
+    """As `engine.rewritten_history` of a local run."""
+    frame_cache_mib: int = Field(default=256, ge=1)
     """Memory of a worker for screenshots as they were taken."""
     evaluation_temperature: float = Field(default=0.0, ge=0)
     """Of episodes that AReaL asks for to evaluate."""
-    journal: str | None = None
+    episode_dir: str | None = None
     """Folder in which each worker keeps its episodes, for `deskhand report`; None keeps none."""
 
     @classmethod
@@ -85,10 +85,10 @@ class WorkflowSettings(_Part):
     @property
     def sees(self) -> bool:
         """Whether the model is shown pictures."""
-        return self.agent.screen == "pixels"
+        return self.agent.observation == "pixels"
 
 
-def imported(path: str) -> Callable[..., Any]:
+def import_by_path(path: str) -> Callable[..., Any]:
     """The function of a dotted path. Raises `ConfigError` when there is none."""
     module, _, name = path.rpartition(".")
     try:

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from deskhand.areal.journal import join
-from deskhand.engines.making import newest_environment
+from deskhand.areal.journal import merge_worker_runs
+from deskhand.engines.making import newest_venv
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import checkpoint_folder
 
@@ -46,25 +46,25 @@ def train(
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     told, model = _told(config, content, folder, overrides)
-    surroundings = surroundings_of(python, environment)
+    surroundings = worker_environment(python, environment)
     with _processor_server(content, overrides, model, folder) as servers:
         if servers:
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
         staged = ["--stage", stage] if stage else []
         code = _run([str(python), "-m", LAUNCH, *staged, *told], surroundings, folder)
-    join(folder, {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}})
+    merge_worker_runs(folder, {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}})
     return code
 
 
 def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
     """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
-    from deskhand.areal.online import Gateway
+    from deskhand.areal.online import ProxyGateway
 
     environment = dict(os.environ if environment is None else environment)
-    Gateway.of_run(folder)
+    ProxyGateway.of_run(folder)
     python = areal_python(environment)
     told = _told(config, _content(config), folder.resolve(), overrides)[0]
-    return _run([str(python), "-m", PLAYER, *told, str(folder.resolve())], surroundings_of(python, environment), folder)
+    return _run([str(python), "-m", PLAYER, *told, str(folder.resolve())], worker_environment(python, environment), folder)
 
 
 def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
@@ -82,10 +82,10 @@ def areal_python(environment: Mapping[str, str]) -> Path:
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
         raise ConfigError(f"DESKHAND_AREAL_PYTHON is {named}, which is no file; name the Python that has AReaL, or unset it")
-    return Path(named) if named else newest_environment("areal", environment) / "bin" / "python"
+    return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
 
 
-def surroundings_of(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """What AReaL's processes are told: where its programs are, where Deskhand is, and to reach this machine without a proxy."""
     root = str(Path(__file__).parents[2])
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from deskhand.algorithms.registry import ALGORITHMS
-from deskhand.areal.trajectory import Limits, check_trajectory
-from deskhand.models.load import load_reading
+from deskhand.areal.trajectory import TrajectoryLimits, check_trajectory
+from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.groups import Group
@@ -16,24 +16,24 @@ from deskhand.rollout.journal import load_result
 from deskhand.store.run import TRAIN, Run
 
 
-def trajectories(
+def load_trajectories(
     run: Run, model: str, *, algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo", max_tokens: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """The trajectory of each group of `run` that teaches something, in order. `model`: the checkpoint that sampled.
 
     Raises `RecordError` for a group that AReaL would not train as it was sampled, `InfrastructureError` when a screen is missing.
     """
-    from deskhand.areal.tensors import trajectory
-    from deskhand.rollout.loop import samples_of
+    from deskhand.areal.tensors import samples_to_tensors
+    from deskhand.rollout.loop import group_to_samples
 
-    tokenizer, processor = load_reading(model)
+    tokenizer, processor = load_processors(model)
     renderer, images = ChatRenderer(tokenizer, source=model, history="keep"), ImageCache(processor, fetch=run.frames.png)
-    limits = Limits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
+    limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
     for row in run.groups():
         scored = [load_result(run, found.id) for found in run.episodes(TRAIN, group_id=row.id) if found.reward is not None]
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
-        if group.teaches:
-            samples = [one for one in samples_of(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
-            made = trajectory(samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].average == "episode")
+        if group.has_signal:
+            samples = [one for one in group_to_samples(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
+            made = samples_to_tensors(samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].loss_norm == "episode")
             check_trajectory(made, limits)
             yield made

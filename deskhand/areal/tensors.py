@@ -29,11 +29,11 @@ import torch
 
 from deskhand.engines.base import PreparedImage
 from deskhand.models.forward import join_pixels
-from deskhand.recorder.exports import Row, to_arrays
+from deskhand.recorder.exports import TrainingRow, to_arrays
 from deskhand.training.batch import TrainingSample
 
 
-def trajectory(
+def samples_to_tensors(
     samples: Sequence[TrainingSample],
     images: Mapping[str, PreparedImage],
     image_id: int,
@@ -48,7 +48,7 @@ def trajectory(
     episode of a group the same weight, as the local trainer does.
     """
     scales = _scales(samples) if weigh_episodes else [1.0] * len(samples)
-    rows = [Row(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)]
+    rows = [TrainingRow(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)]
     arrays = to_arrays(rows, image_id)
     del arrays["weights"]
     if not sees:

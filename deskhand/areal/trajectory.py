@@ -49,7 +49,7 @@ _HIGHEST = 1e-6
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrajectoryLimits:
     """What the model and the run allow."""
 
     image_id: int
@@ -63,7 +63,7 @@ class Limits:
     """False for a run on a model without vision."""
 
 
-def check_trajectory(tensors: Mapping[str, Any], limits: Limits) -> None:
+def check_trajectory(tensors: Mapping[str, Any], limits: TrajectoryLimits) -> None:
     """Raise `RecordError`, with one of the causes above, unless AReaL trains this trajectory as it was sampled."""
     arrays = _arrays(tensors, KEYS if limits.needs_picture else {name: KEYS[name] for name in KEYS if name != TYPES})
     for b in range(len(arrays["input_ids"])):
@@ -83,7 +83,7 @@ def check_trajectory(tensors: Mapping[str, Any], limits: Limits) -> None:
         raise RecordError("no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch")
 
 
-def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: TrajectoryLimits) -> None:
     """Raise `RecordError` unless AReaL can join these trajectories and trains each as it was sampled."""
     for one in trajectories:
         check_trajectory(one, limits)
@@ -109,7 +109,7 @@ def _arrays(tensors: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, np
     return arrays
 
 
-def _check_row(b: int, row: dict[str, np.ndarray], limits: Limits) -> None:
+def _check_row(b: int, row: dict[str, np.ndarray], limits: TrajectoryLimits) -> None:
     mask, sampled = row["attention_mask"], row["loss_mask"] != 0
     length = int(mask.sum())
     if not mask[:length].all() or sampled[length:].any():
@@ -140,7 +140,7 @@ def _check_row(b: int, row: dict[str, np.ndarray], limits: Limits) -> None:
         raise RecordError("types", f"row {b}: mm_token_type_ids are not 1 exactly where its placeholders are")
 
 
-def _check_pictures(b: int, shown: Any, ids: np.ndarray, limits: Limits) -> None:
+def _check_pictures(b: int, shown: Any, ids: np.ndarray, limits: TrajectoryLimits) -> None:
     """Each run of placeholders is one picture of the row, in order, as long as its grid says."""
     if not isinstance(shown, Mapping):
         raise RecordError("pictures", f"row {b}: its pictures are {type(shown).__name__}; they are a dictionary, {{}} for none")

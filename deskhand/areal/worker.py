@@ -17,14 +17,14 @@ SERVER = "areal.infra.rpc.rpc_server"
 
 def main() -> None:
     """The program."""
-    held = ports.hold(sys.argv)
+    held = ports.hold_port(sys.argv)
 
     from deskhand.areal.attention import install
-    from deskhand.areal.positions import mend
+    from deskhand.areal.positions import patch_rope_positions
 
     install()
-    mend()
-    ports.draw_by_chance()
+    patch_rope_positions()
+    ports.use_random_ports()
     try:
         runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
     finally:

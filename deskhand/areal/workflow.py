@@ -23,17 +23,17 @@ from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.areal import peer
 from deskhand.areal.data import task_for
 from deskhand.areal.engine import ArealEngine
-from deskhand.areal.group import play_group
-from deskhand.areal.journal import keep_group, own_run
-from deskhand.areal.place import Place, place_of
+from deskhand.areal.group import run_group
+from deskhand.areal.journal import save_group, open_worker_run
+from deskhand.areal.place import WorkerResources, worker_resources
 from deskhand.areal.settings import WorkflowSettings
 from deskhand.areal.trajectory import check_trajectory
 from deskhand.errors import InfrastructureError, RecordError
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.groups import Group
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.rollout.runner import RecordedRunner
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -68,87 +68,87 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
         Raises `ConfigError` when the settings or the row of data are wrong, and cancellation.
         """
-        place = await place_of(self.settings)
+        place = await worker_resources(self.settings)
         task = task_for(self.settings, data)
-        evaluating = peer.is_running() and peer.need("infra.workflow_context", "an episode").get().is_eval
+        evaluating = peer.is_running() and peer.require_areal("infra.workflow_context", "an episode").get().is_eval
         size = 1 if evaluating else self.settings.group_size
         temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature
         began = time.time()
         group, results = await self._play(place, engine, task, size, temperature)
         self._count(place, group, results)
-        if self.settings.journal is not None and not evaluating:
-            await asyncio.to_thread(keep_group, self.settings.journal, group, results, began)
+        if self.settings.episode_dir is not None and not evaluating:
+            await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, began)
         if evaluating:
             return await asyncio.to_thread(self._tensors, place, group, raw=True)
-        if not group.teaches and (self.settings.equal_groups == "drop" or len(group.scored) < min(2, size)):
+        if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
         return await asyncio.to_thread(self._tensors, place, group)
 
-    def make_agent(self, place: Place, temperature: float) -> DesktopAgent:
+    def make_agent(self, place: WorkerResources, temperature: float) -> DesktopAgent:
         """What plays an episode."""
         return place.agent(temperature)
 
     async def _play(
-        self, place: Place, engine: Any, task: Task, size: int, temperature: float
+        self, place: WorkerResources, engine: Any, task: Task, size: int, temperature: float
     ) -> tuple[Group, list[EpisodeResult]]:
         settings = self.settings
-        inference = ArealEngine(engine, place.reading.pictures, settings.context_tokens)
-        recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=settings.context_tokens)
-        frames = own_run(settings.journal).frames if settings.journal is not None else None
-        runner = Runner(place.pool, recorder, self.make_agent(place, temperature), frames)
+        inference = ArealEngine(engine, place.reading.pictures, settings.max_model_len)
+        recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=settings.max_model_len)
+        frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
+        runner = RecordedRunner(place.pool, recorder, self.make_agent(place, temperature), frames)
         place.groups += 1
         try:
-            return await play_group(
-                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, refills=settings.refills
+            return await run_group(
+                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, refills=settings.max_group_retries
             )
         finally:
             await runner.close()
             recorder.close()
 
-    def _tensors(self, place: Place, group: Group, *, raw: bool = False) -> dict[str, Any] | None:
+    def _tensors(self, place: WorkerResources, group: Group, *, raw: bool = False) -> dict[str, Any] | None:
         """The trajectory of a group's scored members without those whose rows are unsound; in a thread. `raw`: with their rewards
         in place of advantages."""
-        from deskhand.rollout.loop import samples_of
+        from deskhand.rollout.loop import group_to_samples
 
-        samples = [sample for sample in samples_of(group, ALGORITHMS[self.settings.algorithm]) if any(sample.sequence.sampled)]
+        samples = [sample for sample in group_to_samples(group, ALGORITHMS[self.settings.algorithm]) if any(sample.sequence.sampled)]
         if raw:
             from dataclasses import replace
 
             samples = [replace(sample, advantage=sample.reward) for sample in samples]
-        made, causes = sound_trajectory(samples, place, weigh_episodes=self.settings.weigh_episodes and not raw)
+        made, causes = valid_trajectory(samples, place, weigh_episodes=self.settings.normalize_by_episode and not raw)
         for cause, count in causes.items():
             log.error("areal.unsound", group=group.id, cause=cause, episodes=count)
             peer.record(**{f"unsound_{cause}": float(count)})
         return made
 
-    def _count(self, place: Place, group: Group, results: Sequence[EpisodeResult]) -> None:
+    def _count(self, place: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
         for result in results:
-            values = {"num_steps": float(len(result.transcript.steps)), "unscored": float(isinstance(result.outcome, Unscored))}
+            values = {"num_steps": float(len(result.transcript.steps)), "unscored": float(isinstance(result.outcome, Errored))}
             if isinstance(result.outcome, Scored):
                 values |= {"reward": float(result.reward or 0.0), "success": float(result.success)}
             peer.record(**values)
-        lost = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Unscored))
+        lost = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
         place.outages = 0 if group.scored else place.outages + 1
-        peer.record(group_scored=float(len(group.scored)), group_lost=float(not group.scored), group_teaches=float(group.teaches))
+        peer.record(group_scored=float(len(group.scored)), group_lost=float(not group.scored), group_teaches=float(group.has_signal))
         if lost:
-            message = next(result.outcome.message for result in results if isinstance(result.outcome, Unscored))
+            message = next(result.outcome.message for result in results if isinstance(result.outcome, Errored))
             log.warning("areal.unscored", group=group.id, causes=dict(lost), in_a_row=place.outages, first=message)
 
 
-def sound_trajectory(
-    samples: Sequence[TrainingSample], place: Place, *, weigh_episodes: bool
+def valid_trajectory(
+    samples: Sequence[TrainingSample], place: WorkerResources, *, weigh_episodes: bool
 ) -> tuple[dict[str, Any] | None, dict[str, int]]:
     """The trajectory of some episodes, and how many were left out by cause. An episode with an unsound row is left out whole.
 
     None when nothing is left.
     """
-    from deskhand.areal.tensors import trajectory
+    from deskhand.areal.tensors import samples_to_tensors
 
     causes: Counter[str] = Counter()
     limits, images = place.limits, place.reading.images
     while samples:
         try:
-            made = trajectory(samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture)
+            made = samples_to_tensors(samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture)
             check_trajectory(made, limits)
             return made, dict(causes)
         except (RecordError, InfrastructureError) as error:
@@ -159,15 +159,15 @@ def sound_trajectory(
     return None, dict(causes)
 
 
-def _unsound(samples: Sequence[TrainingSample], place: Place) -> set[str]:
+def _unsound(samples: Sequence[TrainingSample], place: WorkerResources) -> set[str]:
     """Episodes that cannot stand alone."""
-    from deskhand.areal.tensors import trajectory
+    from deskhand.areal.tensors import samples_to_tensors
 
     found: set[str] = set()
     for name in {sample.episode_id for sample in samples}:
         own = [sample for sample in samples if sample.episode_id == name]
         try:
-            made = trajectory(own, place.reading.images, place.limits.image_id, sees=place.limits.needs_picture)
+            made = samples_to_tensors(own, place.reading.images, place.limits.image_id, sees=place.limits.needs_picture)
             check_trajectory(made, place.limits)
         except (RecordError, InfrastructureError):
             found.add(name)

@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from deskhand.bridge.keys import digest, is_loopback, matches, presented
-from deskhand.bridge.leases import BridgeLeases, Held
-from deskhand.bridge.refusal import Refused
+from deskhand.bridge.keys import digest, is_loopback, key_matches, key_from_headers
+from deskhand.bridge.leases import ActiveLeases, ActiveLease
+from deskhand.bridge.refusal import HttpError
 
 
-class Admission:
+class LeaseAuth:
     """Asks every request for its key. With `owner_key` None it asks whether it comes from this machine."""
 
-    def __init__(self, book: BridgeLeases, owner_key: str | None) -> None:
+    def __init__(self, book: ActiveLeases, owner_key: str | None) -> None:
         self._book = book
         self._kept = digest(owner_key) if owner_key is not None else None
 
@@ -27,34 +27,34 @@ class Admission:
         if self._kept is None:
             _demand_local(request)
             return True
-        key = presented(request.headers)
-        of_owner, of_lease = matches(key, self._kept), matches(key, lease or self._kept)
+        key = key_from_headers(request.headers)
+        of_owner, of_lease = key_matches(key, self._kept), key_matches(key, lease or self._kept)
         return bool(key) and (of_owner or of_lease)
 
-    def demand_owner(self, request: Request) -> None:
+    def require_admin(self, request: Request) -> None:
         """Raises `Refused` (401, 403)."""
         if not self._admitted(request, None):
             raise _unauthorised()
 
-    def _found(self, request: Request, held: Held | None, over: bytes | None = None) -> Held:
+    def _found(self, request: Request, held: ActiveLease | None, over: bytes | None = None) -> ActiveLease:
         """`held`, for who has its key. That a lease is over is told to who had its key, and to the owner."""
         if not self._admitted(request, held.kept if held is not None else over):
             raise _unauthorised()
         if held is None:
-            raise Refused(410, "this lease is over, or never was; take a new one with POST /leases")
+            raise HttpError(410, "this lease is over, or never was; take a new one with POST /leases")
         return held
 
-    def by_name(self, request: Request, lease: str) -> Held:
+    def by_name(self, request: Request, lease: str) -> ActiveLease:
         """The lease of this id. Raises `Refused` (401, 403, 410)."""
         return self._found(request, self._book.find(lease), self._book.over(lease))
 
-    def by_path(self, request: Request) -> Held:
+    def by_path(self, request: Request) -> ActiveLease:
         """The lease that the path names."""
         return self.by_name(request, request.path_params["lease"])
 
-    def by_door(self, request: Request) -> Held:
+    def by_port(self, request: Request) -> ActiveLease:
         """The lease at whose door the request came in."""
-        return self._found(request, self._book.at_door(port_of(request.scope)))
+        return self._found(request, self._book.by_port(port_of(request.scope)))
 
 
 def port_of(scope: Any) -> int:
@@ -69,7 +69,7 @@ def _demand_local(request: Request) -> None:
     """
     from_a_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
     if from_a_page or not is_loopback(_host_of(request)):
-        raise Refused(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
+        raise HttpError(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
 
 
 def _host_of(request: Request) -> str:
@@ -81,5 +81,5 @@ def _host_of(request: Request) -> str:
         return ""
 
 
-def _unauthorised() -> Refused:
-    return Refused(401, "a valid key is needed: Authorization: Bearer <key>", {"www-authenticate": "Bearer"})
+def _unauthorised() -> HttpError:
+    return HttpError(401, "a valid key is needed: Authorization: Bearer <key>", {"www-authenticate": "Bearer"})

@@ -27,51 +27,51 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deskhand.bridge.admission import Admission, port_of
-from deskhand.bridge.bodies import parsed
+from deskhand.bridge.admission import LeaseAuth, port_of
+from deskhand.bridge.bodies import parse_json_body
 from deskhand.bridge.direct import routes as direct_routes
-from deskhand.bridge.direct import template_of
-from deskhand.bridge.leases import BridgeLeases, Held
-from deskhand.bridge.limits import BoundedBody, Bounds
+from deskhand.bridge.direct import desktop_spec_from_json
+from deskhand.bridge.leases import ActiveLeases, ActiveLease
+from deskhand.bridge.limits import SizeLimitedBody, RequestLimits
 from deskhand.bridge.osworld.routes import routes as osworld_routes
-from deskhand.bridge.refusal import Refused
-from deskhand.bridge.replies import Replies
+from deskhand.bridge.refusal import HttpError
+from deskhand.bridge.replies import ReplyCache
 from deskhand.desktop import wire
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 
 log = structlog.get_logger()
 LONGEST_WAIT_S = 600.0
 DEFAULT_WAIT_S = 60.0
-Handler = Callable[[Request], Awaitable[Response]]
+LeaseHandler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(book: BridgeLeases, admission: Admission, bounds: Bounds | None = None) -> ASGIApp:
+def create_app(book: ActiveLeases, admission: LeaseAuth, bounds: RequestLimits | None = None) -> ASGIApp:
     """The application for the leases of `book`."""
-    by_path, by_door, granted = admission.by_path, admission.by_door, Replies()
+    by_path, by_door, granted = admission.by_path, admission.by_port, ReplyCache()
 
     async def take(request: Request) -> Response:
-        admission.demand_owner(request)
+        admission.require_admin(request)
         template, wait_s = _wanted(await _object(request), book.pool.template)
 
         asked = request.headers.get(wire.REQUEST_HEADER)
 
         async def grant() -> Response:
             try:
-                held, key = await book.take(template, wait_s)
-            except Refused as refusal:
+                held, key = await book.acquire(template, wait_s)
+            except HttpError as refusal:
                 return refusal.response()
             if await request.is_disconnected():
                 if not asked:
                     await book.end(held, "its client is gone")  # nobody else will ever have its key
                     return Response(status_code=499)
-                book.nobody_took(held)
+                book.release_unclaimed(held)
             return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
 
-        return await granted.once(asked, grant)
+        return await granted.run_once(asked, grant)
 
     async def listed(request: Request) -> Response:
-        admission.demand_owner(request)
+        admission.require_admin(request)
         return JSONResponse({"leases": [_described(held, book) for held in book], "size": book.pool.size})
 
     async def renew(request: Request) -> Response:
@@ -93,11 +93,11 @@ def create_app(book: BridgeLeases, admission: Admission, bounds: Bounds | None =
         Route("/leases/{lease}", _answer(end), methods=["DELETE"]),
         Route("/leases/{lease}/renew", _answer(renew), methods=["POST"]),
     ]
-    front = BoundedBody(
+    front = SizeLimitedBody(
         Starlette(routes=own + direct_routes(by_path, book) + osworld_routes(by_path, book, "/leases/{lease}/osworld")),
-        bounds or Bounds(),
+        bounds or RequestLimits(),
     )
-    door = BoundedBody(Starlette(routes=osworld_routes(by_door, book)), bounds or Bounds())
+    door = SizeLimitedBody(Starlette(routes=osworld_routes(by_door, book)), bounds or RequestLimits())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await (door if scope["type"] == "http" and port_of(scope) in book.doors else front)(scope, receive, send)
@@ -105,11 +105,11 @@ def create_app(book: BridgeLeases, admission: Admission, bounds: Bounds | None =
     return app
 
 
-def _answer(handler: Handler) -> Handler:
+def _answer(handler: LeaseHandler) -> LeaseHandler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except Refused as refusal:
+        except HttpError as refusal:
             return refusal.response()
         except ConfigError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
@@ -127,26 +127,26 @@ def _answer(handler: Handler) -> Handler:
 async def _object(request: Request) -> dict[str, Any]:
     raw = await request.body()
     try:
-        body = parsed(raw) if raw else {}
+        body = parse_json_body(raw) if raw else {}
     except ValueError as error:
-        raise Refused(400, f"the body is not JSON: {error}") from None
+        raise HttpError(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise Refused(400, "the body must be a JSON object")
+        raise HttpError(400, "the body must be a JSON object")
     return body
 
 
-def _wanted(body: dict[str, Any], otherwise: Template) -> tuple[Template | None, float]:
+def _wanted(body: dict[str, Any], otherwise: DesktopSpec) -> tuple[DesktopSpec | None, float]:
     """The template and the time to wait. Raises `Refused` (400)."""
     if extra := set(body) - {"template", "wait_s"}:
-        raise Refused(400, f"unknown keys: {', '.join(sorted(map(str, extra)))}; known: template, wait_s")
+        raise HttpError(400, f"unknown keys: {', '.join(sorted(map(str, extra)))}; known: template, wait_s")
     wait_s = body.get("wait_s", DEFAULT_WAIT_S)
     if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= LONGEST_WAIT_S:
-        raise Refused(400, f"wait_s must be a number of seconds from 0 to {LONGEST_WAIT_S:g}")
+        raise HttpError(400, f"wait_s must be a number of seconds from 0 to {LONGEST_WAIT_S:g}")
     asked = body.get("template")
-    return (None if asked is None else template_of(asked, otherwise)), wait_s
+    return (None if asked is None else desktop_spec_from_json(asked, otherwise)), wait_s
 
 
-def _described(held: Held, book: BridgeLeases) -> dict[str, Any]:
+def _described(held: ActiveLease, book: ActiveLeases) -> dict[str, Any]:
     width, height = held.size
     return {
         "lease": held.id,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from deskhand.actions.ops import Op
-from deskhand.desktop.base import Frame, StagedDesktop
+from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import AgentError, DeskhandError
 
 log = structlog.get_logger()
@@ -30,10 +30,10 @@ LOOKING_SHARE = 0.2
 _NAME = re.compile(r"[0-9a-f]{24}\.ask")
 
 
-class Asks:
+class PyAutoGuiRpc:
     """Answers the asks in `folder` of the guest's home; `read` gives the ops of lines of code or raises `AgentError`."""
 
-    def __init__(self, desktop: StagedDesktop, folder: str, read: Callable[[str], list[Op]]) -> None:
+    def __init__(self, desktop: StageableDesktop, folder: str, read: Callable[[str], list[Op]]) -> None:
         self._desktop = desktop
         self._folder = folder
         self._read = read

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 
-def parsed(raw: bytes) -> Any:
+def parse_json_body(raw: bytes) -> Any:
     """The value. Raises `ValueError`, also for what is nested too deeply."""
     try:
         return json.loads(raw, parse_constant=_refuse)

@@ -29,7 +29,7 @@ def serve(
     monitor_port: int | None = None,
     revert: str = "",
 ) -> None:
-    """Serve desktops over HTTP, in OSWorld's protocol and Deskhand's own; the key is read from DESKHAND_BRIDGE_KEY or --key-file.
+    """Serve desktops over HTTP, in OSWorld's protocol and Deskhand's own; the key is read from DESKHAND_SERVER_API_KEY or --key-file.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ def serve(
     """
     import asyncio
 
-    from deskhand.bridge.keys import check_binding, owner_key
-    from deskhand.bridge.server import Settings, serving
-    from deskhand.desktop.base import Template
-    from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-    from deskhand.desktop.leases import LeaseBook
+    from deskhand.bridge.keys import check_binding, load_admin_key
+    from deskhand.bridge.server import ServerConfig, serve_pool
+    from deskhand.desktop.base import DesktopSpec
+    from deskhand.desktop.embedded.desktop import LocalDesktop
+    from deskhand.desktop.leases import LeaseStore
     from deskhand.desktop.machines import MachinePool
-    from deskhand.desktop.making import machine_pool
+    from deskhand.desktop.making import build_machine_pool
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
 
@@ -85,32 +85,32 @@ def serve(
         raise ConfigError("--tls-certificate and --tls-key belong together; give both")
     if idle_s <= 0:
         raise ConfigError(f"--idle-s {idle_s:g}: give a number of seconds above 0")
-    key = owner_key(key_file, os.environ)
-    os.environ.pop("DESKHAND_BRIDGE_KEY", None)
+    key = load_admin_key(key_file, os.environ)
+    os.environ.pop("DESKHAND_SERVER_API_KEY", None)
     check_binding(host, key)
-    template = Template(width=int(width), height=int(height), accessibility=accessibility)
-    settings = Settings(host, port, key, idle_s, certificate=tls_certificate, certificate_key=tls_key)
+    template = DesktopSpec(width=int(width), height=int(height), accessibility=accessibility)
+    settings = ServerConfig(host, port, key, idle_s, certificate=tls_certificate, certificate_key=tls_key)
 
-    def make() -> EmbeddedDesktop:
-        return EmbeddedDesktop(crashes_fail=False)  # OSWorld's tasks start programs and kill them
+    def make() -> LocalDesktop:
+        return LocalDesktop(crashes_fail=False)  # OSWorld's tasks start programs and kill them
 
     def pool_of() -> DesktopPool | MachinePool:
         if machine:
             back = shlex.split(revert)
-            kept = LeaseBook(book)
-            return machine_pool(
+            kept = LeaseStore(book)
+            return build_machine_pool(
                 machine, machine_kind, template, kept, keep_state=keep_state, monitor_port=monitor_port, revert=back
             )
-        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseBook(book))
+        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
 
     async def main() -> None:
         # Not by an exception wherever the program happens to be: within a request the server would take it for the request's own.
         running_task = asyncio.current_task()
         assert running_task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
-        async with pool_of() as pool, serving(pool, settings) as running:
+        async with pool_of() as pool, serve_pool(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
-            guarded = "its key is needed" if key else "open to this machine; set DESKHAND_BRIDGE_KEY to guard it"
+            guarded = "its key is needed" if key else "open to this machine; set DESKHAND_SERVER_API_KEY to guard it"
             kind = ("machine" if machine else "desktop") + ("" if pool.size == 1 else "s")
             print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
             await running.ended

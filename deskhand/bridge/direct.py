@@ -36,18 +36,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from deskhand.actions.plain import op_of
-from deskhand.bridge.bodies import parsed
+from deskhand.actions.plain import op_from_json
+from deskhand.bridge.bodies import parse_json_body
 from deskhand.bridge.events import STREAMS
-from deskhand.bridge.leases import BridgeLeases, Held
-from deskhand.bridge.refusal import Refused
+from deskhand.bridge.leases import ActiveLeases, ActiveLease
+from deskhand.bridge.refusal import HttpError
 from deskhand.desktop import wire
-from deskhand.desktop.base import Frame, Template, Window
+from deskhand.desktop.base import Frame, DesktopSpec, Window
 from deskhand.errors import ConfigError
 
 log = structlog.get_logger()
-Handler = Callable[[Held, Request], Awaitable[Response]]
-Finder = Callable[[Request], Held]
+Handler = Callable[[ActiveLease, Request], Awaitable[Response]]
+LeaseFinder = Callable[[Request], ActiveLease]
 
 LONGEST_S = 3600.0
 LONGEST_ID = 256
@@ -56,16 +56,16 @@ LONGEST_NUMBER = 18
 """Digits of an event's number."""
 
 
-def routes(find: Finder, book: BridgeLeases) -> list[Route]:
+def routes(find: LeaseFinder, book: ActiveLeases) -> list[Route]:
     """The routes of the table. `find` gives the lease of a request or raises `Refused`."""
 
     async def events(request: Request) -> Response:
         try:
             told = find(request).events
-        except Refused as refusal:
+        except HttpError as refusal:
             return refusal.response()
         if told.streams >= STREAMS:
-            return Refused(429, f"{STREAMS} clients listen to this lease already", {"retry-after": "10"}).response()
+            return HttpError(429, f"{STREAMS} clients listen to this lease already", {"retry-after": "10"}).response()
         last = request.headers.get("last-event-id", "")
         after = int(last) if last.isdecimal() and len(last) <= LONGEST_NUMBER else 0
         return StreamingResponse(told.stream(after), media_type="text/event-stream")
@@ -79,7 +79,7 @@ def routes(find: Finder, book: BridgeLeases) -> list[Route]:
     ]
 
 
-def _answer(handler: Handler, find: Finder, book: BridgeLeases) -> Callable[[Request], Awaitable[Response]]:
+def _answer(handler: Handler, find: LeaseFinder, book: ActiveLeases) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             held = find(request)
@@ -92,8 +92,8 @@ def _answer(handler: Handler, find: Finder, book: BridgeLeases) -> Callable[[Req
                 act = _guarded(handler, held, request)
                 if request.method != "POST" or handler is perform:  # the desktop itself knows an action by its id
                     return await act()
-                return await held.replies.once(request.headers.get(wire.REQUEST_HEADER), act)
-        except Refused as refusal:
+                return await held.replies.run_once(request.headers.get(wire.REQUEST_HEADER), act)
+        except HttpError as refusal:
             return _error("over", refusal.message) if refusal.status == 410 else refusal.response()
         except ClientDisconnect:
             return Response(status_code=499)
@@ -101,14 +101,14 @@ def _answer(handler: Handler, find: Finder, book: BridgeLeases) -> Callable[[Req
     return answer
 
 
-def _guarded(handler: Handler, held: Held, request: Request) -> Callable[[], Awaitable[Response]]:
+def _guarded(handler: Handler, held: ActiveLease, request: Request) -> Callable[[], Awaitable[Response]]:
     async def act() -> Response:
         try:
             return await handler(held, request)
-        except Refused as refusal:
+        except HttpError as refusal:
             return refusal.response()
         except Exception as error:
-            word = wire.word_of(error)
+            word = wire.error_code(error)
             if word is None:
                 log.exception("bridge.failed", endpoint=handler.__name__)
                 return _error("infrastructure", "the bridge failed; its log says why")
@@ -121,42 +121,42 @@ def _error(word: str, message: str) -> Response:
     return JSONResponse({"error": word, "message": message}, status_code=wire.ERRORS[word][0])
 
 
-async def reset(held: Held, request: Request) -> Response:
+async def reset(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"template": dict})
-    template = template_of(body["template"], held.template)
+    template = desktop_spec_from_json(body["template"], held.template)
     frame = await held.desktop.reset(template)
     held.renewed(template)
-    held.events.tell("reset", sequence=frame.sequence)
+    held.events.publish("reset", sequence=frame.sequence)
     return await _frame(held, request, frame)
 
 
-async def perform(held: Held, request: Request) -> Response:
+async def perform(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"ops": list, "action_id": str})
     if len(body["action_id"]) > LONGEST_ID:
         raise ConfigError(f"{request.url.path}: action_id has more than {LONGEST_ID} characters")
-    ops = [op_of(plain, *held.size) for plain in body["ops"]]
+    ops = [op_from_json(plain, *held.size) for plain in body["ops"]]
     frame = await held.desktop.perform(ops, action_id=body["action_id"])
-    told = {"sequence": frame.sequence, "settled_ms": round(frame.settled_ms, 3), "settle_reason": frame.settle_reason}
-    held.events.tell("performed", action_id=body["action_id"], **told)
+    told = {"sequence": frame.sequence, "settled_ms": round(frame.settle_ms, 3), "settle_reason": frame.settle_reason}
+    held.events.publish("performed", action_id=body["action_id"], **told)
     return await _frame(held, request, frame)
 
 
-async def observe(held: Held, request: Request) -> Response:
+async def observe(held: ActiveLease, request: Request) -> Response:
     return await _frame(held, request, await held.desktop.observe())
 
 
-async def _frame(held: Held, request: Request, found: Frame) -> Response:
+async def _frame(held: ActiveLease, request: Request, found: Frame) -> Response:
     wanted = request.headers.get(wire.BASE_HEADER) or request.query_params.get("base")
     base = held.sent if held.sent is not None and held.sent.content_hash == wanted else None
     held.sent = found
-    if wire.follows(found, base):  # no screens to compare
-        header, body = wire.packed(found, base)
+    if wire.is_delta_of(found, base):  # no screens to compare
+        header, body = wire.encode_frame(found, base)
     else:
-        header, body = await asyncio.to_thread(wire.packed, found, base)
+        header, body = await asyncio.to_thread(wire.encode_frame, found, base)
     return Response(body, media_type="application/octet-stream", headers={wire.FRAME_HEADER: header})
 
 
-async def run(held: Held, request: Request) -> Response:
+async def run(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"argv": list, "timeout_s": (int, float)}, {"env": dict, "cwd": str})
     done = await held.desktop.run(
         _words(body["argv"]), timeout_s=min(body["timeout_s"], LONGEST_S), env=_environment(body.get("env")), cwd=body.get("cwd")
@@ -165,57 +165,57 @@ async def run(held: Held, request: Request) -> Response:
     return JSONResponse({"returncode": done.returncode, **outputs})
 
 
-async def launch(held: Held, request: Request) -> Response:
+async def launch(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"argv": list}, {"env": dict, "cwd": str})
     return JSONResponse(
         {"pid": await held.desktop.launch(_words(body["argv"]), env=_environment(body.get("env")), cwd=body.get("cwd"))}
     )
 
 
-async def pull(held: Held, request: Request) -> Response:
+async def pull(held: ActiveLease, request: Request) -> Response:
     return Response(await held.desktop.pull(request.query_params.get("path", "")), media_type="application/octet-stream")
 
 
-async def push(held: Held, request: Request) -> Response:
+async def push(held: ActiveLease, request: Request) -> Response:
     await held.desktop.push(request.query_params.get("path", ""), await request.body())
     return JSONResponse({})
 
 
-async def folder(held: Held, request: Request) -> Response:
+async def folder(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"names": await held.desktop.listdir(request.query_params.get("path", ""))})
 
 
-async def accessibility(held: Held, request: Request) -> Response:
+async def accessibility(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"tree": await held.desktop.accessibility_tree()})
 
 
-async def windows(held: Held, request: Request) -> Response:
+async def windows(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"windows": [asdict(window) for window in await held.desktop.windows()]})
 
 
-async def wait_window(held: Held, request: Request) -> Response:
+async def wait_window(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"match": str, "timeout_s": (int, float), "count": int})
     found = await held.desktop.wait_window(body["match"], timeout_s=min(body["timeout_s"], LONGEST_S), count=body["count"])
     return JSONResponse({"windows": [asdict(window) for window in found]})
 
 
-async def place_window(held: Held, request: Request) -> Response:
+async def place_window(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"window": dict, "x": int, "y": int}, {"width": int, "height": int})
     placed = await held.desktop.place_window(_window(body["window"]), body["x"], body["y"], body.get("width"), body.get("height"))
     return JSONResponse({"window": asdict(placed)})
 
 
-async def activate_window(held: Held, request: Request) -> Response:
+async def activate_window(held: ActiveLease, request: Request) -> Response:
     await held.desktop.activate_window(_window((await _body(request, {"window": dict}))["window"]))
     return JSONResponse({})
 
 
-async def close_window(held: Held, request: Request) -> Response:
+async def close_window(held: ActiveLease, request: Request) -> Response:
     await held.desktop.close_window(_window((await _body(request, {"window": dict}))["window"]))
     return JSONResponse({})
 
 
-async def clipboard(held: Held, request: Request) -> Response:
+async def clipboard(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"text": await held.desktop.clipboard(request.query_params.get("selection", "CLIPBOARD"))})
 
 
@@ -223,7 +223,7 @@ async def _body(request: Request, needed: dict[str, Any], allowed: dict[str, Any
     """The JSON object of the body with keys of these types. Raises `ConfigError`."""
     kinds = needed | (allowed or {})
     try:
-        body = parsed(await request.body())
+        body = parse_json_body(await request.body())
     except ValueError as error:
         raise ConfigError(f"{request.url.path}: the body is not JSON: {error}") from None
     if not isinstance(body, dict) or not set(needed) <= set(body) <= set(kinds):
@@ -254,7 +254,7 @@ def _window(told: dict[str, Any]) -> Window:
     return Window(**told)
 
 
-def template_of(told: Any, otherwise: Template) -> Template:
+def desktop_spec_from_json(told: Any, otherwise: DesktopSpec) -> DesktopSpec:
     """The template that a client asks for; what it leaves out is as in `otherwise`. Raises `ConfigError`."""
     defaults = asdict(otherwise)
     kinds = {name: type(value) for name, value in defaults.items()}

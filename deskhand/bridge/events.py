@@ -19,12 +19,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 KEPT = 256
-BEAT_S = 10.0
+HEARTBEAT_S = 10.0
 STREAMS = 8
 """Clients that listen to one lease at a time."""
 
 
-class Events:
+class LeaseEvents:
     """The last events of a lease."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Events:
         self._over = False
         self.streams = 0
 
-    def tell(self, event: str, **data: Any) -> None:
+    def publish(self, event: str, **data: Any) -> None:
         """Add an event; after `over` there is none."""
         if self._over:
             return
@@ -61,7 +61,7 @@ class Events:
                     return
                 if changed is self._changed:
                     try:
-                        async with asyncio.timeout(BEAT_S):
+                        async with asyncio.timeout(HEARTBEAT_S):
                             await changed.wait()
                     except TimeoutError:
                         yield ": still here\n\n"

@@ -23,11 +23,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deskhand.bridge.bodies import parsed
-from deskhand.bridge.keys import digest, matches, new_key, presented
-from deskhand.bridge.limits import BoundedBody, Bounds
-from deskhand.bridge.refusal import Refused
-from deskhand.bridge.replies import Replies
+from deskhand.bridge.bodies import parse_json_body
+from deskhand.bridge.keys import digest, key_matches, new_key, key_from_headers
+from deskhand.bridge.limits import SizeLimitedBody, RequestLimits
+from deskhand.bridge.refusal import HttpError
+from deskhand.bridge.replies import ReplyCache
 from deskhand.desktop import wire
 from deskhand.desktop.remote.sandboxes import OSWORLD_PORT, REQUEST_ID
 from deskhand.errors import ConfigError
@@ -43,7 +43,7 @@ _GONE = (401, 410)
 
 
 @dataclass(frozen=True)
-class Upstream:
+class UpstreamServer:
     """A bridge and its owner's key."""
 
     address: str
@@ -82,13 +82,13 @@ class _Bridge:
 
 
 @dataclass(eq=False)
-class Gateway:
+class SandboxGatewayServer:
     """`tokens` are the tokens with how many sandboxes each may have at a time (None: no quota). `clock` counts seconds."""
 
-    upstreams: list[Upstream]
+    upstreams: list[UpstreamServer]
     tokens: Mapping[str, int | None]
     clock: Callable[[], float] = time.monotonic
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RequestLimits = field(default_factory=RequestLimits)
     transport: httpx2.AsyncBaseTransport | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Gateway:
         ]
         self._sandboxes: dict[str, _Sandbox] = {}
         self._pending: dict[bytes, int] = {}
-        self._created = Replies()
+        self._created = ReplyCache()
         self._sweeper: asyncio.Task[None] | None = None
 
     def app(self) -> ASGIApp:
@@ -122,13 +122,13 @@ class Gateway:
             Route(f"{one}/files", self._answer(self._files), methods=["GET", "PUT"]),
             Route(f"{one}/ports/{{port:int}}/{{path:path}}", self._answer(self._port), methods=methods),
         ]
-        return BoundedBody(Starlette(routes=routes), self.bounds)
+        return SizeLimitedBody(Starlette(routes=routes), self.bounds)
 
     def _answer(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
-            except Refused as refusal:
+            except HttpError as refusal:
                 return refusal.response()
             except ClientDisconnect:
                 return Response(status_code=499)
@@ -143,22 +143,22 @@ class Gateway:
         return answer
 
     def _token(self, request: Request) -> bytes:
-        key = presented(request.headers)
-        found = [kept for kept in self._quotas if matches(key, kept)]
+        key = key_from_headers(request.headers)
+        found = [kept for kept in self._quotas if key_matches(key, kept)]
         if not key or not found:
-            raise Refused(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
+            raise HttpError(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
         return found[0]
 
     def _find(self, request: Request) -> _Sandbox:
         """The sandbox of a request that shows the token which created it, or its own key."""
-        key = presented(request.headers)
+        key = key_from_headers(request.headers)
         sandbox = self._sandboxes.get(request.path_params["sandbox"])
         if sandbox is None:
             self._token(request)
-            raise Refused(410, "there is no such sandbox, or it has ended; create a new one")
-        of_token, of_sandbox = matches(key, sandbox.token), matches(key, sandbox.kept)
+            raise HttpError(410, "there is no such sandbox, or it has ended; create a new one")
+        of_token, of_sandbox = key_matches(key, sandbox.token), key_matches(key, sandbox.kept)
         if not key or not (of_token or of_sandbox):
-            raise Refused(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
+            raise HttpError(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
         sandbox.heard_at = self.clock()
         return sandbox
 
@@ -194,7 +194,7 @@ class Gateway:
             return JSONResponse(_described(sandbox) | {"key": key}, status_code=201)
 
         name = request.headers.get(REQUEST_ID)
-        return await self._created.once(f"{token.hex()} {name}" if name else None, create)
+        return await self._created.run_once(f"{token.hex()} {name}" if name else None, create)
 
     async def _lease(self, size: dict[str, int]) -> tuple[_Bridge, dict[str, Any]] | None:
         """A lease of the bridge that has given the fewest, or of the next; None when none has a desktop now.
@@ -214,12 +214,12 @@ class Gateway:
             if reply.status_code == 201:
                 return bridge, reply.json()
             if reply.status_code == 400:
-                raise Refused(400, str(reply.json().get("error", "")))
+                raise HttpError(400, str(reply.json().get("error", "")))
             log.info("gateway.bridge_refused", bridge=str(bridge.http.base_url), status=reply.status_code)
             if reply.status_code not in _FULL:
                 wrong.append(reply.status_code)
         if len(wrong) == len(self._bridges):
-            raise Refused(500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log")
+            raise HttpError(500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log")
         return None
 
     async def _list(self, request: Request) -> Response:
@@ -236,14 +236,14 @@ class Gateway:
         reply = await sandbox.http.post(f"{sandbox.root}/renew", headers=sandbox.headers)
         await self._check_there(sandbox, reply)
         if reply.status_code != 200:
-            raise Refused(503, f"its bridge answers {reply.status_code} now; ask again")
+            raise HttpError(503, f"its bridge answers {reply.status_code} now; ask again")
         return JSONResponse(_described(sandbox))
 
     async def _check_there(self, sandbox: _Sandbox, reply: httpx2.Response) -> None:
         """Raises `Refused` (410) when the bridge says that the lease is over."""
         if reply.status_code in _GONE:
             await self._end(sandbox, "its bridge has ended it")
-            raise Refused(410, "its bridge has ended this sandbox; create a new one")
+            raise HttpError(410, "its bridge has ended this sandbox; create a new one")
 
     async def _delete(self, request: Request) -> Response:
         sandbox = self._find(request)
@@ -260,10 +260,10 @@ class Gateway:
     async def _port(self, request: Request) -> Response:
         sandbox = self._find(request)
         if request.path_params["port"] != OSWORLD_PORT:
-            raise Refused(404, f"of the guest's ports only {OSWORLD_PORT} is served here")
+            raise HttpError(404, f"of the guest's ports only {OSWORLD_PORT} is served here")
         path = request.path_params["path"]
         if any(part in (".", "..") for part in path.split("/")):
-            raise Refused(400, "the path must not lead upwards")
+            raise HttpError(400, "the path must not lead upwards")
         return await self._pass_on(sandbox, request, f"/osworld/{path}", {})
 
     async def _pass_on(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
@@ -271,7 +271,7 @@ class Gateway:
         try:
             url = httpx2.URL(sandbox.root + path, query=request.url.query.encode())
         except httpx2.InvalidURL:
-            raise Refused(400, "the path holds characters that no address has") from None
+            raise HttpError(400, "the path holds characters that no address has") from None
         body = await request.body()
         sandbox.in_use += 1
         try:
@@ -328,15 +328,15 @@ def _full(message: str) -> Response:
 
 def _body(raw: bytes, known: set[str]) -> dict[str, Any]:
     try:
-        body = parsed(raw) if raw else {}
+        body = parse_json_body(raw) if raw else {}
     except ValueError as error:
-        raise Refused(400, f"the body is not JSON: {error}") from None
+        raise HttpError(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict) or set(body) - known:
-        raise Refused(400, f"the body must be an object with keys of {', '.join(sorted(known))}")
+        raise HttpError(400, f"the body must be an object with keys of {', '.join(sorted(known))}")
     return body
 
 
 def _number(value: Any, name: str, least: float, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise Refused(400, f"{name} must be a number from {least:g} to {most:g}")
+        raise HttpError(400, f"{name} must be a number from {least:g} to {most:g}")
     return float(value)

@@ -16,7 +16,7 @@ def gateway(
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
 ) -> None:
-    """Serve the sandbox gateway's protocol in front of bridges; their owners' key is read from DESKHAND_BRIDGE_KEY.
+    """Serve the sandbox gateway's protocol in front of bridges; their owners' key is read from DESKHAND_SERVER_API_KEY.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def gateway(
     """
     import asyncio
 
-    from deskhand.bridge.gateway import Gateway, Upstream
-    from deskhand.bridge.keys import VARIABLE, owner_key, read_private
-    from deskhand.bridge.server import serving_app
-    from deskhand.desktop.remote.link import check_address
+    from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
+    from deskhand.bridge.keys import VARIABLE, load_admin_key, read_private
+    from deskhand.bridge.server import serve_app
+    from deskhand.desktop.remote.link import check_base_url
     from deskhand.errors import ConfigError
 
     if not bridges:
@@ -46,15 +46,15 @@ def gateway(
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key belong together; give both")
     tokens = tokens_of(read_private(tokens_file), str(tokens_file))
-    key = owner_key(None, os.environ)
+    key = load_admin_key(None, os.environ)
     os.environ.pop(VARIABLE, None)
-    server = Gateway([Upstream(check_address(each, "a bridge's address"), key) for each in bridges], tokens)
+    server = SandboxGatewayServer([UpstreamServer(check_base_url(each, "a bridge's address"), key) for each in bridges], tokens)
 
     async def main() -> None:
         running_task = asyncio.current_task()
         assert running_task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
-        async with serving_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (taken, ended):
+        async with serve_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (taken, ended):
             scheme = "https" if tls_certificate else "http"
             print(f"gateway on {scheme}://{host}:{taken}, {len(bridges)} bridges, {len(tokens)} tokens", flush=True)
             try:

@@ -16,17 +16,17 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
-from deskhand.bridge.asks import Asks
-from deskhand.bridge.python_code import read
+from deskhand.bridge.asks import PyAutoGuiRpc
+from deskhand.bridge.python_code import parse_pyautogui
 from deskhand.desktop.applications import browser
-from deskhand.desktop.base import StagedDesktop
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 
 LONGEST_ARGUMENT = 120_000
 """Bytes of one argument: the kernel takes 128 KiB."""
 _START = """\
 mark=$1 tools=$2; shift 2
-export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_ASKS="$tools/asks"
+export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_RPC_SOCKET="$tools/asks"
 case $1 in
 */*)
     [ -x "$1" ] && [ ! -d "$1" ] && exec "$@"
@@ -63,12 +63,12 @@ _USUAL_HOME = re.compile(r"(?<![\w./-])/home/user(?![\w.-])")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 
 
-class TimeUp(Exception):
+class GuestTimeout(Exception):
     """A command ran past its time and was ended."""
 
 
 @dataclass(frozen=True)
-class Finished:
+class GuestCommandResult:
     """What a command said, as text."""
 
     returncode: int
@@ -84,10 +84,10 @@ def text_of(data: bytes) -> str:
 class Guest:
     """Runs and looks things up in `desktop`, whose screen has `width` x `height` pixels."""
 
-    def __init__(self, desktop: StagedDesktop, width: int, height: int) -> None:
+    def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:
         self.desktop = desktop
         self._size = (width, height)
-        self._asks: Asks | None = None
+        self._asks: PyAutoGuiRpc | None = None
         self._environment: dict[str, str] | None = None
         self._tools: str | None = None
         self._making = asyncio.Lock()
@@ -129,18 +129,18 @@ class Guest:
         words = [await self.real(word) for word in argv]
         return ["/bin/sh", "-c", _START, "sh", mark, await self.tools(), *words], mark
 
-    async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> Finished:
+    async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> GuestCommandResult:
         """Run a program to its end. Raises what `subprocess.run` in text mode raises, but `TimeUp` past `timeout_s`."""
         words, mark = await self.start_words(argv)
         started = time.monotonic()
         with self._asks.attended() if self._asks else contextlib.nullcontext():
             done = await self.desktop.run(words, timeout_s=timeout_s, cwd=cwd)
         if done.returncode == 124 and time.monotonic() - started >= timeout_s:
-            raise TimeUp(f"timed out after {timeout_s:g} seconds")
+            raise GuestTimeout(f"timed out after {timeout_s:g} seconds")
         for number, word in ((errno.ENOENT, "missing"), (errno.EACCES, "denied")):
             if done.stderr == f"{mark}-{word}".encode():
                 raise OSError(number, os.strerror(number), argv[0])
-        return Finished(done.returncode, text_of(done.stdout), text_of(done.stderr))
+        return GuestCommandResult(done.returncode, text_of(done.stdout), text_of(done.stderr))
 
     async def launch(self, argv: list[str]) -> int:
         """Start a program and do not wait. Raises `OSError` for one that there is not; returns its host process id."""
@@ -211,7 +211,7 @@ class Guest:
                 chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
                 await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
                 self._tools = folder
-                self._asks = Asks(self.desktop, posixpath.join(folder, "asks"), lambda code: read(code, *self._size))
+                self._asks = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size))
                 if not self._closed:
                     self._asks.start()
             return self._tools

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from deskhand.errors import ConfigError
 
-VARIABLE = "DESKHAND_BRIDGE_KEY"
+VARIABLE = "DESKHAND_SERVER_API_KEY"
 SHORTEST = 16
 LONGEST_FILE = 1 << 20
 
@@ -29,7 +29,7 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
-def matches(key: str, kept: bytes) -> bool:
+def key_matches(key: str, kept: bytes) -> bool:
     """Whether `kept` is the digest of `key`; takes the same time whatever they are."""
     return hmac.compare_digest(digest(key), kept)
 
@@ -39,7 +39,7 @@ def new_key() -> str:
     return secrets.token_urlsafe(32)
 
 
-def presented(headers: Mapping[str, str]) -> str:
+def key_from_headers(headers: Mapping[str, str]) -> str:
     """The key that a request shows, "" for none. `headers` looks names up without case."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -52,7 +52,7 @@ def presented(headers: Mapping[str, str]) -> str:
     return ""
 
 
-def owner_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
+def load_admin_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
     """The owner's key from `file`, else from the environment, else None. Raises `ConfigError` for one that others could know."""
     if file is None:
         key, source = environment.get(VARIABLE), VARIABLE

@@ -16,13 +16,13 @@ from typing import Protocol
 
 import structlog
 
-from deskhand.bridge.events import Events
+from deskhand.bridge.events import LeaseEvents
 from deskhand.bridge.guest import Guest
 from deskhand.bridge.keys import digest, new_key
-from deskhand.bridge.recording import Recording
-from deskhand.bridge.refusal import Refused
-from deskhand.bridge.replies import Replies
-from deskhand.desktop.base import Frame, StagedDesktop, Template
+from deskhand.bridge.recording import ScreenRecording
+from deskhand.bridge.refusal import HttpError
+from deskhand.bridge.replies import ReplyCache
+from deskhand.desktop.base import Frame, StageableDesktop, DesktopSpec
 from deskhand.desktop.pool import Lease
 
 log = structlog.get_logger()
@@ -33,35 +33,35 @@ UNCLAIMED_S = 60.0
 
 
 @dataclass(eq=False)
-class Held:
+class ActiveLease:
     """One lease that is out. `kept` is the digest of its key; `port` its door, 0 for none."""
 
     id: str
     lease: Lease
-    template: Template
+    template: DesktopSpec
     kept: bytes
     port: int
     used: float
     guest: Guest = field(init=False)
     in_use: int = 0
-    over: bool = False
-    recording: Recording | None = None
+    is_released: bool = False
+    recording: ScreenRecording | None = None
     sent: Frame | None = None
     """The frame that its client was sent last."""
-    replies: Replies = field(default_factory=Replies)
-    events: Events = field(default_factory=Events)
+    replies: ReplyCache = field(default_factory=ReplyCache)
+    events: LeaseEvents = field(default_factory=LeaseEvents)
 
     def __post_init__(self) -> None:
         self.guest = Guest(self.lease.desktop, *self.size)
 
-    def renewed(self, template: Template) -> None:
+    def renewed(self, template: DesktopSpec) -> None:
         """The desktop has been reset to `template`: what was known of its guest is gone."""
         self.guest.close()
         self.template, self.sent = template, None
         self.guest = Guest(self.lease.desktop, *self.size)
 
     @property
-    def desktop(self) -> StagedDesktop:
+    def desktop(self) -> StageableDesktop:
         return self.lease.desktop
 
     @property
@@ -70,23 +70,23 @@ class Held:
         return self.template.width, self.template.height
 
 
-class LendingPool(Protocol):
+class LeasablePool(Protocol):
     """What lends desktops: embedded ones (`DesktopPool`) or machines (`MachinePool`)."""
 
     size: int
-    template: Template
+    template: DesktopSpec
 
-    async def lease(self, template: Template | None = None) -> Lease: ...
+    async def lease(self, template: DesktopSpec | None = None) -> Lease: ...
 
     async def release(self, lease: Lease) -> None: ...
 
 
-class BridgeLeases:
+class ActiveLeases:
     """Leases from `pool`. `doors` are the ports to give out; `clock` counts seconds."""
 
     def __init__(
         self,
-        pool: LendingPool,
+        pool: LeasablePool,
         doors: Sequence[int] = (),
         *,
         tunnels: int = 0,
@@ -100,14 +100,14 @@ class BridgeLeases:
         self.doors = frozenset(doors)
         self.tunnels = tunnels
         """The port at which tunnels to guests are asked for (`tunnel.py`), 0 for none."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ActiveLease] = {}
         self._over: OrderedDict[str, bytes] = OrderedDict()
         self._sweeper: asyncio.Task[None] | None = None
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[ActiveLease]:
         return iter(list(self._held.values()))
 
-    async def take(self, template: Template | None, wait_s: float) -> tuple[Held, str]:
+    async def acquire(self, template: DesktopSpec | None, wait_s: float) -> tuple[ActiveLease, str]:
         """A new lease and its key. Raises `Refused` (503) when no desktop is free within `wait_s`."""
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
@@ -117,27 +117,27 @@ class BridgeLeases:
                 lease = await self.pool.lease(wanted)
         except TimeoutError:
             message = f"all {self.pool.size} desktops are leased; ask again, or start the bridge with more"
-            raise Refused(503, message, {"retry-after": "5"}) from None
+            raise HttpError(503, message, {"retry-after": "5"}) from None
         key = new_key()
         port = self._free.popleft() if self._free else 0
-        held = Held(secrets.token_hex(8), lease, wanted, digest(key), port, self.now())
+        held = ActiveLease(secrets.token_hex(8), lease, wanted, digest(key), port, self.now())
         self._held[held.id] = held
-        held.events.tell("leased", epoch=lease.epoch)
+        held.events.publish("leased", epoch=lease.epoch)
         log.info("bridge.leased", lease=held.id, epoch=lease.epoch, port=port)
         return held, key
 
-    def find(self, lease_id: str) -> Held | None:
+    def find(self, lease_id: str) -> ActiveLease | None:
         return self._held.get(lease_id)
 
     def over(self, lease_id: str) -> bytes | None:
         """The digest of the key of a lease that has ended lately."""
         return self._over.get(lease_id)
 
-    def at_door(self, port: int) -> Held | None:
+    def by_port(self, port: int) -> ActiveLease | None:
         return next((held for held in self._held.values() if held.port == port), None) if port else None
 
     @contextlib.contextmanager
-    def using(self, held: Held) -> Iterator[Held]:
+    def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
         """While a request works on a lease it is not idle."""
         held.in_use += 1
         try:
@@ -146,19 +146,19 @@ class BridgeLeases:
             held.in_use -= 1
             held.used = self.now()
 
-    def nobody_took(self, held: Held) -> None:
+    def release_unclaimed(self, held: ActiveLease) -> None:
         """The client of a new lease is gone: the lease is idle soon, unless who asks for it again uses it."""
         held.used = min(held.used, self.now() - self.idle_s + UNCLAIMED_S)
 
-    async def end(self, held: Held, reason: str) -> None:
+    async def end(self, held: ActiveLease, reason: str) -> None:
         """Give the desktop back. A second call does nothing."""
         if self._held.pop(held.id, None) is None:
             return
-        held.over = True
+        held.is_released = True
         self._over[held.id] = held.kept
         while len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
-        held.events.tell("over", reason=reason)
+        held.events.publish("over", reason=reason)
         held.guest.close()
         if held.recording is not None:
             held.recording.stop()

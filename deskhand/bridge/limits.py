@@ -15,7 +15,7 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deskhand.bridge.refusal import Refused
+from deskhand.bridge.refusal import HttpError
 
 _FORM_BYTES = 64 << 10
 _UPLOADS = ("/setup/upload", "/desktop/file", "/files")
@@ -23,7 +23,7 @@ _UPLOADS = ("/setup/upload", "/desktop/file", "/files")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RequestLimits:
     """Seconds and bytes. `upload_bytes` is of a file that is sent, without the form around it: what a desktop takes of one."""
 
     head_s: float = 15.0
@@ -33,10 +33,10 @@ class Bounds:
     upload_bytes: int = 64 << 20
 
 
-class BoundedBody:
+class SizeLimitedBody:
     """Wraps an application: `receive` raises `Refused` (413, 408) past the bounds, which the handler's wrapper answers."""
 
-    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
+    def __init__(self, app: ASGIApp, bounds: RequestLimits) -> None:
         self._app = app
         self._bounds = bounds
 
@@ -57,23 +57,23 @@ class BoundedBody:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, f"the body did not come within {bounds.body_s:g} s", {"connection": "close"}) from None
+                raise HttpError(408, f"the body did not come within {bounds.body_s:g} s", {"connection": "close"}) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 whole = not message.get("more_body", False)
                 if size > most:
-                    raise Refused(413, f"the body has more than {most} bytes", {"connection": "close"})
+                    raise HttpError(413, f"the body has more than {most} bytes", {"connection": "close"})
             return message
 
         await self._app(scope, bounded, send)
 
 
-class PatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """uvicorn's protocol, which alone would wait for ever for the head of a request, for the rest of a body that nobody asked for,
     and for a client that takes its answer."""
 
-    head_s = Bounds.head_s
-    body_s = Bounds.body_s
+    head_s = RequestLimits.head_s
+    body_s = RequestLimits.body_s
     _waiting: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
 
@@ -131,6 +131,6 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
 
-def patient(bounds: Bounds) -> type[H11Protocol]:
+def protocol_with_limits(bounds: RequestLimits) -> type[H11Protocol]:
     """The protocol with the times of `bounds`."""
-    return type("Patient", (PatientProtocol,), {"head_s": bounds.head_s, "body_s": bounds.body_s})
+    return type("Patient", (TimeoutProtocol,), {"head_s": bounds.head_s, "body_s": bounds.body_s})

@@ -18,14 +18,14 @@ _JPEG = 0x6C
 
 
 @dataclass(frozen=True)
-class Picture:
+class VideoFrame:
     """A JPEG and when it was first to be seen, in seconds."""
 
     at_s: float
     jpeg: bytes
 
 
-def mp4(pictures: Sequence[Picture], end_s: float, width: int, height: int) -> bytes:
+def encode_mp4(pictures: Sequence[VideoFrame], end_s: float, width: int, height: int) -> bytes:
     """A film of one or more pictures in order of time, the last of which is shown until `end_s`."""
     times = [round(picture.at_s * TICKS) for picture in pictures] + [round(end_s * TICKS)]
     shown = [max(1, later - earlier) for earlier, later in itertools.pairwise(times)]
@@ -44,7 +44,7 @@ def _full(kind: bytes, *parts: bytes, flags: int = 0) -> bytes:
     return _box(kind, struct.pack(">I", flags), *parts)
 
 
-def _index(pictures: Sequence[Picture], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
+def _index(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
     length = sum(shown)
     movie = _full(
         b"mvhd", struct.pack(">4I", 0, 0, TICKS, length), struct.pack(">IH10x", 0x10000, 0x100), _UNITY, bytes(24), _word(2)
@@ -59,7 +59,7 @@ def _index(pictures: Sequence[Picture], shown: Sequence[int], start: int, width:
     return _box(b"moov", movie, _box(b"trak", track, _box(b"mdia", media, handler, information)))
 
 
-def _samples(pictures: Sequence[Picture], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
+def _samples(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
     sizes = [len(picture.jpeg) for picture in pictures]
     entry = _box(
         b"mp4v", bytes(6), struct.pack(">H16x2H", 1, width, height), struct.pack(">3IH", 0x480000, 0x480000, 0, 1), bytes(32),

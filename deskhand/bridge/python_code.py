@@ -10,38 +10,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import read_calls
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import parse_calls
 from deskhand.actions.dialects.gestures import KEYS
 from deskhand.actions.dialects.pyautogui import GRAMMAR, KEY_ROWS, POINTER_ROWS, typing_rows
-from deskhand.actions.dialects.table import Parameter, Table
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.table import Parameter, CallTable
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.ops import Op
 from deskhand.errors import AgentError
 
 PYTHONS = ("python", "python3", "/usr/bin/python3", "/usr/bin/python")
 _GRAMMAR = replace(GRAMMAR, words=frozenset())
 _KEYS = Parameter("keys", KEYS, "keys", True, named=False, many=True)
-_CODE = TextDialect(
+_CODE = CallActionFormat(
     name="pyautogui code",
-    table=Table((*POINTER_ROWS, *typing_rows(named=False, keys=_KEYS), *KEY_ROWS)),
+    table=CallTable((*POINTER_ROWS, *typing_rows(named=False, keys=_KEYS), *KEY_ROWS)),
     space=lambda view: view.screen,
-    find=lambda text: read_calls(text, 0, len(text), _GRAMMAR),
+    find=lambda text: parse_calls(text, 0, len(text), _GRAMMAR),
     lay_out=lambda lines, ops: "\n".join(lines),
     introduction=lambda view, space: "",
 )
 
 
-def read(code: str, width: int, height: int) -> list[Op]:
+def parse_pyautogui(code: str, width: int, height: int) -> list[Op]:
     """The ops of lines of code for a screen of `width` x `height` pixels. Raises `AgentError` for all but plain calls."""
-    return _CODE.parse(code, View.of_screen(width, height))
+    return _CODE.parse(code, ScreenView.of_screen(width, height))
 
 
-def ops_of(argv: Sequence[str], width: int, height: int) -> list[Op] | None:
+def ops_from_argv(argv: Sequence[str], width: int, height: int) -> list[Op] | None:
     """The ops that `argv` comes to on a screen of `width` x `height` pixels; None when it is anything else."""
     if len(argv) != 3 or argv[0] not in PYTHONS or argv[1] != "-c" or "pyautogui" not in argv[2]:
         return None
     try:
-        return read(argv[2], width, height)
+        return parse_pyautogui(argv[2], width, height)
     except AgentError:
         return None

@@ -11,8 +11,8 @@ import time
 import structlog
 from PIL import Image
 
-from deskhand.bridge.movie import Picture, mp4
-from deskhand.desktop.base import Frame, StagedDesktop
+from deskhand.bridge.movie import VideoFrame, encode_mp4
+from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import DeskhandError
 
 log = structlog.get_logger()
@@ -22,13 +22,13 @@ LARGEST_BYTES = 512 << 20
 QUALITY = 85
 
 
-class Recording:
+class ScreenRecording:
     """Looks at `desktop` twice a second, from its making on until `film`."""
 
-    def __init__(self, desktop: StagedDesktop) -> None:
+    def __init__(self, desktop: StageableDesktop) -> None:
         self._desktop = desktop
         self._began = time.monotonic()
-        self._pictures: list[Picture] = []
+        self._pictures: list[VideoFrame] = []
         self._size = (0, 0)
         self._bytes = 0
         self._last = ""
@@ -50,7 +50,7 @@ class Recording:
             at_s = time.monotonic() - self._began if self._pictures else 0.0
             jpeg = await asyncio.to_thread(_jpeg, frame)
             self._last, self._size = frame.content_hash, frame.size
-            self._pictures.append(Picture(at_s, jpeg))
+            self._pictures.append(VideoFrame(at_s, jpeg))
             self._bytes += len(jpeg)
 
     async def _go_on(self) -> None:
@@ -61,13 +61,13 @@ class Recording:
         except DeskhandError as error:
             log.info("bridge.recording_ended", error=str(error))
 
-    async def film(self) -> bytes:
+    async def to_mp4(self) -> bytes:
         """End it; the film as MP4. Raises what `observe` raises when it was ended before its first picture."""
         self.stop()
         if not self._pictures:
             await self._look()
         end_s = time.monotonic() - self._began
-        return await asyncio.to_thread(mp4, self._pictures, end_s, *self._size)
+        return await asyncio.to_thread(encode_mp4, self._pictures, end_s, *self._size)
 
     def stop(self) -> None:
         """End it without a film. Idempotent."""

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A request that gets `status` and the body `{"error": message}`."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
@@ -20,7 +20,7 @@ class Refused(Exception):
         return JSONResponse({"error": self.message}, status_code=self.status, headers=self.headers)
 
 
-class Aborted(Refused):
+class HtmlErrorPage(HttpError):
     """A request that gets a short page, as OSWorld's server gives for what it does not handle itself."""
 
     def response(self) -> Response:

@@ -18,7 +18,7 @@ KNOWN = 4096
 """Ids of requests that were carried out and whose answers are forgotten."""
 
 
-class Replies:
+class ReplyCache:
     """The last answers, by the ids of the requests."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Replies:
         self._bytes = 0
         self._forgotten: OrderedDict[str, None] = OrderedDict()
 
-    async def once(self, request_id: str | None, act: Callable[[], Awaitable[Response]]) -> Response:
+    async def run_once(self, request_id: str | None, act: Callable[[], Awaitable[Response]]) -> Response:
         """The answer of `act`, which is begun once for an id; whoever asks again meanwhile waits for it. A refusal for want of room
         (429, 503) is not remembered: nothing was carried out."""
         if not request_id:

@@ -14,12 +14,12 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from deskhand.bridge.admission import Admission
+from deskhand.bridge.admission import LeaseAuth
 from deskhand.bridge.app import create_app
 from deskhand.bridge.keys import check_binding
-from deskhand.bridge.leases import BridgeLeases, LendingPool
-from deskhand.bridge.limits import Bounds, patient
-from deskhand.bridge.tunnel import Tunnels
+from deskhand.bridge.leases import ActiveLeases, LeasablePool
+from deskhand.bridge.limits import RequestLimits, protocol_with_limits
+from deskhand.bridge.tunnel import TunnelServer
 from deskhand.errors import ConfigError
 
 MOST_REQUESTS = 512
@@ -27,14 +27,14 @@ MOST_REQUESTS = 512
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerConfig:
     """Where the bridge listens. After `port` come the doors of the leases, then that of the tunnels; with 0 it takes any."""
 
     host: str = "127.0.0.1"
     port: int = 8700
     owner_key: str | None = None
     idle_s: float = 600.0
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RequestLimits = field(default_factory=RequestLimits)
     certificate: Path | None = None
     certificate_key: Path | None = None
 
@@ -48,26 +48,26 @@ class _Server(uvicorn.Server):
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServer:
     """A bridge that serves: its own port, its leases, and how to end it."""
 
     port: int
-    book: BridgeLeases
+    book: ActiveLeases
     stop: Callable[[], None]
     ended: asyncio.Task[None]
 
 
 @asynccontextmanager
-async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Running]:
+async def serve_pool(pool: LeasablePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
     """Serve a started pool while the context lasts. Raises `ConfigError` for a host without a key and a port that is taken."""
     check_binding(settings.host, settings.owner_key)
     sockets = _listen(settings.host, settings.port, 2 + pool.size)
     ports = [each.getsockname()[1] for each in sockets]
-    book = BridgeLeases(pool, ports[1:-1], tunnels=ports[-1], idle_s=settings.idle_s)
-    admission = Admission(book, settings.owner_key)
+    book = ActiveLeases(pool, ports[1:-1], tunnels=ports[-1], idle_s=settings.idle_s)
+    admission = LeaseAuth(book, settings.owner_key)
     app = create_app(book, admission, settings.bounds)
     server = _made(app, settings.bounds, sockets, settings.certificate, settings.certificate_key)
-    tunnels = Tunnels(book, admission, settings.bounds)
+    tunnels = TunnelServer(book, admission, settings.bounds)
     await tunnels.listen(sockets.pop(), server.config.ssl)
 
     def stop() -> None:
@@ -75,7 +75,7 @@ async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Runnin
 
     async with _started(server, sockets) as ended:
         try:
-            yield Running(ports[0], book, stop, ended)
+            yield RunningServer(ports[0], book, stop, ended)
         finally:
             stop()
             await tunnels.close()
@@ -83,28 +83,28 @@ async def serving(pool: LendingPool, settings: Settings) -> AsyncIterator[Runnin
 
 
 @asynccontextmanager
-async def serving_app(
+async def serve_app(
     app: ASGIApp,
     host: str,
     port: int,
     *,
-    bounds: Bounds | None = None,
+    bounds: RequestLimits | None = None,
     certificate: Path | None = None,
     certificate_key: Path | None = None,
 ) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
     """Serve an application within the same bounds: its port, and the task that ends when it does. Raises `ConfigError`."""
     sockets = _listen(host, port, 1)
-    server = _made(app, bounds or Bounds(), sockets, certificate, certificate_key)
+    server = _made(app, bounds or RequestLimits(), sockets, certificate, certificate_key)
     async with _started(server, sockets) as ended:
         yield sockets[0].getsockname()[1], ended
 
 
 def _made(
-    app: ASGIApp, bounds: Bounds, sockets: list[socket.socket], certificate: Path | None, certificate_key: Path | None
+    app: ASGIApp, bounds: RequestLimits, sockets: list[socket.socket], certificate: Path | None, certificate_key: Path | None
 ) -> _Server:
     config = uvicorn.Config(
         app,
-        http=patient(bounds),
+        http=protocol_with_limits(bounds),
         ws="none",
         lifespan="off",
         access_log=False,

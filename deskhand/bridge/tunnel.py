@@ -19,12 +19,12 @@ import h11
 import structlog
 from starlette.requests import Request
 
-from deskhand.bridge.admission import Admission
-from deskhand.bridge.leases import BridgeLeases, Held
-from deskhand.bridge.limits import Bounds
-from deskhand.bridge.passing import pass_on
-from deskhand.bridge.refusal import Refused
-from deskhand.desktop.base import Networked
+from deskhand.bridge.admission import LeaseAuth
+from deskhand.bridge.leases import ActiveLeases, ActiveLease
+from deskhand.bridge.limits import RequestLimits
+from deskhand.bridge.passing import copy_stream
+from deskhand.bridge.refusal import HttpError
+from deskhand.desktop.base import HasGuestNetwork
 from deskhand.errors import ConfigError, DeskhandError
 
 log = structlog.get_logger()
@@ -34,10 +34,10 @@ MOST = 64
 _CHUNK = 64 << 10
 
 
-class Tunnels:
+class TunnelServer:
     """Answers connections with tunnels, as many as `MOST` for one lease."""
 
-    def __init__(self, book: BridgeLeases, admission: Admission, bounds: Bounds) -> None:
+    def __init__(self, book: ActiveLeases, admission: LeaseAuth, bounds: RequestLimits) -> None:
         self._book = book
         self._admission = admission
         self._bounds = bounds
@@ -66,7 +66,7 @@ class Tunnels:
             async with asyncio.timeout(self._bounds.head_s):
                 request, target, rest = await self._head(reader, writer)
             await self._tunnel(request, target, rest, reader, writer)
-        except Refused as refusal:
+        except HttpError as refusal:
             await _answer(writer, refusal.status, refusal.message)
         except ConfigError as error:
             await _answer(writer, 501, str(error))
@@ -86,7 +86,7 @@ class Tunnels:
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("no request")
         if event.method != b"CONNECT":
-            raise Refused(405, "this port opens tunnels: CONNECT <lease>:<port> with Authorization: Bearer <key>")
+            raise HttpError(405, "this port opens tunnels: CONNECT <lease>:<port> with Authorization: Bearer <key>")
         scope = {
             "type": "http",
             "method": "CONNECT",
@@ -104,9 +104,9 @@ class Tunnels:
         lease, _, port = target.rpartition(":")
         held = self._admission.by_name(request, lease)
         if not port.isdecimal() or not 1 <= int(port) <= 65535:
-            raise Refused(400, f"{port[:20]!r} is no port; CONNECT <lease>:<port>")
+            raise HttpError(400, f"{port[:20]!r} is no port; CONNECT <lease>:<port>")
         if self._open[lease] >= MOST:
-            raise Refused(429, f"this lease has {MOST} tunnels already")
+            raise HttpError(429, f"this lease has {MOST} tunnels already")
         self._open[lease] += 1
         try:
             inner_reader, inner_writer = await _connected(held, int(port))
@@ -121,7 +121,7 @@ class Tunnels:
             if not self._open[lease]:
                 del self._open[lease]
 
-    async def _join(self, held: Held, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    async def _join(self, held: ActiveLease, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         """Pass bytes until both sides have ended, one fails, the lease is over, or nothing came for as long as a lease may idle."""
         heard_at = self._book.now()
 
@@ -130,10 +130,10 @@ class Tunnels:
             held.used = heard_at = self._book.now()
 
         async def end() -> None:
-            while not held.over and self._book.now() - heard_at < self._book.idle_s:  # noqa: ASYNC110 who ends it tells nobody
+            while not held.is_released and self._book.now() - heard_at < self._book.idle_s:  # noqa: ASYNC110 who ends it tells nobody
                 await asyncio.sleep(min(1.0, self._book.idle_s / 4))
 
-        passing = asyncio.gather(*(pass_on(*way, heard) for way in ways))
+        passing = asyncio.gather(*(copy_stream(*way, heard) for way in ways))
         ending = asyncio.ensure_future(end())
         try:
             await asyncio.wait((passing, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -144,10 +144,10 @@ class Tunnels:
                 await passing
 
 
-async def _connected(held: Held, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(held: ActiveLease, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to a port of the guest's loopback. Raises `Refused` (501, 502)."""
-    if not isinstance(held.desktop, Networked):
-        raise Refused(501, "this lease's desktop has no network that can be reached from outside")
+    if not isinstance(held.desktop, HasGuestNetwork):
+        raise HttpError(501, "this lease's desktop has no network that can be reached from outside")
     made = await held.desktop.socket_inside()
     made.setblocking(False)
     try:
@@ -157,7 +157,7 @@ async def _connected(held: Held, port: int) -> tuple[asyncio.StreamReader, async
     except (OSError, TimeoutError) as error:
         made.close()
         why = os.strerror(error.errno) if error.errno else "no answer"
-        raise Refused(502, f"port {port} of the guest: {why}") from None
+        raise HttpError(502, f"port {port} of the guest: {why}") from None
 
 
 async def _answer(writer: asyncio.StreamWriter, status: int, message: str) -> None:

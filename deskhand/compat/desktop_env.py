@@ -18,18 +18,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deskhand.compat.loop import Loop, MakeDesktop
-from deskhand.compat.osworld.controllers import Controller, SetupController
-from deskhand.compat.osworld.evaluation import Verdict, default_evaluators, evaluate, needs_accessibility
-from deskhand.compat.osworld.evaluators import Evaluators
-from deskhand.compat.osworld.stage import Stage
-from deskhand.compat.osworld.wire import Wire
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.compat.loop import SyncLoop, MakeDesktop
+from deskhand.compat.osworld.controllers import PythonController, SetupController
+from deskhand.compat.osworld.evaluation import Verdict, default_official_evaluators, score_task, needs_accessibility
+from deskhand.compat.osworld.evaluators import OfficialEvaluators
+from deskhand.compat.osworld.stage import SetupRunner
+from deskhand.compat.osworld.wire import LocalOsworldClient
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.outcome import Outcome, Scored, Errored
 from deskhand.tasks.sources import getters, osworld, steps
-from deskhand.tasks.sources.documents import Document
+from deskhand.tasks.sources.documents import LocatedDocument
 from deskhand.tasks.sources.downloads import FileCache
 from deskhand.tasks.sources.osworld import OsworldTask
 
@@ -62,7 +62,7 @@ class DesktopEnv:
         *,
         desktop: MakeDesktop | None = None,
         files: FileCache | None = None,
-        evaluators: Evaluators | None = None,
+        evaluators: OfficialEvaluators | None = None,
     ) -> None:
         if action_space not in ACTION_SPACES:
             raise ConfigError(f"action_space {action_space!r} is not known; there are {', '.join(ACTION_SPACES)}")
@@ -79,13 +79,13 @@ class DesktopEnv:
         self._files, self._evaluators = files, evaluators
         self._step_no = 0
         self._closed = False
-        self._stage: Stage | None = None
-        self._loop = Loop()
-        self._desktop = self._loop.desktop(desktop or EmbeddedDesktop)
-        self.controller = Controller(self._loop, self._staged)
+        self._stage: SetupRunner | None = None
+        self._loop = SyncLoop()
+        self._desktop = self._loop.desktop(desktop or LocalDesktop)
+        self.controller = PythonController(self._loop, self._staged)
         self.setup_controller = SetupController(self._loop, self._staged)
 
-    def _staged(self) -> Stage:
+    def _staged(self) -> SetupRunner:
         if self._stage is None:
             raise InfrastructureError("the environment has no episode; call reset first")
         return self._stage
@@ -107,9 +107,9 @@ class DesktopEnv:
     async def _begin(self) -> None:
         if self._stage is not None:
             await self._stage.wire.close()
-        template = Template("plain", self.screen_width, self.screen_height, accessibility=self._tells())
+        template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=self._tells())
         await self._desktop.reset(template)
-        self._stage = Stage(Wire(self._desktop, template), self._files, password=self.client_password)
+        self._stage = SetupRunner(LocalOsworldClient(self._desktop, template), self._files, password=self.client_password)
         await self._stage.set_up(self.task.config if self.task is not None else [])
 
     def _tells(self) -> bool:
@@ -153,17 +153,17 @@ class DesktopEnv:
         if self.task is None:
             raise ConfigError("there is no task to judge; give reset a task_config")
         failed = bool(self.action_history) and _says(self.action_history[-1], "FAIL")
-        evaluators = self._evaluators or default_evaluators()
-        return self._loop.run(evaluate(self.task, self._staged(), failed=failed, evaluators=evaluators))
+        evaluators = self._evaluators or default_official_evaluators()
+        return self._loop.run(score_task(self.task, self._staged(), failed=failed, evaluators=evaluators))
 
     def outcome(self) -> Outcome:
         """As `evaluate`, three-valued: an outage or a judge that failed is `Unscored` with its cause."""
         try:
             verdict = self.verdict()
         except InfrastructureError as error:
-            return Unscored("infrastructure", str(error))
+            return Errored("infrastructure", str(error))
         except EvaluatorError as error:
-            return Unscored("evaluator", str(error))
+            return Errored("evaluator", str(error))
         parts = {f"{index}: {metric}": score for index, (metric, score) in enumerate(verdict.scores)}
         return Scored(verdict.value, parts, verdict.guest_trusted, verdict.findings)
 
@@ -195,7 +195,7 @@ class DesktopEnv:
 
 
 def _task_of(value: dict[str, Any]) -> OsworldTask:
-    document = Document("task_config", value, dict, [])
+    document = LocatedDocument("task_config", value, dict, [])
     return osworld.loaded(Path("task_config"), document, OsworldTask, steps.WINDOWS_ONLY, getters.WINDOWS_ONLY).task
 
 

@@ -24,7 +24,7 @@ import uuid
 from typing import Any
 from urllib.parse import urlsplit
 
-from deskhand.compat.desktop_env_provider import STARTED_CLEAN, BridgeManager, replace_provider
+from deskhand.compat.desktop_env_provider import STARTED_CLEAN, ServerVMManager, replace_provider
 from deskhand.errors import ConfigError, InfrastructureError
 
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
@@ -70,7 +70,7 @@ class _Gateway:
             raise InfrastructureError(f"{method} {path} of the sandbox gateway: {type(error).__name__}") from error
 
 
-class GatewayProvider:
+class SandboxProvider:
     """What `DesktopEnv` asks of a `Provider`: each start is a sandbox."""
 
     def __init__(self, endpoint: str, token: str | None) -> None:
@@ -174,7 +174,7 @@ def _forwarder(gateway: _Gateway, sandbox: dict[str, Any]) -> http.server.Thread
     return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
-def register_gateway(endpoint: str | None = None, token: str | None = None, *, name: str = STARTED_CLEAN) -> None:
+def register_sandbox_provider(endpoint: str | None = None, token: str | None = None, *, name: str = STARTED_CLEAN) -> None:
     """Let `DesktopEnv(provider_name=name)` use the gateway at `endpoint` (left out: the environment's). Raises `ConfigError`."""
     if endpoint is None:
         endpoint, token = os.environ.get(ENDPOINT, ""), os.environ.get(TOKEN)
@@ -182,4 +182,4 @@ def register_gateway(endpoint: str | None = None, token: str | None = None, *, n
         raise ConfigError(f"{ENDPOINT} is not set; give the address of the sandbox gateway")
     _Gateway(endpoint, token)
     place, key = endpoint, token
-    replace_provider(name, lambda: (BridgeManager(), GatewayProvider(place, key)))
+    replace_provider(name, lambda: (ServerVMManager(), SandboxProvider(place, key)))

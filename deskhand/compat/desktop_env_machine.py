@@ -26,9 +26,9 @@ def address_of(environment: Any) -> str:
 
 def start(told: dict[str, Any]) -> Any:
     if told.get("bridge"):
-        from deskhand.compat.desktop_env_provider import register
+        from deskhand.compat.desktop_env_provider import register_server_provider
 
-        register(told["bridge"]["address"], told["bridge"]["key"], name=told["provider"])
+        register_server_provider(told["bridge"]["address"], told["bridge"]["key"], name=told["provider"])
     return importlib.import_module("desktop_env.desktop_env").DesktopEnv(provider_name=told["provider"], **told["settings"])
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from deskhand.compat.forwarding import Forwards, straight, tunnel
+from deskhand.compat.forwarding import PortForwards, direct_connection, tunnel_connection
 from deskhand.errors import ConfigError, InfrastructureError
 
 INNER_PORTS = (9222, 8006, 8080)
@@ -37,7 +37,7 @@ STARTED_CLEAN = "docker"
 TAKE_S = 300.0
 
 
-class BridgeManager:
+class ServerVMManager:
     """What `DesktopEnv` asks of a `VMManager`; a machine's path is the size of its screen."""
 
     def get_vm_path(self, os_type: str = "Ubuntu", region: str | None = None, screen_size: tuple[int, int] = (1920, 1080)) -> str:
@@ -54,14 +54,14 @@ class BridgeManager:
         return []
 
 
-class BridgeProvider:
+class ServerProvider:
     """What `DesktopEnv` asks of a `Provider`: each start is a lease of the bridge at `address`."""
 
     def __init__(self, address: str, key: str | None) -> None:
         self._address = address.rstrip("/")
         self._key = key
         self._lease: dict[str, Any] | None = None
-        self._forwards: Forwards | None = None
+        self._forwards: PortForwards | None = None
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
         """Take a lease, unless there is one. Raises `InfrastructureError`."""
@@ -75,10 +75,10 @@ class BridgeProvider:
         """Ports of this machine for those of the guest, and for the server where it is elsewhere or speaks TLS."""
         parts = urlsplit(self._address)
         host, secure = parts.hostname or "", parts.scheme == "https"
-        ways = [tunnel(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"]) for port in INNER_PORTS]
+        ways = [tunnel_connection(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"]) for port in INNER_PORTS]
         if host not in NEAR or secure:
-            ways.insert(0, straight(host, lease["port"], secure))
-        self._forwards = Forwards(ways)
+            ways.insert(0, direct_connection(host, lease["port"], secure))
+        self._forwards = PortForwards(ways)
 
     def get_ip_address(self, path_to_vm: str) -> str:
         """`host:server:chromium:vnc:vlc`."""
@@ -124,14 +124,14 @@ class BridgeProvider:
             raise InfrastructureError(f"{method} {self._address}{path}: {error}; does the bridge run?") from None
 
 
-def register(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
+def register_server_provider(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
     """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ConfigError("the bridge's address must be http://host:port or https://host:port, without a key in it")
     if key:
         _let_requests_know("127.0.0.1", key)
-    replace_provider(name, lambda: (BridgeManager(), BridgeProvider(address, key)))
+    replace_provider(name, lambda: (ServerVMManager(), ServerProvider(address, key)))
 
 
 def replace_provider(name: str, make: Callable[[], tuple[Any, Any]]) -> None:

@@ -13,14 +13,14 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable
 
-from deskhand.bridge.passing import pass_on
+from deskhand.bridge.passing import copy_stream
 
 CONNECT_S = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
 
 
-def straight(host: str, port: int, secure: bool) -> Connect:
+def direct_connection(host: str, port: int, secure: bool) -> Connect:
     """Connects to a port of the bridge, with TLS where `secure`."""
 
     async def connect() -> Streams:
@@ -29,10 +29,10 @@ def straight(host: str, port: int, secure: bool) -> Connect:
     return connect
 
 
-def tunnel(host: str, port: int, secure: bool, target: str, key: str | None) -> Connect:
+def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str | None) -> Connect:
     """Connects to `target` (`<lease>:<port>`) by the bridge's port for tunnels. Raises `ConnectionRefusedError`."""
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: 127.0.0.1:{port}", *([f"Authorization: Bearer {key}"] if key else []), "", ""]
-    straight_there = straight(host, port, secure)
+    straight_there = direct_connection(host, port, secure)
 
     async def connect() -> Streams:
         reader, writer = await straight_there()
@@ -49,7 +49,7 @@ def tunnel(host: str, port: int, secure: bool, target: str, key: str | None) -> 
     return connect
 
 
-class Forwards:
+class PortForwards:
     """Listens on a free port of 127.0.0.1 for each way to connect, `ports` in their order, until `close`."""
 
     def __init__(self, ways: list[Connect]) -> None:
@@ -79,7 +79,7 @@ class Forwards:
                 async with asyncio.timeout(CONNECT_S):
                     far_reader, far_writer = await way()
                 try:
-                    await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+                    await asyncio.gather(copy_stream(reader, far_writer), copy_stream(far_reader, writer))
                 finally:
                     far_writer.close()
         finally:

@@ -9,15 +9,15 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from deskhand.desktop.base import StagedDesktop
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 
 Result = TypeVar("Result")
-MakeDesktop = Callable[[], StagedDesktop | Awaitable[StagedDesktop]]
+MakeDesktop = Callable[[], StageableDesktop | Awaitable[StageableDesktop]]
 """Makes a desktop, or leases one; it is called in the loop in which the desktop is used."""
 
 
-class Loop:
+class SyncLoop:
     """A loop in a thread of its own; `run` waits for a coroutine in it."""
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class Loop:
             future.cancel()
             raise
 
-    def desktop(self, make: MakeDesktop) -> StagedDesktop:
+    def desktop(self, make: MakeDesktop) -> StageableDesktop:
         """What `make` makes. Raises what it raises."""
 
-        async def made() -> StagedDesktop:
+        async def made() -> StageableDesktop:
             found = make()
             return await found if isinstance(found, Awaitable) else found
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskhand.actions.dialects import openadapt_json
-from deskhand.actions.dialects.base import Dialect, View
+from deskhand.actions.dialects.base import ActionFormat, ScreenView
 from deskhand.actions.ops import TERMINAL_OPS, Done, Fail, Op
-from deskhand.compat.loop import Loop, MakeDesktop
+from deskhand.compat.loop import SyncLoop, MakeDesktop
 from deskhand.desktop.base import Frame
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.rollout.episode import template_of
+from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Task
@@ -69,13 +69,13 @@ class RLEnvironment:
         default_task_id: str | None = None,
         *,
         desktop: MakeDesktop | None = None,
-        dialect: Dialect = openadapt_json.DIALECT,
+        dialect: ActionFormat = openadapt_json.DIALECT,
         evaluate_every_step: bool = False,
     ) -> None:
         self._make_task, self._default, self._dialect = make_task, default_task_id, dialect
         self._every_step = evaluate_every_step
-        self._loop = Loop()
-        self._desktop = self._loop.desktop(desktop or EmbeddedDesktop)
+        self._loop = SyncLoop()
+        self._desktop = self._loop.desktop(desktop or LocalDesktop)
         self._closed = False
         self._frame: Frame | None = None
         self._task: Task | None = None
@@ -102,7 +102,7 @@ class RLEnvironment:
         return frame
 
     async def _begin(self, task: Task, tracker: MilestoneTracker) -> tuple[Frame, float]:
-        await self._desktop.reset(template_of(task))
+        await self._desktop.reset(desktop_spec(task))
         await task.setup(self._desktop)
         share = await tracker.after_step(self._desktop)
         return await self._desktop.observe(), min(share, MILESTONE_CAP)
@@ -149,7 +149,7 @@ class RLEnvironment:
         if isinstance(action, dict):
             action = json.dumps(action)
         if isinstance(action, str):
-            return self._dialect.parse(action, View.of_screen(self.task.width, self.task.height))
+            return self._dialect.parse(action, ScreenView.of_screen(self.task.width, self.task.height))
         return list(action) if isinstance(action, Sequence) else [action]
 
     def pixel_action(
@@ -172,7 +172,7 @@ class RLEnvironment:
         elif x is not None or y is not None:
             given["target"] = {"x": x, "y": y, "is_normalized": False}
         given = {name: value for name, value in given.items() if value is not None}
-        view = View.of_screen(self.task.width, self.task.height)
+        view = ScreenView.of_screen(self.task.width, self.task.height)
         return self.step(openadapt_json.DIALECT.parse(json.dumps(given), view))
 
     def observe(self) -> Frame:
@@ -196,7 +196,7 @@ class RLEnvironment:
         """The reward with milestones (`tasks.outcome.dense_reward`), which count as reached at any time. Raises as `evaluate`."""
         value = self.evaluate()
         assert self._milestones is not None
-        return dense_reward(value, self._milestones.share, self._baseline)
+        return dense_reward(value, self._milestones.reached_share, self._baseline)
 
     def collect_rollout(
         self,

@@ -16,18 +16,18 @@ from typing import Any
 from PIL import Image
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import TERMINAL_OPS
-from deskhand.desktop.base import Desktop, Frame, Template
+from deskhand.desktop.base import Desktop, Frame, DesktopSpec
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.judge import MilestoneTracker, baseline, judge
+from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
 from deskhand.tasks.outcome import Scored, dense_reward
 from deskhand.tasks.task import Task
 
 PICTURE = "<image>"
 
 
-class WAADesktopEnv:
+class VagenDesktopEnv:
     """Episodes of `tasks` on `desktop`, in the language of `dialect`. One call at a time.
 
     `reset(seed)` takes the task of that number, modulo how many there are. The reward is 0 but at the end: there it is that of
@@ -58,10 +58,10 @@ class WAADesktopEnv:
         async with self._busy:
             task = self.tasks[seed % len(self.tasks)]
             self._over, self._failed = True, True
-            await self.desktop.reset(Template(task.template, task.width, task.height))
+            await self.desktop.reset(DesktopSpec(task.theme, task.width, task.height))
             await task.setup(self.desktop)
             self._milestones = MilestoneTracker(task)
-            self._baseline = await baseline(task, self.desktop)
+            self._baseline = await initial_score(task, self.desktop)
             await self._milestones.after_step(self.desktop)
             self._frame = await self.desktop.observe()
             self._task, self._steps, self._over, self._failed = task, 0, False, False
@@ -91,7 +91,7 @@ class WAADesktopEnv:
                     self._failed = outcome.cause == "infrastructure"
                     kind = EvaluatorError if outcome.cause == "evaluator" else InfrastructureError
                     raise kind(f"{task.id} has no score: {outcome.message}")
-                reward, success = dense_reward(outcome.value, self._milestones.share, self._baseline), outcome.success
+                reward, success = dense_reward(outcome.value, self._milestones.reached_share, self._baseline), outcome.success
             return await self._seen(said), reward, self._over, await self._info(valid, success)
 
     async def health_check(self) -> dict[str, str]:
@@ -113,8 +113,8 @@ class WAADesktopEnv:
         self._over = True
         await self.desktop.close()
 
-    def _view(self, task: Task) -> View:
-        return View.of_screen(task.width, task.height)
+    def _view(self, task: Task) -> ScreenView:
+        return ScreenView.of_screen(task.width, task.height)
 
     async def _seen(self, text: str) -> dict[str, Any]:
         assert self._frame is not None

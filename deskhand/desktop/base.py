@@ -30,7 +30,7 @@ class Frame:
     sequence: int
     content_hash: str
     """Fast hash of the pixels (not cryptographic); equal pixels have equal hashes."""
-    settled_ms: float
+    settle_ms: float
     """Milliseconds from the last input until the screen was quiet."""
     settle_reason: str
     """"quiet", "moving" (quiet but for small places that change by themselves, such as a caret, a clock or a spinner), "cap" (still
@@ -81,7 +81,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Completed:
+class CommandResult:
     """What a finished command said."""
 
     returncode: int
@@ -106,7 +106,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Template:
+class DesktopSpec:
     """What a desktop is reset to: the screen size in pixels and a theme name of the embedded desktop."""
 
     name: str = "plain"
@@ -122,7 +122,7 @@ class Template:
 class Desktop(Protocol):
     """One desktop, used by one episode at a time. All methods may raise `InfrastructureError`."""
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         """Fresh processes, fresh home, settled first frame."""
         ...
 
@@ -141,7 +141,7 @@ class Desktop(Protocol):
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command inside the desktop and wait for it."""
         ...
 
@@ -163,7 +163,7 @@ class Desktop(Protocol):
 
 
 @runtime_checkable
-class Networked(Protocol):
+class HasGuestNetwork(Protocol):
     """A desktop whose guests have a network of their own, in which they can be called from outside."""
 
     async def socket_inside(self) -> socket.socket:
@@ -171,7 +171,7 @@ class Networked(Protocol):
         ...
 
 
-class StagedDesktop(Desktop, Protocol):
+class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can stage: launch programs, see and place windows, by the host's own hand."""
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:

@@ -21,26 +21,26 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Drag, Op, Type, Wait
-from deskhand.actions.plain import plain_op
+from deskhand.actions.plain import op_to_json
 from deskhand.desktop import wire
-from deskhand.desktop.base import Completed, Frame, StagedDesktop, Template, Window
+from deskhand.desktop.base import CommandResult, Frame, StageableDesktop, DesktopSpec, Window
 from deskhand.desktop.pool import Lease
-from deskhand.desktop.remote.link import Link, Timeouts, check_address
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts, check_base_url
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 
-__all__ = ["BridgeDesktop", "BridgePool", "Timeouts"]
+__all__ = ["ServerDesktop", "ServerPool", "RemoteTimeouts"]
 
-DESKTOPS_A_LINK = 8
+DESKTOPS_PER_CLIENT = 8
 """An HTTP client looks through all its connections for each request; more desktops get further clients."""
-BEATS = 4
+RENEWALS_PER_TTL = 4
 """How often a lease is renewed within the time after which an idle one is given back."""
 
 
-class BridgeDesktop:
+class ServerDesktop:
     """Fulfils `StagedDesktop`; `http` shows the lease's key, `lease` is what the bridge said of it."""
 
-    def __init__(self, link: Link, lease: dict[str, Any]) -> None:
+    def __init__(self, link: RetryingClient, lease: dict[str, Any]) -> None:
         self._link = link
         self._root = f"/leases/{lease['lease']}"
         self._headers = {"authorization": f"Bearer {lease['key']}", wire.EPOCH_HEADER: str(lease["epoch"])}
@@ -63,7 +63,7 @@ class BridgeDesktop:
         about = f"{method} {self._root}{path}"
 
         def refused(reply: httpx2.Response) -> Exception | None:
-            return wire.raised(_json(reply), reply.status_code, about) if reply.status_code >= 400 else None
+            return wire.error_from_reply(_json(reply), reply.status_code, about) if reply.status_code >= 400 else None
 
         return await self._link.send(
             method,
@@ -88,17 +88,17 @@ class BridgeDesktop:
         finally:
             if copying is not None:
                 copying.cancel()
-        self._base = wire.unpacked(reply.headers.get(wire.FRAME_HEADER), reply.content, base, copy)
+        self._base = wire.decode_frame(reply.headers.get(wire.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         frame = await self._frame("POST", "/desktop/reset", acts=True, may_take_s=60, json={"template": asdict(template)})
         self._size = frame.size
         return frame
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`; points are made pixels of the screen here, so one that is off it is refused at once."""
-        body = {"ops": [plain_op(op, *self._size) for op in ops], "action_id": action_id}
+        body = {"ops": [op_to_json(op, *self._size) for op in ops], "action_id": action_id}
         longest_s = sum(_longest_s(op) for op in ops)
         return await self._frame("POST", "/desktop/perform", acts=True, may_take_s=longest_s, json=body)
 
@@ -107,10 +107,10 @@ class BridgeDesktop:
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
         said = _json(await self._send("POST", "/desktop/run", acts=True, may_take_s=timeout_s, json=body))
-        return Completed(said["returncode"], base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
+        return CommandResult(said["returncode"], base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         body = {"argv": argv, "env": env, "cwd": cwd}
@@ -163,7 +163,7 @@ class BridgeDesktop:
                 async with self._link.http.stream("GET", self._root + "/events", headers=headers, timeout=timeout) as reply:
                     if reply.status_code != 200:
                         await reply.aread()
-                        raise wire.raised(_json(reply), reply.status_code, f"GET {self._root}/events")
+                        raise wire.error_from_reply(_json(reply), reply.status_code, f"GET {self._root}/events")
                     failures = 0
                     async for after, event, data in _read_events(reply):
                         yield after, event, data
@@ -187,7 +187,7 @@ class BridgeDesktop:
             self._closed = True
 
 
-class BridgePool:
+class ServerPool:
     """Leases of the bridge at `address`, as `DesktopPool` gives them. Raises `ConfigError` for an address that is none.
 
     `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time, `lot` where those wait
@@ -199,35 +199,35 @@ class BridgePool:
         address: str,
         key: str | None = None,
         *,
-        template: Template | None = None,
-        timeouts: Timeouts | None = None,
+        template: DesktopSpec | None = None,
+        timeouts: RemoteTimeouts | None = None,
         wait_s: float = 60.0,
-        lot: ParkingLot | None = None,
+        lot: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.template = template or Template()
-        self.episode_s = (timeouts or Timeouts()).episode_s
+        self.template = template or DesktopSpec()
+        self.episode_s = (timeouts or RemoteTimeouts()).episode_s
         self._wait_s = wait_s
-        address = check_address(address, "the bridge's address")
-        self._make_link = partial(Link, address, key, timeouts=timeouts, transport=transport)
+        address = check_base_url(address, "the bridge's address")
+        self._make_link = partial(RetryingClient, address, key, timeouts=timeouts, transport=transport)
         self.link = self._make_link(lot=lot)
         self._links, self._users = [self.link], [0]
-        self._held: dict[str, tuple[BridgeDesktop, asyncio.Task[None]]] = {}
+        self._held: dict[str, tuple[ServerDesktop, asyncio.Task[None]]] = {}
         self._seats: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
-    async def __aenter__(self) -> BridgePool:
+    async def __aenter__(self) -> ServerPool:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
     @property
-    def lot(self) -> ParkingLot:
+    def lot(self) -> QuotaManager:
         """Where those wait that the bridge has no desktop for."""
         return self.link.lot
 
-    async def lease(self, template: Template | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's). Waits while the bridge has none free."""
         body = {"template": asdict(template or self.template), "wait_s": self._wait_s}
         headers = {wire.REQUEST_HEADER: secrets.token_hex(16)}
@@ -245,11 +245,11 @@ class BridgePool:
         except BaseException:
             self._users[number] -= 1
             raise
-        desktop = BridgeDesktop(link, told)
+        desktop = ServerDesktop(link, told)
         self._held[told["lease"]] = (desktop, asyncio.create_task(_renewing(desktop, float(told["idle_s"]))))
         self._seats[told["lease"]] = number
         self._names[told["epoch"]] = told["lease"]
-        held: StagedDesktop = desktop
+        held: StageableDesktop = desktop
         return Lease(held, told["epoch"])
 
     async def release(self, lease: Lease) -> None:
@@ -267,7 +267,7 @@ class BridgePool:
 
     def _take_seat(self) -> int:
         """The number of a link that has room for one more desktop, which then has one less."""
-        number = next((number for number, users in enumerate(self._users) if users < DESKTOPS_A_LINK), len(self._links))
+        number = next((number for number, users in enumerate(self._users) if users < DESKTOPS_PER_CLIENT), len(self._links))
         if number == len(self._links):
             self._links.append(self._make_link(lot=self.lot, gate=self.link.gate))
             self._users.append(0)
@@ -284,13 +284,13 @@ class BridgePool:
             self.link.gate.desktops.released()
 
 
-async def _renewing(desktop: BridgeDesktop, idle_s: float) -> None:
+async def _renewing(desktop: ServerDesktop, idle_s: float) -> None:
     """Keeps a lease while its episode thinks; ends when the lease has."""
     while True:
-        await asyncio.sleep(idle_s / BEATS)
+        await asyncio.sleep(idle_s / RENEWALS_PER_TTL)
         try:
             await desktop.renew()
-        except wire.LeaseOver:
+        except wire.RemoteLeaseExpired:
             return
         except InfrastructureError:
             continue  # the next call of the episode says what is wrong; until then the bridge may come back

@@ -44,7 +44,7 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Parameter(negative=
     from deskhand.desktop.applications.install import command, missing, packages_of
     from deskhand.desktop.applications.install import install as work
 
-    packages = packages_of(table.chosen(names))
+    packages = packages_of(table.resolve_profiles(names))
     wanted = missing(packages)
     print(f"there:   {' '.join(name for name in packages if name not in wanted) or 'none'}")
     print(f"missing: {' '.join(wanted) or 'none'}", flush=True)
@@ -77,13 +77,13 @@ def try_desktop(
         The desktop is closed after so long.
     """
     from deskhand.desktop.applications import table
-    from deskhand.desktop.base import Template
-    from deskhand.desktop.live import show
+    from deskhand.desktop.base import DesktopSpec
+    from deskhand.desktop.live import serve_live_view
 
     width, _, height = size.partition("x")
     if not (width.isdigit() and height.isdigit()):
         raise ConfigError(f"--size {size}: give width and height, as in 1280x720")
-    profiles = table.chosen(names or [])
+    profiles = table.resolve_profiles(names or [])
     if absent := [entry.name for entry in profiles if not entry.installed]:
         raise ConfigError(f"not installed: {', '.join(absent)}; as root: deskhand desktop install {' '.join(absent)}")
-    asyncio.run(show(Template(template, int(width), int(height)), profiles, port, minutes * 60))
+    asyncio.run(serve_live_view(DesktopSpec(template, int(width), int(height)), profiles, port, minutes * 60))

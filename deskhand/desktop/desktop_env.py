@@ -16,11 +16,11 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import Looking, OsworldDesktop
-from deskhand.desktop.remote.link import Link, Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_S = 600.0
@@ -28,7 +28,7 @@ LONGEST_LINE = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class DesktopEnvMachine:
+class ProviderMachine:
     """A machine that `python`, of an environment with `desktop-env`, starts by `provider`. `settings` are those of `DesktopEnv`.
 
     `command` takes the place of what `python` runs; `bridge` is (address, key) of a bridge whose desktops go by the provider's
@@ -101,23 +101,23 @@ class DesktopEnvMachine:
             await self._kill()
 
 
-class DesktopEnvPool(MachinePool):
+class ProviderPool(MachinePool):
     """Leases of `machines`, which are ended with it."""
 
     def __init__(
         self,
-        machines: Sequence[DesktopEnvMachine],
+        machines: Sequence[ProviderMachine],
         *,
-        template: Template | None = None,
-        timeouts: Timeouts | None = None,
-        looking: Looking | None = None,
-        lot: ParkingLot | None = None,
+        template: DesktopSpec | None = None,
+        timeouts: RemoteTimeouts | None = None,
+        looking: ScreenPolling | None = None,
+        lot: QuotaManager | None = None,
     ) -> None:
         self._machines = {f"http://machine-{number}.invalid": machine for number, machine in enumerate(machines)}
-        lot = lot or ParkingLot()
+        lot = lot or QuotaManager()
 
         def make(name: str) -> OsworldDesktop:
-            link = Link(name, timeouts=timeouts, lot=lot)
+            link = RetryingClient(name, timeouts=timeouts, lot=lot)
             return OsworldDesktop(link, revert=self._machines[name].fresh, looking=looking)
 
         super().__init__(list(self._machines), make, template=template, lot=lot)
@@ -128,10 +128,10 @@ class DesktopEnvPool(MachinePool):
 
 
 def desktop_env_pool(
-    count: int, python: str, provider: str, settings: dict[str, Any], *, template: Template | None = None
-) -> DesktopEnvPool:
+    count: int, python: str, provider: str, settings: dict[str, Any], *, template: DesktopSpec | None = None
+) -> ProviderPool:
     """A pool of `count` machines that `DesktopEnv(provider_name=provider, **settings)` starts under `python`."""
-    return DesktopEnvPool([DesktopEnvMachine(python, provider, settings) for _ in range(count)], template=template)
+    return ProviderPool([ProviderMachine(python, provider, settings) for _ in range(count)], template=template)
 
 
 def _script() -> Path:

@@ -17,14 +17,14 @@ from typing import Any
 import httpx2
 import structlog
 
-from deskhand.desktop.base import Completed, Frame, Template
-from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.base import CommandResult, Frame, DesktopSpec
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
 from deskhand.desktop.pool import Lease
-from deskhand.desktop.remote.capacity import AtCapacity, capacity_of_error
-from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.desktop.remote.capacity import QuotaExceeded, quota_signal_from_error
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
 from deskhand.desktop.remote.osworld_server import OsworldServer
-from deskhand.desktop.remote.parking import Gate, ParkingLot
-from deskhand.desktop.remote.sandboxes import OSWORLD_PORT, Sandbox, SandboxGateway, endpoint_of, gateway_at, wait_ready
+from deskhand.desktop.remote.parking import QuotaGate, QuotaManager
+from deskhand.desktop.remote.sandboxes import OSWORLD_PORT, Sandbox, SandboxApi, endpoint_of, connect_sandbox_api, wait_ready
 from deskhand.errors import InfrastructureError
 
 log = structlog.get_logger()
@@ -32,10 +32,10 @@ BEATS = 4
 """How often a sandbox is renewed within its time to live."""
 
 
-class GatewayDesktop(OsworldDesktop):
+class SandboxDesktop(OsworldDesktop):
     """A sandbox's desktop. A reset after it was used takes a new sandbox."""
 
-    def __init__(self, pool: GatewayPool, sandbox: Sandbox) -> None:
+    def __init__(self, pool: SandboxPool, sandbox: Sandbox) -> None:
         self._pool, self.sandbox = pool, sandbox
         self._used = False
         self.and_then: Callable[[], Awaitable[None]] | None = None
@@ -56,7 +56,7 @@ class GatewayDesktop(OsworldDesktop):
         self._used = True
         return super().server
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         self._template = template
         return await super().reset(template)
 
@@ -66,7 +66,7 @@ class GatewayDesktop(OsworldDesktop):
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         self._check_open()
         self._used, self._untouched = True, None
         return await self._pool.gateway.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
@@ -87,7 +87,7 @@ class GatewayDesktop(OsworldDesktop):
             await then()
 
 
-class GatewayPool:
+class SandboxPool:
     """Leases of the gateway at `endpoint` (None: as the environment says), as `DesktopPool` gives them.
 
     `image` is what the gateway calls the machine to start; `boot_s` how long it may take; `ttl_s` how long a sandbox lives that is
@@ -99,42 +99,42 @@ class GatewayPool:
         endpoint: str | None = None,
         token: str | None = None,
         *,
-        template: Template | None = None,
+        template: DesktopSpec | None = None,
         image: str | None = None,
         boot_s: float = 300.0,
         ttl_s: float = 120.0,
-        timeouts: Timeouts | None = None,
-        looking: Looking | None = None,
-        lot: ParkingLot | None = None,
-        gateway: SandboxGateway | None = None,
+        timeouts: RemoteTimeouts | None = None,
+        looking: ScreenPolling | None = None,
+        lot: QuotaManager | None = None,
+        gateway: SandboxApi | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if endpoint is None:
             endpoint, token = endpoint_of()
-        self.template = template or Template()
-        self.lot = lot or ParkingLot()
+        self.template = template or DesktopSpec()
+        self.lot = lot or QuotaManager()
         self.timeouts, self.looking, self.boot_s, self.ttl_s = timeouts, looking, boot_s, ttl_s
-        self.gateway = gateway or gateway_at(endpoint, token, timeouts=timeouts, lot=self.lot)
-        self.gate: Gate = self.lot.gate(endpoint, token)
-        self.episode_s = (timeouts or Timeouts()).episode_s
+        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, lot=self.lot)
+        self.gate: QuotaGate = self.lot.gate(endpoint, token)
+        self.episode_s = (timeouts or RemoteTimeouts()).episode_s
         self._image = image
         self._transport = transport
         self._epochs = itertools.count(1)
-        self._held: dict[int, tuple[GatewayDesktop, asyncio.Task[None]]] = {}
+        self._held: dict[int, tuple[SandboxDesktop, asyncio.Task[None]]] = {}
         self._created: set[str] = set()
 
-    async def __aenter__(self) -> GatewayPool:
+    async def __aenter__(self) -> SandboxPool:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    def link_to(self, sandbox: Sandbox) -> Link:
+    def link_to(self, sandbox: Sandbox) -> RetryingClient:
         """A link to the in-VM server of a sandbox."""
         port = self.gateway.port(sandbox, OSWORLD_PORT)
-        return Link(port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport)
+        return RetryingClient(port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport)
 
-    async def create(self, template: Template) -> Sandbox:
+    async def create(self, template: DesktopSpec) -> Sandbox:
         """A sandbox that is ready. Waits while the gateway has none; one that does not get ready is deleted again."""
         request_id = secrets.token_hex(16)
 
@@ -143,13 +143,13 @@ class GatewayPool:
                 return await self.gateway.create(
                     image=self._image, width=template.width, height=template.height, ttl_s=self.ttl_s, request_id=request_id
                 )
-            except AtCapacity:
+            except QuotaExceeded:
                 raise
             except Exception as error:
-                capacity = capacity_of_error(error, self.lot.clock.wall())
+                capacity = quota_signal_from_error(error, self.lot.clock.wall())
                 if capacity is None:
                     raise
-                raise AtCapacity(capacity, "creating a sandbox") from error
+                raise QuotaExceeded(capacity, "creating a sandbox") from error
 
         created = await self._admitted(attempt)
         self._created.add(created.id)
@@ -163,7 +163,7 @@ class GatewayPool:
         own = getattr(self.gateway, "link", None)
         if own is not None and own.gate is self.gate:  # it parks by itself, at the same gate
             return await attempt()
-        return await self.gate.desktops.through(attempt)
+        return await self.gate.desktops.run(attempt)
 
     async def delete(self, sandbox: Sandbox) -> None:
         """End a sandbox; what cannot be ended now ends by itself. A second time does nothing."""
@@ -176,11 +176,11 @@ class GatewayPool:
         finally:
             self.gate.desktops.released()
 
-    async def lease(self, template: Template | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's)."""
         wanted = template or self.template
         sandbox = await self.create(wanted)
-        desktop = GatewayDesktop(self, sandbox)
+        desktop = SandboxDesktop(self, sandbox)
         epoch = next(self._epochs)
         self._held[epoch] = desktop, asyncio.create_task(self._renew(desktop))
         try:
@@ -190,11 +190,11 @@ class GatewayPool:
             raise
         return Lease(desktop, epoch)
 
-    def held(self, epoch: int) -> GatewayDesktop:
+    def held(self, epoch: int) -> SandboxDesktop:
         """The desktop of a lease that goes on."""
         return self._held[epoch][0]
 
-    async def _renew(self, desktop: GatewayDesktop) -> None:
+    async def _renew(self, desktop: SandboxDesktop) -> None:
         """Each sandbox by itself: one whose machine is away must not cost the others their time."""
         while True:
             await asyncio.sleep(self.ttl_s / BEATS)
@@ -222,13 +222,13 @@ class GatewayPool:
         await self.gateway.close()
 
 
-async def sandbox_desktop(endpoint: str | None = None, token: str | None = None, **settings: Any) -> GatewayDesktop:
+async def sandbox_desktop(endpoint: str | None = None, token: str | None = None, **settings: Any) -> SandboxDesktop:
     """One desktop in a sandbox of its own, which ends when the desktop is closed; `settings` are those of `GatewayPool`.
 
     For what has one desktop: `DesktopEnv(desktop=sandbox_desktop)` (`deskhand.compat.desktop_env`) reads endpoint and token from
     the environment.
     """
-    pool = GatewayPool(endpoint, token, **settings)
+    pool = SandboxPool(endpoint, token, **settings)
     try:
         desktop = pool.held((await pool.lease()).epoch)
     except BaseException:

@@ -20,7 +20,7 @@ import structlog
 from deskhand.errors import ConfigError, InfrastructureError
 
 log = structlog.get_logger()
-KILLED = "its pool was killed"
+OWNER_DIED = "its pool was killed"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
     epoch INTEGER PRIMARY KEY AUTOINCREMENT, holder TEXT NOT NULL, desktop TEXT NOT NULL, ttl_s REAL,
@@ -30,7 +30,7 @@ CREATE INDEX IF NOT EXISTS leases_held ON leases (ended_at) WHERE ended_at IS NU
 """
 
 
-class LeaseEnded(InfrastructureError):
+class LeaseExpired(InfrastructureError):
     """The lease that a call named is over, or never was: nothing was performed."""
 
 
@@ -54,7 +54,7 @@ class _Held:
     heard_at: float = field(default_factory=time.monotonic)
 
 
-class LeaseBook:
+class LeaseStore:
     """Opens the book at `path` for one pool, None: in memory. `found` are the leases that a killed pool left, now ended.
 
     Raises `ConfigError` when another pool has it open or it is no such book. May be used from any thread.
@@ -81,7 +81,7 @@ class LeaseBook:
             self.found = self._select("ended_at IS NULL")
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{path}: not a book of leases ({error}); move it away") from error
-        self._end_row([row.epoch for row in self.found], KILLED)
+        self._end_row([row.epoch for row in self.found], OWNER_DIED)
 
     def _select(self, condition: str) -> list[LeaseRow]:
         columns = "epoch, holder, desktop, ttl_s, began_at, ended_at, reason"
@@ -113,7 +113,7 @@ class LeaseBook:
                 return
             rows = [] if self._closed else self._select(f"epoch = {int(epoch)}")
             why = rows[0].reason if rows else "its pool is closed" if self._closed else "there never was one"
-        raise LeaseEnded(f"lease {epoch} is over: {why}; take a new lease")
+        raise LeaseExpired(f"lease {epoch} is over: {why}; take a new lease")
 
     def end(self, epoch: int, reason: str) -> bool:
         """End a lease; whether it went on until now. When that cannot be written down, the next pool on the book finds it."""
@@ -126,13 +126,13 @@ class LeaseBook:
                 log.warning("book.not_written", book=str(self._path), epoch=epoch, error=str(error))
         return True
 
-    def silent(self) -> list[int]:
+    def expired(self) -> list[int]:
         """Epochs whose holders have not been heard of for longer than they may. A clock that jumps ends none."""
         now = time.monotonic()
         with self._lock:
             return [epoch for epoch, held in self._held.items() if held.ttl_s is not None and now - held.heard_at > held.ttl_s]
 
-    def held(self) -> list[LeaseRow]:
+    def active(self) -> list[LeaseRow]:
         """Leases that go on."""
         with self._lock:
             return self._select("ended_at IS NULL")

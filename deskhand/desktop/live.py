@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskhand.actions.ops import Button, Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.applications.profile import Profile
-from deskhand.desktop.base import Desktop, Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import Desktop, DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 
 FRAME_PAUSE_S = 0.15
@@ -53,7 +53,7 @@ class _Guard:
         await self._app(scope, receive, send)
 
 
-def create_app(desktop: Desktop, template: Template, token: str) -> Starlette:
+def create_app(desktop: Desktop, template: DesktopSpec, token: str) -> Starlette:
     """The page at `/`; `/frame?after=HASH` answers with a PNG as soon as the screen differs; `/act` performs one thing."""
     numbers = itertools.count()
     page = resources.files("deskhand.desktop").joinpath("live.html").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def create_app(desktop: Desktop, template: Template, token: str) -> Starlette:
 
     async def act(request: Request) -> Response:
         try:
-            ops = ops_of(await request.json(), template)
+            ops = ops_from_event(await request.json(), template)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             return JSONResponse({"error": f"not understood: {error}"}, 400)
         await desktop.perform(ops, action_id=f"live-{next(numbers)}")
@@ -91,7 +91,7 @@ def create_app(desktop: Desktop, template: Template, token: str) -> Starlette:
     )
 
 
-def ops_of(said: dict[str, Any], template: Template) -> list[Op]:
+def ops_from_event(said: dict[str, Any], template: DesktopSpec) -> list[Op]:
     """One op for what the page said. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` for what no page says."""
     space = screen_px(template.width, template.height)
 
@@ -114,12 +114,12 @@ def ops_of(said: dict[str, Any], template: Template) -> list[Op]:
             raise ValueError(f"kind {other!r}")
 
 
-async def show(template: Template, profiles: list[Profile], port: int, limit_s: float) -> None:
+async def serve_live_view(template: DesktopSpec, profiles: list[Profile], port: int, limit_s: float) -> None:
     """Open a desktop with these applications, print the page's address, and serve it until Ctrl-C or `limit_s`.
 
     Raises `ConfigError` when the port is taken.
     """
-    desktop, token = EmbeddedDesktop(), secrets.token_urlsafe(24)
+    desktop, token = LocalDesktop(), secrets.token_urlsafe(24)
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

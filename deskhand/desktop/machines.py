@@ -12,16 +12,16 @@ from types import TracebackType
 
 import structlog
 
-from deskhand.desktop.base import StagedDesktop, Template
-from deskhand.desktop.leases import LeaseBook
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
+from deskhand.desktop.leases import LeaseStore
 from deskhand.desktop.pool import Lease
-from deskhand.desktop.remote.link import Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.link import RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 
 log = structlog.get_logger()
-ASIDE_S = 30.0
-LONGEST_ASIDE_S = 600.0
+QUARANTINE_S = 30.0
+MAX_QUARANTINE_S = 600.0
 
 
 class MachinePool:
@@ -31,28 +31,28 @@ class MachinePool:
     def __init__(
         self,
         addresses: Sequence[str],
-        make: Callable[[str], StagedDesktop],
+        make: Callable[[str], StageableDesktop],
         *,
-        template: Template | None = None,
-        lot: ParkingLot | None = None,
-        book: LeaseBook | None = None,
-        aside_s: float = ASIDE_S,
+        template: DesktopSpec | None = None,
+        lot: QuotaManager | None = None,
+        book: LeaseStore | None = None,
+        aside_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not addresses or len(set(addresses)) != len(addresses):
             raise ConfigError("give the address of each machine, once")
-        self.template = template or Template()
-        self.lot = lot or ParkingLot()
-        self.episode_s = Timeouts().episode_s
+        self.template = template or DesktopSpec()
+        self.lot = lot or QuotaManager()
+        self.episode_s = RemoteTimeouts().episode_s
         self._make = make
         self._aside_s, self._clock = aside_s, clock
         self._free: deque[str] = deque(addresses)
         self._aside: dict[str, float] = {}
         """When a machine that failed may be tried again."""
         self._failures: dict[str, int] = {}
-        self._held: dict[int, tuple[str, StagedDesktop]] = {}
+        self._held: dict[int, tuple[str, StageableDesktop]] = {}
         self._changed = asyncio.Event()
-        self.book = book or LeaseBook()
+        self.book = book or LeaseStore()
         self.size = len(addresses)
 
     async def __aenter__(self) -> MachinePool:
@@ -61,14 +61,14 @@ class MachinePool:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def lease(self, template: Template | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
         """A machine after a reset. Waits while all are leased or set aside; raises `InfrastructureError` when each of them has
         failed once in this call."""
         wanted = template or self.template
         failed: dict[str, str] = {}
         while True:
             address = await self._take(failed)
-            desktop: StagedDesktop | None = None
+            desktop: StageableDesktop | None = None
             try:
                 desktop = self._make(address)
                 await desktop.reset(wanted)
@@ -111,7 +111,7 @@ class MachinePool:
 
     def _set_aside(self, address: str, error: Exception) -> None:
         times = self._failures[address] = self._failures.get(address, 0) + 1
-        pause_s = min(LONGEST_ASIDE_S, self._aside_s * 2 ** (times - 1))
+        pause_s = min(MAX_QUARANTINE_S, self._aside_s * 2 ** (times - 1))
         self._aside[address] = self._clock() + pause_s
         log.warning("machine.aside", machine=address, seconds=pause_s, error=str(error))
         self._changed.set()
@@ -140,7 +140,7 @@ class MachinePool:
         self.book.close()
 
 
-async def _closed(desktop: StagedDesktop | None) -> None:
+async def _closed(desktop: StageableDesktop | None) -> None:
     """One that was made is closed: its connections would stay open."""
     if desktop is not None:
         await desktop.close()

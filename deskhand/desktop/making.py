@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.gateway import GatewayPool
-from deskhand.desktop.leases import LeaseBook
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.gateway import SandboxPool
+from deskhand.desktop.leases import LeaseStore
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import OsworldDesktop, Proof, Revert
+from deskhand.desktop.osworld import OsworldDesktop, ResetMarker, ResetHook
 from deskhand.desktop.remote import first_looks
-from deskhand.desktop.remote.link import Link, Timeouts, check_address
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts, check_base_url
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.desktop.remote.qemu import QemuMonitor
-from deskhand.desktop.remote.reverting import RevertCommand
+from deskhand.desktop.remote.reverting import ResetCommand
 from deskhand.desktop.remote.sandboxes import TOKEN, endpoint_of
 from deskhand.desktop.waa import WaaDesktop
 from deskhand.errors import ConfigError
 
 RemoteKind = Literal["bridge", "gateway", "osworld", "waa"]
-DEFAULT_VARIABLES: dict[str, str] = {"bridge": "DESKHAND_BRIDGE_KEY", "gateway": TOKEN}
-RemotePool = BridgePool | GatewayPool | MachinePool
+DEFAULT_API_KEY_ENV: dict[str, str] = {"bridge": "DESKHAND_SERVER_API_KEY", "gateway": TOKEN}
+RemotePool = ServerPool | SandboxPool | MachinePool
 
 
 class RemoteSettings(Protocol):
@@ -55,34 +55,34 @@ class RemoteSettings(Protocol):
     def episode_s(self) -> float: ...
 
 
-def remote_pool(
+def build_remote_pool(
     kind: RemoteKind,
     settings: RemoteSettings,
-    template: Template,
-    lot: ParkingLot,
+    template: DesktopSpec,
+    lot: QuotaManager,
     environment: Mapping[str, str],
     folder: Path | None = None,
-    book: LeaseBook | None = None,
+    book: LeaseStore | None = None,
 ) -> RemotePool:
     """The pool that the settings describe; what is known of its machines is kept in `folder`, and their leases in `book`. Raises
     `ConfigError`."""
-    times = Timeouts(settings.connect_s, settings.read_s, settings.op_s, settings.step_s, settings.episode_s)
-    variable = settings.key_variable or DEFAULT_VARIABLES.get(kind)
+    times = RemoteTimeouts(settings.connect_s, settings.read_s, settings.op_s, settings.step_s, settings.episode_s)
+    variable = settings.key_variable or DEFAULT_API_KEY_ENV.get(kind)
     key = environment.get(variable) if variable else None
     if settings.key_variable and not key:
-        raise ConfigError(f"the environment variable {settings.key_variable} (desktop.key_variable) is not set")
+        raise ConfigError(f"the environment variable {settings.key_variable} (desktop.api_key_env) is not set")
     addresses = list(settings.addresses)
     if kind == "gateway" and not addresses:
         endpoint, key = endpoint_of(environment)
         addresses = [endpoint]
     if not addresses or (kind in ("bridge", "gateway") and len(addresses) > 1):
-        raise ConfigError(f"desktop.addresses: {kind} takes {'one address' if kind in DEFAULT_VARIABLES else 'an address each'}")
+        raise ConfigError(f"desktop.urls: {kind} takes {'one address' if kind in DEFAULT_API_KEY_ENV else 'an address each'}")
     if kind == "bridge":
-        return BridgePool(addresses[0], key, template=template, timeouts=times, lot=lot)
+        return ServerPool(addresses[0], key, template=template, timeouts=times, lot=lot)
     if kind == "gateway":
-        return GatewayPool(addresses[0], key, template=template, timeouts=times, lot=lot)
+        return SandboxPool(addresses[0], key, template=template, timeouts=times, lot=lot)
 
-    return machine_pool(
+    return build_machine_pool(
         addresses,
         kind,
         template,
@@ -97,32 +97,32 @@ def remote_pool(
     )
 
 
-def machine_pool(
+def build_machine_pool(
     addresses: Sequence[str],
     kind: Literal["osworld", "waa"],
-    template: Template,
-    book: LeaseBook | None,
+    template: DesktopSpec,
+    book: LeaseStore | None,
     *,
     keep_state: bool,
     monitor_port: int | None,
     revert: Sequence[str] = (),
-    timeouts: Timeouts | None = None,
-    lot: ParkingLot | None = None,
+    timeouts: RemoteTimeouts | None = None,
+    lot: QuotaManager | None = None,
     key: str | None = None,
     folder: Path | None = None,
 ) -> MachinePool:
     """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
 
     Raises `ConfigError` for an address that is none and a command that is not here."""
-    lot = lot or ParkingLot()
-    looks = first_looks.FirstLooks(folder / first_looks.FILE if folder is not None else None)
-    places = [check_address(each, "a machine's address") for each in addresses]
-    commands = {address: RevertCommand(revert, address) for address in places} if revert else {}
-    proofs = {address: Proof() for address in places}
+    lot = lot or QuotaManager()
+    looks = first_looks.BaselineStore(folder / first_looks.FILE if folder is not None else None)
+    places = [check_base_url(each, "a machine's address") for each in addresses]
+    commands = {address: ResetCommand(revert, address) for address in places} if revert else {}
+    proofs = {address: ResetMarker() for address in places}
 
     def make(address: str) -> OsworldDesktop:
-        link = Link(address, key, timeouts=timeouts, lot=lot, parks=False)
-        back: Revert | None = commands[address].reset if commands else None
+        link = RetryingClient(address, key, timeouts=timeouts, lot=lot, parks=False)
+        back: ResetHook | None = commands[address].reset if commands else None
         if kind == "osworld":
             return OsworldDesktop(link, revert=back, keep_state=keep_state, proof=proofs[address])
         if back is None and monitor_port:

@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from deskhand import deadlines
 from deskhand.actions.dialects.limits import points_of
 from deskhand.actions.ops import Op, Wait, to_screen_px
-from deskhand.desktop.base import Completed, Frame, Template, Window
-from deskhand.desktop.embedded.remembered import Remembered
+from deskhand.desktop.base import CommandResult, Frame, DesktopSpec, Window
+from deskhand.desktop.embedded.remembered import IdempotencyCache
 from deskhand.desktop.remote import guest_code, pictures, wmctrl
-from deskhand.desktop.remote.link import Link
+from deskhand.desktop.remote.link import RetryingClient
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
-Revert = Callable[[], Awaitable[str | None]]
+ResetHook = Callable[[], Awaitable[str | None]]
 """Brings a machine back; gives the address that it has from then on, when it may be another."""
 READY_S = 300.0
 REMEMBERED_ACTIONS = 64
 
 
 @dataclass
-class Proof:
+class ResetMarker:
     """Shared by all that use a machine after one another: the mark that the last reset left in it. One that brings its home back
     takes the mark away."""
 
@@ -41,7 +41,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Looking:
+class ScreenPolling:
     """When the screen is looked at after an action: `pause_s` later, and again, every `pause_s`, until two looks agree or `cap_s`
     is over. `looks` 1 is one look, whatever it shows. `tries` is how often a picture that is not whole is asked for again."""
 
@@ -59,26 +59,26 @@ class OsworldDesktop:
 
     def __init__(
         self,
-        link: Link,
+        link: RetryingClient,
         *,
-        revert: Revert | None = None,
+        revert: ResetHook | None = None,
         keep_state: bool = False,
-        looking: Looking | None = None,
+        looking: ScreenPolling | None = None,
         ready_s: float = READY_S,
-        proof: Proof | None = None,
+        proof: ResetMarker | None = None,
     ) -> None:
         self.link = link
         self._proof = proof
         self._server = OsworldServer(link)
-        self._untouched: tuple[Template, Frame] | None = None
+        self._untouched: tuple[DesktopSpec, Frame] | None = None
         self._revert = revert
         self._keep_state = keep_state
-        self._looking = looking or Looking()
+        self._looking = looking or ScreenPolling()
         self._ready_s = ready_s
         self._size: tuple[int, int] | None = None
-        self._album = pictures.Album()
+        self._album = pictures.ScreenshotDecoder()
         self._cursor = (0, 0)
-        self._done = Remembered(REMEMBERED_ACTIONS)
+        self._done = IdempotencyCache(REMEMBERED_ACTIONS)
         self._acting = asyncio.Lock()
         self._forget: list[str] = []
         self._closed = False
@@ -93,7 +93,7 @@ class OsworldDesktop:
         self._untouched = None
         return self._server
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. Where nothing brings it
         back, at least no modifier and no button stays pressed and the pointer is in the middle. The machine has the screen that it
         has: another size than the template's is a `ConfigError`. A machine that was reset to `template` and that nobody has touched
@@ -109,7 +109,7 @@ class OsworldDesktop:
             raise ConfigError(
                 f"{self.link.address}: nothing brings this machine back to its start state; give revert, or keep_state"
             )
-        await self.ready()
+        await self.wait_ready()
         await self._check_it_came_back()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
@@ -117,11 +117,11 @@ class OsworldDesktop:
             raise ConfigError(
                 f"{self.link.address}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
             )
-        self._size, self._album = size, pictures.Album()
+        self._size, self._album = size, pictures.ScreenshotDecoder()
         self._done.clear()
         self._forget.clear()
         if self._revert is None:  # a key that stays pressed, or a pointer that is in place, would be an earlier episode's doing
-            await self._marked(guest_code.letting_go(*size, self.system), 10.0)
+            await self._marked(guest_code.release_script(*size, self.system), 10.0)
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
         frame = await self.observe()
@@ -132,21 +132,21 @@ class OsworldDesktop:
         if self._proof is None or self._revert is None:
             return
         mark = f".cache/deskhand-{secrets.token_hex(8)}"
-        if json.loads(await self._marked(guest_code.replacing_mark(self._proof.mark, mark), 10.0)):
+        if json.loads(await self._marked(guest_code.replace_marker_script(self._proof.mark, mark), 10.0)):
             raise InfrastructureError(
-                f"{self.link.address}: it was not brought back, though desktop.revert ended well: ~/{self._proof.mark}, which was "
+                f"{self.link.address}: it was not brought back, though desktop.reset_command ended well: ~/{self._proof.mark}, which was "
                 "written after the last time, is still there"
             )
         self._proof.mark = mark
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""
         await self._until_ready(lambda: self._picture(1))
 
     async def _until_ready(self, look: Callable[[], Awaitable[object]]) -> None:
         said = "no answer"
         try:
-            async with deadlines.limit(self._ready_s):
+            async with deadlines.pausable_timeout(self._ready_s):
                 while True:
                     try:
                         await look()
@@ -163,12 +163,12 @@ class OsworldDesktop:
         if self._size is None:
             raise InfrastructureError(f"{self.link.address}: reset it first")
         size = self._size
-        body = guest_code.acting(ops, *size, self.system)
+        body = guest_code.action_script(ops, *size, self.system)
         longest_s = 10.0 + sum(_longest_s(op) for op in ops)
         if longest_s > self.link.timeouts.op_s:
             raise AgentError(f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s")
         async with self._acting:
-            if earlier := self._done.earlier(action_id):
+            if earlier := self._done.get(action_id):
                 return earlier
             self._done.begin(action_id)
             try:
@@ -200,7 +200,7 @@ class OsworldDesktop:
         self._check_open()
         self._untouched = None
         name, old = secrets.token_hex(12), list(self._forget)
-        code = guest_code.marked(body, name, wait_s=longest_s, old=old)
+        code = guest_code.with_marker(body, name, wait_s=longest_s, old=old)
         try:
             said = await self._server.execute(["python", "-c", code], may_take_s=2 * longest_s + 5.0, repeatable=True)
         except ServerError as error:
@@ -209,7 +209,7 @@ class OsworldDesktop:
         end = str(said.get("output", "")).strip().rpartition("deskhand ")[2]
         if said.get("returncode") != 0 or not end:
             raise DeliveryUnknown(f"{self.link.address}: the guest's Python failed: {str(said.get('error', ''))[-300:]}")
-        return read_end(end, self.link.address)
+        return parse_run_result(end, self.link.address)
 
     async def observe(self) -> Frame:
         self._check_open()
@@ -238,7 +238,7 @@ class OsworldDesktop:
         for attempt in range(tries):
             data = await self._server.screenshot()
             try:
-                return await asyncio.to_thread(pictures.decoded, data, self._size, f"{self.link.address}/screenshot")
+                return await asyncio.to_thread(pictures.decode_screenshot, data, self._size, f"{self.link.address}/screenshot")
             except FrameError:
                 if attempt == tries - 1:
                     raise
@@ -246,19 +246,19 @@ class OsworldDesktop:
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """See `Desktop.run`; once, like an action. The server ends what takes longer than two minutes."""
         longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
-        return completed(await self._marked(guest_code.running(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address)
+        return to_command_result(await self._marked(guest_code.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address)
 
-    async def shell(self, command: str, *, timeout_s: float = 30.0) -> Completed:
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
         """As `run`, of a line for the machine's own shell."""
         longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
-        body = guest_code.running([command], longest_s, None, None, shell=True)
-        return completed(await self._marked(body, longest_s + 3.0), self.link.address)
+        body = guest_code.run_script([command], longest_s, None, None, shell=True)
+        return to_command_result(await self._marked(body, longest_s + 3.0), self.link.address)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        return int(await self._marked(guest_code.starting(argv, env, cwd), 10.0))
+        return int(await self._marked(guest_code.launch_script(argv, env, cwd), 10.0))
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
@@ -329,7 +329,7 @@ class ProgramFailed(InfrastructureError):
     """A program of the guest's Python raised before it had performed anything."""
 
 
-def read_end(end: str, about: str) -> str:
+def parse_run_result(end: str, about: str) -> str:
     """What a marked program said at its end. Raises `ProgramFailed` when nothing was performed, else `DeliveryUnknown`."""
     word, _, rest = end.partition(" ")
     if word == "done":
@@ -343,11 +343,11 @@ def read_end(end: str, about: str) -> str:
     raise DeliveryUnknown(f"{about}: a program was begun and nobody knows its end")
 
 
-def completed(said: str, about: str) -> Completed:
+def to_command_result(said: str, about: str) -> CommandResult:
     """The result of `guest_code.running`."""
     try:
         code, out, err = json.loads(said)
-        return Completed(int(code), base64.b64decode(out), base64.b64decode(err))
+        return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
     except (ValueError, TypeError):
         raise InfrastructureError(f"{about}: the guest's Python gave no result") from None
 

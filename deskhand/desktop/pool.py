@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from deskhand.desktop import sizing
-from deskhand.desktop.base import StagedDesktop, Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.leases import LeaseBook
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.leases import LeaseStore
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_ATTEMPTS = 3
@@ -28,7 +28,7 @@ SHORTEST_TTL_S = 0.1
 class Lease:
     """The right to use `desktop` until it is released; `epoch` is unique in its pool's book of leases."""
 
-    desktop: StagedDesktop
+    desktop: StageableDesktop
     epoch: int
 
 
@@ -43,27 +43,27 @@ class DesktopPool:
     def __init__(
         self,
         size: int,
-        template: Template | None = None,
+        template: DesktopSpec | None = None,
         *,
         spares: int = 1,
-        make: Callable[[], StagedDesktop] = EmbeddedDesktop,
-        book: LeaseBook | None = None,
+        make: Callable[[], StageableDesktop] = LocalDesktop,
+        book: LeaseStore | None = None,
         expected_mib: float | None = sizing.EXPECTED_MIB,
     ) -> None:
         if size < 1 or spares < 0:
             raise ConfigError(f"pool of {size} desktops with {spares} spares: size must be >= 1 and spares >= 0")
         if expected_mib is not None:
-            sizing.check(size + spares, expected_mib)
-        self.book = book or LeaseBook()
+            sizing.check_fits(size + spares, expected_mib)
+        self.book = book or LeaseStore()
         self.size = size
-        self.template = template or Template()
+        self.template = template or DesktopSpec()
         self._spares = spares
         self._make = make
-        self._recent: deque[Template] = deque([self.template], maxlen=REMEMBERED_LEASES)
-        self._ready: list[tuple[Template, StagedDesktop]] = []
-        self._starting: list[Template] = []
+        self._recent: deque[DesktopSpec] = deque([self.template], maxlen=REMEMBERED_LEASES)
+        self._ready: list[tuple[DesktopSpec, StageableDesktop]] = []
+        self._starting: list[DesktopSpec] = []
         self._background: set[asyncio.Task[None]] = set()
-        self._leased: dict[int, StagedDesktop] = {}
+        self._leased: dict[int, StageableDesktop] = {}
         self._taken = 0
         self._place = asyncio.Condition()
         self._reclaimer: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class DesktopPool:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def prepared(self) -> int:
+    async def warm_up(self) -> int:
         """Wait for what runs in the background; returns how many spares can be handed out at once."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
@@ -87,7 +87,7 @@ class DesktopPool:
         self._ready.append((self.template, await self._started(self.template)))
         self._refill()
 
-    async def _started(self, template: Template) -> StagedDesktop:
+    async def _started(self, template: DesktopSpec) -> StageableDesktop:
         failure: InfrastructureError | None = None
         for _ in range(START_ATTEMPTS):
             desktop = self._make()
@@ -105,7 +105,7 @@ class DesktopPool:
             f"({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
         ) from failure
 
-    async def lease(self, template: Template | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out.
 
         With `ttl_s` the lease ends by itself when neither `heartbeat` nor `desktop_of` has named it for so long.
@@ -143,7 +143,7 @@ class DesktopPool:
         """The holder lives. Raises `LeaseEnded` when the lease is over."""
         self.book.check(epoch)
 
-    def desktop_of(self, epoch: int) -> StagedDesktop:
+    def desktop_of(self, epoch: int) -> StageableDesktop:
         """The desktop of a lease that goes on. Raises `LeaseEnded` for any other: a late caller reaches nothing."""
         self.book.check(epoch)
         return self._leased[epoch]
@@ -151,9 +151,9 @@ class DesktopPool:
     async def _reclaim(self) -> None:
         """Take back what silent holders had."""
         while not self._closed:
-            for epoch in self.book.silent():
+            for epoch in self.book.expired():
                 await self._end(epoch, "its holder fell silent")
-            waits = [row.ttl_s for row in self.book.held() if row.ttl_s is not None]
+            waits = [row.ttl_s for row in self.book.active() if row.ttl_s is not None]
             await asyncio.sleep(min([1.0, *waits]) / 4)
 
     async def _free_place(self) -> None:
@@ -161,7 +161,7 @@ class DesktopPool:
             self._taken -= 1
             self._place.notify_all()  # one that is told alone, and cancelled before it looks, would keep the place from the others
 
-    def _take(self, template: Template) -> StagedDesktop | None:
+    def _take(self, template: DesktopSpec) -> StageableDesktop | None:
         for index, (ready_for, desktop) in enumerate(self._ready):
             if ready_for == template:
                 del self._ready[index]
@@ -185,7 +185,7 @@ class DesktopPool:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _prepare(self, template: Template) -> None:
+    async def _prepare(self, template: DesktopSpec) -> None:
         try:
             desktop = await self._started(template)
         except (InfrastructureError, ConfigError):
@@ -222,5 +222,5 @@ class DesktopPool:
         self._ready.clear()
         self._leased.clear()
         await asyncio.gather(*(desktop.close() for desktop in desktops), return_exceptions=True)
-        await self.prepared()
+        await self.warm_up()
         self.book.close()

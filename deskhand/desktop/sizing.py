@@ -16,7 +16,7 @@ EXPECTED_MIB = 160
 """X server, window manager and a small application; with an office program or a browser 400."""
 PER_CORE = 24
 """Beyond this the starting of desktops alone fills a processor."""
-KEPT_FREE_MIB = 512
+RESERVED_MIB = 512
 SHARED_MEMORY_MIB = 12
 """Of /dev/shm for each: the screen and a fresh home."""
 
@@ -36,12 +36,12 @@ def available_memory_mib() -> float:
     return found
 
 
-def room(expected_mib: float = EXPECTED_MIB) -> tuple[int, str]:
+def max_desktops(expected_mib: float = EXPECTED_MIB) -> tuple[int, str]:
     """How many desktops fit, and what sets the bound, in words."""
     memory, cores = available_memory_mib(), len(os.sched_getaffinity(0))
     shared = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0
     bounds = [
-        (int((memory - KEPT_FREE_MIB) // expected_mib), f"{memory:.0f} MiB of memory are available, {expected_mib:g} each"),
+        (int((memory - RESERVED_MIB) // expected_mib), f"{memory:.0f} MiB of memory are available, {expected_mib:g} each"),
         (cores * PER_CORE, f"{cores} cores, {PER_CORE} desktops each"),
         (int(shared // SHARED_MEMORY_MIB), f"/dev/shm has {shared:.0f} MiB free, {SHARED_MEMORY_MIB} each"),
     ]
@@ -49,8 +49,8 @@ def room(expected_mib: float = EXPECTED_MIB) -> tuple[int, str]:
     return max(0, count), why
 
 
-def check(desktops: int, expected_mib: float = EXPECTED_MIB) -> None:
+def check_fits(desktops: int, expected_mib: float = EXPECTED_MIB) -> None:
     """Raises `ConfigError` when so many desktops would not fit."""
-    count, why = room(expected_mib)
+    count, why = max_desktops(expected_mib)
     if desktops > count:
         raise ConfigError(f"{desktops} desktops at a time do not fit on this machine, {count} do ({why}); ask for fewer")

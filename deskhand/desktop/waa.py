@@ -18,11 +18,11 @@ from typing import Literal
 
 import structlog
 
-from deskhand.desktop.base import Frame, Template, Window
-from deskhand.desktop.osworld import READY_S, Looking, OsworldDesktop, ProgramFailed, Revert, read_end
+from deskhand.desktop.base import Frame, DesktopSpec, Window
+from deskhand.desktop.osworld import READY_S, ScreenPolling, OsworldDesktop, ProgramFailed, ResetHook, parse_run_result
 from deskhand.desktop.remote import guest_code
-from deskhand.desktop.remote.first_looks import FirstLooks
-from deskhand.desktop.remote.link import Link
+from deskhand.desktop.remote.first_looks import BaselineStore
+from deskhand.desktop.remote.link import RetryingClient
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.waa_server import WaaServer
 from deskhand.errors import DeliveryUnknown, InfrastructureError
@@ -44,11 +44,11 @@ _TO_CENTRE = """\
 import pyautogui
 pyautogui.FAILSAFE = False
 pyautogui.moveTo(*[each // 2 for each in pyautogui.size()])"""
-RESETS = 3
+MAX_RESET_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Tree:
+class AccessibilityOptions:
     """Whether the UI Automation tree is read ("uia", "win32" or "off"), for how long at most, and how large it may be.
 
     A tree that is late or too large is none: nothing waits for it and no episode ends by it.
@@ -67,20 +67,20 @@ class WaaDesktop(OsworldDesktop):
 
     def __init__(
         self,
-        link: Link,
+        link: RetryingClient,
         *,
-        revert: Revert | None = None,
-        tree: Tree | None = None,
-        looking: Looking | None = None,
+        revert: ResetHook | None = None,
+        tree: AccessibilityOptions | None = None,
+        looking: ScreenPolling | None = None,
         ready_s: float = READY_S,
         reboots: bool = False,
-        first_looks: FirstLooks | None = None,
+        first_looks: BaselineStore | None = None,
     ) -> None:
         super().__init__(link, revert=revert, keep_state=True, looking=looking, ready_s=ready_s)
         self._server: WaaServer = WaaServer(link)
-        self._tree = tree or Tree()
+        self._tree = tree or AccessibilityOptions()
         self._reboots = reboots
-        self._first_looks = first_looks or FirstLooks()
+        self._first_looks = first_looks or BaselineStore()
         self._known_as = link.address
 
     @property
@@ -89,7 +89,7 @@ class WaaDesktop(OsworldDesktop):
         self._untouched = None
         return self._server
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         """Raises `InfrastructureError` for a machine that does not come back clean."""
         if self._untouched is None or self._untouched[0] != template:
             await self._reach()
@@ -113,15 +113,15 @@ class WaaDesktop(OsworldDesktop):
                 ) from error
             log.warning("waa.stuck", machine=self.link.address, error=str(error))
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait for `/probe`, then for a screen."""
         await self._until_ready(self._server.probe)
-        await super().ready()
+        await super().wait_ready()
 
     async def _clean(self, *kinds: str, by: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        first = self._first_looks.of(self._known_as)
+        first = self._first_looks.get(self._known_as)
         left: dict[str, list[str]] = {}
-        for times in range(1, RESETS + 1):
+        for times in range(1, MAX_RESET_ATTEMPTS + 1):
             worked = True
             for clean in by:
                 try:
@@ -129,19 +129,19 @@ class WaaDesktop(OsworldDesktop):
                 except InfrastructureError as error:  # what it closes may be what runs it
                     log.warning("waa.cleaning_failed", machine=self.link.address, error=str(error))
                     worked = False
-                    await self.ready()
+                    await self.wait_ready()
             now = await self._state()
             if first is not None:
                 left = {kind: sorted(set(now[kind]) - set(first.get(kind, ()))) for kind in kinds}
                 if not any(left.values()):
                     return
-            elif worked or times == RESETS:
-                await asyncio.to_thread(self._first_looks.keep, self._known_as, now)
+            elif worked or times == MAX_RESET_ATTEMPTS:
+                await asyncio.to_thread(self._first_looks.save, self._known_as, now)
                 return
         said = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
         mend = f"; if it belongs there, remove {self._first_looks.file}" if self._first_looks.file is not None else ""
         raise InfrastructureError(
-            f"{self.link.address}: after {RESETS} resets there is still what was not there at first: {said}{mend}"
+            f"{self.link.address}: after {MAX_RESET_ATTEMPTS} resets there is still what was not there at first: {said}{mend}"
         )
 
     async def _state(self) -> dict[str, list[str]]:
@@ -160,14 +160,14 @@ class WaaDesktop(OsworldDesktop):
     async def _windows(self, body: str, longest_s: float) -> None:
         self._untouched = None
         name, old = secrets.token_hex(12), list(self._forget)
-        code = guest_code.marked(body, name, wait_s=longest_s, old=old, raises=True)
+        code = guest_code.with_marker(body, name, wait_s=longest_s, old=old, raises=True)
         try:
             await self._server.execute_windows(code, may_take_s=2 * longest_s + 5.0, repeatable=True)
         except ServerError as error:
             end = error.said.rpartition("deskhand ")[2] if "deskhand " in error.said else ""
             if not end:
                 raise DeliveryUnknown(str(error)) from error
-            read_end(end, self.link.address)
+            parse_run_result(end, self.link.address)
         self._forget = [*(each for each in self._forget if each not in old), name]
 
     def _home(self, path: str) -> str:

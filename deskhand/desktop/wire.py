@@ -28,7 +28,7 @@ SAMPLE = 16 << 10
 """Bytes from the middle of the pixels that are packed first: where these get no smaller (photographs, films), the rest is left."""
 
 
-class LeaseOver(InfrastructureError):
+class RemoteLeaseExpired(InfrastructureError):
     """The lease has ended, or another epoch holds the desktop: nothing was performed."""
 
 
@@ -37,8 +37,8 @@ ERRORS: dict[str, tuple[int, type[Exception]]] = {
     "config": (400, ConfigError),
     "not_found": (404, FileNotFoundError),
     "denied": (403, PermissionError),
-    "over": (410, LeaseOver),
-    "fenced": (409, LeaseOver),
+    "over": (410, RemoteLeaseExpired),
+    "fenced": (409, RemoteLeaseExpired),
     "unknown": (500, DeliveryUnknown),
     "frame": (500, FrameError),
     "infrastructure": (500, InfrastructureError),
@@ -46,27 +46,27 @@ ERRORS: dict[str, tuple[int, type[Exception]]] = {
 """By word: the status of the reply and what the client raises. The first whose class an error has is its word."""
 
 
-def word_of(error: Exception) -> str | None:
+def error_code(error: Exception) -> str | None:
     """The word of an error; None for one that has none."""
     return next((word for word, (_, kind) in ERRORS.items() if isinstance(error, kind)), None)
 
 
-def raised(body: Any, status: int, about: str) -> Exception:
+def error_from_reply(body: Any, status: int, about: str) -> Exception:
     """The error that a reply tells of; `about` names the endpoint."""
     word = body.get("error") if isinstance(body, dict) else None
     message = body.get("message", "") if isinstance(body, dict) else ""
     if isinstance(word, str) and word in ERRORS:
         return ERRORS[word][1](str(message))
     if status == 410:
-        return LeaseOver(f"{about}: {str(word)[:200]}")
+        return RemoteLeaseExpired(f"{about}: {str(word)[:200]}")
     return InfrastructureError(f"{about}: the bridge answered {status} {str(word or '')[:200]}".rstrip())
 
 
-def packed(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
+def encode_frame(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
     """The header and the body of `frame` for a client that has `base`, a frame of the same desktop since its last reset."""
     height, width = frame.bgrx.shape[:2]
     box: tuple[int, int, int, int] | None = (0, 0, width, height)
-    if follows(frame, base):
+    if is_delta_of(frame, base):
         box = frame.changed_bbox
     elif base is not None and base.bgrx.shape == frame.bgrx.shape:
         box = _changed(base.bgrx, frame.bgrx)
@@ -90,12 +90,12 @@ def _smaller(pixels: bytes) -> bytes | None:
     return body if len(body) < WORTH_IT * len(pixels) else None
 
 
-def follows(frame: Frame, base: Frame | None) -> bool:
+def is_delta_of(frame: Frame, base: Frame | None) -> bool:
     """Whether `frame` came right after `base`: then it says itself what has changed."""
     return base is not None and base.bgrx.shape == frame.bgrx.shape and frame.sequence == base.sequence + 1
 
 
-def unpacked(header: str | None, body: bytes, base: Frame | None, copy: np.ndarray | None = None) -> Frame:
+def decode_frame(header: str | None, body: bytes, base: Frame | None, copy: np.ndarray | None = None) -> Frame:
     """The frame of a reply; `base` is the frame that the client has, `copy` a copy of its pixels that may be drawn on (None: it is
     made here). Raises `FrameError` for one that is not whole."""
     try:

@@ -151,7 +151,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class LoraWeights:
     """A low-rank adapter as peft writes one: `weights` are torch tensors by peft's names, `config` the values of
     adapter_config.json."""
 
@@ -170,7 +170,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Take new weights between two decoding steps; requests in flight go on with them."""
         ...
 
@@ -192,7 +192,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class TakesAdapters(Protocol):
+class SupportsLora(Protocol):
     """An engine that may hold the base model and take adapters alone."""
 
     @property
@@ -201,10 +201,10 @@ class TakesAdapters(Protocol):
         ...
 
     @property
-    def takes_tower_adapters(self) -> bool:
+    def supports_vision_lora(self) -> bool:
         """Whether an adapter may be for the vision tower, too."""
         ...
 
-    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+    async def update_lora(self, version: int, adapter: LoraWeights) -> None:
         """As `Engine.publish`; requests in flight may end with the adapter that they began with, as their versions say."""
         ...

@@ -24,7 +24,7 @@ _SPECIAL = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "
 _KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
-class RemoteEngine:
+class OpenAIEndpointEngine:
     """`engines.base.Engine` over `url` (`https://host/v1`). `tokenizer` is that of the recorder's renderer; `encoded(sha256)` gives
     the bytes of a screen as it was taken. `timeout_s`: for one request; `retries`: of requests that failed on the way.
     """
@@ -44,7 +44,7 @@ class RemoteEngine:
         self._backend = tokenizer.backend_tokenizer
         ids = [self._backend.token_to_id(name) for name in _SPECIAL]
         self._start, self._end, self._picture_start, self._picture, self._picture_end = ids
-        base = check_url(url, "engine.url")
+        base = check_url(url, "engine.base_url")
         host = httpx2.URL(base).host
         self._client = openai.AsyncOpenAI(
             base_url=base,
@@ -123,9 +123,9 @@ class RemoteEngine:
         kind = next((kind for head, kind in _KINDS.items() if data.startswith(head)), "image/png")
         return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Refused: nobody can train what is at an address."""
-        raise ConfigError(f"{self._where} is for evaluation only; train with engine.kind hf, vllm or sglang")
+        raise ConfigError(f"{self._where} is for evaluation only; train with engine.backend hf, vllm or sglang")
 
     async def pause(self) -> None:
         """Nothing of ours runs there."""

@@ -48,7 +48,7 @@ class ScriptedEngine:
         finish = "stop" if count == len(ids) else "length"
         return Completion(cut, (0.0,) * count, (self._version,) * count, finish, prompt.token_ids)
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """A script has no weights; the version is kept."""
         self._version = version
 

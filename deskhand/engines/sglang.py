@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.engines.base import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
-from deskhand.engines.served.adapters import Adapters, Laid
-from deskhand.engines.served.endpoint import Endpoint, Refused, check_url
-from deskhand.engines.served.engine import Patience, ServedEngine
-from deskhand.engines.served.pixels import Pictures
+from deskhand.engines.served.adapters import LoraVersions, LoadedLora
+from deskhand.engines.served.endpoint import HttpEndpoint, RequestRejected, check_url
+from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.engines.served.pixels import ImageEncoder
 from deskhand.engines.served.weights import ADAPTER_CONFIG
-from deskhand.engines.served.wire import AskAgain, WeightsLost, one_placeholder_each, versions_of
+from deskhand.engines.served.wire import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 
 _CONTROL_S = 60.0
@@ -32,18 +32,18 @@ _NEVER = -1e9
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
 
 
-class SglangWire:
+class SglangProtocol:
     """`engines.served.wire.Wire` for SGLang. `pictures` turns recorded pixels into what is sent."""
 
     name = "SGLang"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
 
-    def __init__(self, pictures: Pictures) -> None:
+    def __init__(self, pictures: ImageEncoder) -> None:
         self._pictures = pictures
-        self.takes_adapters = self.takes_tower_adapters = False
-        self._adapters = Adapters()
+        self.takes_adapters = self.supports_vision_lora = False
+        self._adapters = LoraVersions()
 
-    async def inspect(self, endpoint: Endpoint) -> int:
+    async def inspect(self, endpoint: HttpEndpoint) -> int:
         info = await endpoint.get("/server_info", timeout_s=_CONTROL_S)
         if info.get("skip_tokenizer_init"):
             raise ConfigError(f"{endpoint.name} was started with --skip-tokenizer-init and cannot take images; start it without")
@@ -53,14 +53,14 @@ class SglangWire:
         self.takes_adapters = bool(info.get("enable_lora"))
         return int(found)
 
-    async def label(self, endpoint: Endpoint) -> str:
+    async def label(self, endpoint: HttpEndpoint) -> str:
         return str((await endpoint.get("/get_model_info", timeout_s=_CONTROL_S)).get("weight_version"))
 
-    async def set_label(self, endpoint: Endpoint, label: str) -> None:
+    async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
         body = {"new_version": label, "abort_all_requests": False}
         _demand(await endpoint.post("/update_weight_version", body, timeout_s=_CONTROL_S), endpoint)
 
-    async def load(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+    async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         if (folder / ADAPTER_CONFIG).exists():
             await self._lay(endpoint, folder, label)
             return
@@ -68,7 +68,7 @@ class SglangWire:
         body = {"model_path": str(folder), "weight_version": label, "flush_cache": True, "abort_all_requests": False}
         _demand(await endpoint.post("/update_weights_from_disk", body, timeout_s=_LOAD_S), endpoint)
 
-    async def _lay(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+    async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         async def load(name: str) -> None:
             body = {"lora_name": name, "lora_path": str(folder)}
             _demand(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
@@ -78,21 +78,21 @@ class SglangWire:
 
         await self._adapters.lay(self, endpoint, int(label), load, unload)
 
-    async def pause(self, endpoint: Endpoint) -> None:
+    async def pause(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/pause_generation", {"mode": "retract"}, timeout_s=_CONTROL_S)
 
-    async def resume(self, endpoint: Endpoint) -> None:
+    async def resume(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/continue_generation", {}, timeout_s=_CONTROL_S)
 
-    async def healthy(self, endpoint: Endpoint, timeout_s: float) -> None:
+    async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
         await endpoint.get("/health", timeout_s=timeout_s)
 
     def forget(self) -> None:
         """Pictures go with every request; nothing is remembered of them."""
 
-    async def generate(self, endpoint: Endpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
         body: dict[str, Any] = {
-            "input_ids": one_placeholder_each(prompt),
+            "input_ids": collapse_placeholders(prompt),
             "sampling_params": _sampling(sampling),
             "return_logprob": True,
             "top_logprobs_num": sampling.top_logprobs,
@@ -105,9 +105,9 @@ class SglangWire:
             body["image_data"] = await asyncio.to_thread(self._pictures_of, prompt)
         try:
             reply = await endpoint.post("/generate", body, timeout_s=timeout_s)
-        except Refused as error:
+        except RequestRejected as error:
             if adapter is not None and adapter.name in error.said:
-                raise WeightsLost(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
+                raise StaleWeights(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
             if sampling.grammar is not None and error.status == 400:
                 raise GrammarRefused(f"SGLang cannot keep to the grammar: {error.said}") from None
             raise
@@ -118,15 +118,15 @@ class SglangWire:
         return [self._pictures.data_uri(images[span.sha256]) for span in prompt.spans]
 
 
-def given(
-    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: Patience | None = None
-) -> ServedEngine:
+def connect_sglang(
+    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: ServerTimeouts | None = None
+) -> HttpEngine:
     """An engine on an SGLang server that runs already; it must be able to read `folder`, where weights are published."""
-    endpoint = Endpoint(check_url(url, "engine.url"), api_key=api_key)
-    return ServedEngine(SglangWire(Pictures(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)
+    endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
+    return HttpEngine(SglangProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)
 
 
-def _demand(reply: Any, endpoint: Endpoint) -> None:
+def _demand(reply: Any, endpoint: HttpEndpoint) -> None:
     """Raise unless the server says that it did what it was told."""
     if not isinstance(reply, Mapping) or reply.get("success") is not True:
         said = reply.get("message", reply) if isinstance(reply, Mapping) else reply
@@ -154,14 +154,14 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: Laid | None) -> Completion:
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None) -> Completion:
     """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
     server names the weights below it only."""
     meta = reply["meta_info"]
     reason = meta["finish_reason"]
     finish = _FINISH.get(reason["type"])
     if finish == "aborted":
-        raise AskAgain(f"{server} aborted a request: {reason.get('message', 'it does not say why')}")
+        raise RetryRequest(f"{server} aborted a request: {reason.get('message', 'it does not say why')}")
     if finish is None:
         raise InfrastructureError(f"{server} ended a request with {reason!r}")
     ids = tuple(reply["output_ids"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.models.load import base_of, checkpoint_folder
+from deskhand.models.load import adapter_base, checkpoint_folder
 
 _IDS = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653}
 QWEN3_VL_4B: dict[str, Any] = {
@@ -107,7 +107,7 @@ def values_of(source: str) -> dict[str, Any]:
     if source in PUBLISHED and not Path(source).is_dir():
         return PUBLISHED[source]
     folder = checkpoint_folder(source)
-    if base := base_of(folder):
+    if base := adapter_base(folder):
         return values_of(base)
     file = folder / "config.json"
     try:
@@ -139,7 +139,7 @@ def preprocessing_of(source: str) -> tuple[int, int]:
     if source in PUBLISHED and not Path(source).is_dir():
         return AREAS[PUBLISHED[source]["model_type"]]
     folder = checkpoint_folder(source)
-    if base := base_of(folder):
+    if base := adapter_base(folder):
         return preprocessing_of(base)
     file = folder / "preprocessor_config.json"
     try:

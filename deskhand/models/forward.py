@@ -25,7 +25,7 @@ from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.errors import ConfigError, RecordError
 
 
-class Row(Protocol):
+class ModelSequence(Protocol):
     """A `Prompt`, a recorder `Sequence` or anything else with ids and spans."""
 
     @property
@@ -63,7 +63,7 @@ def unwrap(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def check_row(row: Row, images: Mapping[str, PreparedImage], image_token_id: int) -> None:
+def check_row(row: ModelSequence, images: Mapping[str, PreparedImage], image_token_id: int) -> None:
     """Raise `RecordError("placeholders")` unless the placeholders of a row are exactly those of its images."""
     covered = 0
     end = 0
@@ -127,7 +127,7 @@ def check_positions(model: Any) -> None:
         raise ConfigError("rotary positions of images differ from those of transformers; install the version that is pinned")
 
 
-def collate(rows: Sequence[Row], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True) -> ModelInputs:
+def collate(rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True) -> ModelInputs:
     """Make a batch of rows, with or without the pixels of its images. Raises `RecordError` when placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
@@ -205,7 +205,7 @@ def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> t
     return (torch.cat(output.pooler_output), *(torch.cat(layer) for layer in deepstack))
 
 
-def decode(
+def forward_decoder(
     model: Any,
     input_ids_BT: Tensor,
     position_ids_3BT: Tensor,
@@ -250,7 +250,7 @@ def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
     if inputs.pixel_values is not None and inputs.image_grid_thw is not None:
         unique = encode_images(model, inputs.pixel_values, inputs.image_grid_thw)
         features = tuple(layer.index_select(0, inputs.feature_index_N) for layer in unique)
-    return decode(model, inputs.input_ids_BT, inputs.position_ids_3BT, features, inputs.placeholder_index_N)
+    return forward_decoder(model, inputs.input_ids_BT, inputs.position_ids_3BT, features, inputs.placeholder_index_N)
 
 
 def log_softmax(logits_WV: Tensor, temperature: float, banned_ids: Sequence[int]) -> Tensor:

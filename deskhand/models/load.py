@@ -59,10 +59,10 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
     folder = checkpoint_folder(source)
-    base = base_of(folder)
+    base = adapter_base(folder)
     if base is not None:
         return _merged(load(base, dtype=dtype, device=device), folder, source)
-    folder, family = check(source)
+    folder, family = check_checkpoint(source)
     preprocessing = _read_json(folder / "preprocessor_config.json")
     _check_device(device)
     tokenizer, image_processor = _processing(folder)
@@ -74,7 +74,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
-def load_reading(source: str, *, sees: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
+def load_processors(source: str, *, sees: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
     """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`.
 
     A checkpoint without vision (`sees` False) need not have a preprocessor_config.json; the processor is then the family's own and
@@ -115,7 +115,7 @@ def _processor_class() -> Any:
     return Qwen2VLImageProcessorPil
 
 
-def base_of(folder: Path) -> str | None:
+def adapter_base(folder: Path) -> str | None:
     """The base model of a folder of adapters; None when the folder is a whole checkpoint."""
     if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
         return None
@@ -147,12 +147,12 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
 
 
-def check(source: str) -> tuple[Path, Family]:
+def check_checkpoint(source: str) -> tuple[Path, Family]:
     """The folder and the family of a source whose files are all there; quick, no tensor is read. Raises `ConfigError` as `load`."""
     folder = checkpoint_folder(source)
-    base = base_of(folder)
+    base = adapter_base(folder)
     if base is not None:
-        return check(base)
+        return check_checkpoint(base)
     family = _family(folder, _read_json(folder / "config.json"))
     _weight_files(folder)
     _read_json(folder / "preprocessor_config.json")
@@ -237,7 +237,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     from transformers.utils import logging as transformers_logging
 
     from deskhand.models.patches import embed_patches_by_product
-    from deskhand.models.products import use_onednn
+    from deskhand.models.products import replace_linear_with_onednn
 
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
@@ -262,7 +262,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
         raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
     embed_patches_by_product(model)
-    use_onednn(model)
+    replace_linear_with_onednn(model)
     return model.to(device).eval()
 
 

@@ -60,16 +60,16 @@ def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return nn.functional.linear(input, weight, bias)
 
 
-class ProductLinear(nn.Linear):
+class OneDnnLinear(nn.Linear):
     """A linear layer that multiplies by `product`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return product(input, self.weight, self.bias)
 
 
-def use_onednn(model: nn.Module) -> None:
+def replace_linear_with_onednn(model: nn.Module) -> None:
     """Let the linear layers of a model multiply by oneDNN, in place, where that is the faster library."""
     if prefers_onednn():
         for module in model.modules():
             if type(module) is nn.Linear:
-                module.__class__ = ProductLinear
+                module.__class__ = OneDnnLinear

@@ -17,19 +17,19 @@ from typing import Any
 from deskhand.engines.base import Completion, FinishReason, ImageSpan, Prompt
 from deskhand.errors import RecordError
 from deskhand.recorder.dialogues import conversations, to_json
-from deskhand.recorder.exchanges import Exchange, Tokens, read_exchange
+from deskhand.recorder.exchanges import Exchange, TokenRecord, read_exchange
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.invariants import check_prompt
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.relay import ExchangeLog, KeptImages
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.relay import ExchangeLog, StoredImages
 from deskhand.recorder.rewards import Rewards
 
 _FINISHED: dict[str, FinishReason] = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 
 
 @dataclass
-class Recorded:
+class RecordedSession:
     """One session of a relay, read. `left_out` counts what could not be read, by reason."""
 
     session_id: str
@@ -47,9 +47,9 @@ class Recorded:
         return math.fsum(self.rewards.by_call.values())
 
 
-def read_session(log: ExchangeLog, images: KeptImages, session_id: str) -> Recorded:
+def read_session(log: ExchangeLog, images: StoredImages, session_id: str) -> RecordedSession:
     """Read a session's journal."""
-    found = Recorded(session_id)
+    found = RecordedSession(session_id)
     call_ids = list[str]()
     for line in log.read(session_id):
         if "note" in line:
@@ -66,7 +66,7 @@ def read_session(log: ExchangeLog, images: KeptImages, session_id: str) -> Recor
             continue
         try:
             exchange = read_exchange(entry["api"], entry["request"], entry["reply"], images)
-        except RequestRefused as error:
+        except InvalidRequestError as error:
             found.left_out[f"{error.param}: {error.message}"] += 1
             continue
         except Exception as error:  # an upstream may have sent anything
@@ -78,7 +78,7 @@ def read_session(log: ExchangeLog, images: KeptImages, session_id: str) -> Recor
     return found
 
 
-def supervised(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def to_sft_rows(recorded: RecordedSession) -> Iterator[dict[str, Any]]:
     """One JSON object per conversation: messages, targets, images, the reward of the session and those of its exchanges."""
     for row in conversations(recorded.exchanges):
         by_exchange = {one: recorded.rewards.by_call[one] for one in row.exchange_ids if one in recorded.rewards.by_call}
@@ -90,7 +90,7 @@ def supervised(recorded: Recorded) -> Iterator[dict[str, Any]]:
         }
 
 
-def graph_of(recorded: Recorded, images: ImageCache, image_id: int) -> CallGraph:
+def graph_of(recorded: RecordedSession, images: ImageCache, image_id: int) -> CallGraph:
     """The calls that came with token ids. What cannot be trained on is counted in `left_out`."""
     graph = CallGraph()
     for exchange_id, exchange in recorded.exchanges:
@@ -123,7 +123,7 @@ def _is_plain(request: Mapping[str, Any]) -> bool:
     return all(request.get(name) is None or request[name] in values for name, values in neutral.items())
 
 
-def _call(name: str, graph: CallGraph, exchange: Exchange, tokens: Tokens, reason: str, images: ImageCache, image_id: int) -> Call:
+def _call(name: str, graph: CallGraph, exchange: Exchange, tokens: TokenRecord, reason: str, images: ImageCache, image_id: int) -> Call:
     spans, at = list[ImageSpan](), 0
     shown = {sha256: images[sha256] for one in exchange.messages for sha256 in one.pictures}
     for sha256 in (sha256 for one in exchange.messages for sha256 in one.pictures):

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deskhand.recorder.apis import chat, messages, responses
-from deskhand.recorder.images import Images
+from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 
 Api = Literal["chat", "messages", "responses"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenRecord:
     """What vLLM's `return_token_ids` gives of one choice: placeholders in the prompt are expanded."""
 
     prompt_ids: tuple[int, ...]
@@ -36,7 +36,7 @@ class Exchange:
     messages: tuple[Message, ...]
     replies: tuple[Message, ...]
     finish_reasons: tuple[str, ...]
-    tokens: tuple[Tokens, ...] = ()
+    tokens: tuple[TokenRecord, ...] = ()
     tools: str = "[]"
     """The tools that were offered, as JSON in the API's own form."""
 
@@ -47,33 +47,33 @@ def api_of(path: str) -> Api | None:
     return next((api for end, api in ends.items() if path.endswith(end)), None)
 
 
-def read_exchange(api: Api, request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+def read_exchange(api: Api, request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
     """Read a request and its reply (`assembled`, if it was streamed). Raises `RequestRefused` naming what is not understood."""
     tools = json.dumps(request.get("tools") or [], ensure_ascii=False, sort_keys=True)
     return replace(_READERS[api](request, reply, images), tools=tools)
 
 
-def _messages(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+def _messages(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
     replied = messages.read_reply(reply.get("content"), images)
     return Exchange(messages.read_conversation(request, images), (replied,), (str(reply.get("stop_reason")),))
 
 
-def _responses(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+def _responses(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
     if request.get("previous_response_id") is not None:
-        raise RequestRefused("the conversation before it is stored upstream", param="previous_response_id")
+        raise InvalidRequestError("the conversation before it is stored upstream", param="previous_response_id")
     instructions = request.get("instructions")
     system = (message("system", instructions),) if isinstance(instructions, str) else ()
     conversation = system + responses.read_input(request.get("input"), images)
     *_, replied = responses.read_input(reply.get("output"), images)
     if replied.role != "assistant":
-        raise RequestRefused("the response holds no message of the assistant", param="output")
+        raise InvalidRequestError("the response holds no message of the assistant", param="output")
     return Exchange(conversation, (replied,), (str(reply.get("status")),))
 
 
-def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) -> Exchange:
+def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise RequestRefused("the reply has no choices", param="choices")
+        raise InvalidRequestError("the reply has no choices", param="choices")
     replies = tuple(_one(choice, f"choices[{index}].message", images) for index, choice in enumerate(choices))
     prompt_ids = reply.get("prompt_token_ids")
     tokens = tuple(_tokens(prompt_ids, choice) for choice in choices) if isinstance(prompt_ids, list) else ()
@@ -86,23 +86,23 @@ def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: Images) 
 _READERS = {"chat": _chat, "messages": _messages, "responses": _responses}
 
 
-def _one(choice: Any, where: str, images: Images) -> Message:
+def _one(choice: Any, where: str, images: ImageStore) -> Message:
     said = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(said, Mapping):
-        raise RequestRefused("a choice has no message", param=where)
+        raise InvalidRequestError("a choice has no message", param=where)
     known = ("role", "content", "tool_calls", "reasoning_content", "reasoning")
     kept = {name: value for name, value in said.items() if name in known and value not in (None, [])}
     return chat.read_messages([{"content": "", **kept}], images)[0]
 
 
-def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> Tokens | None:
+def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> TokenRecord | None:
     """None when the choice lacks its ids or its log-probs, or they are not equally many."""
     ids, scored = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
     if not isinstance(ids, list) or not isinstance(scored, list) or len(ids) != len(scored):
         return None
     if not all(type(token_id) is int for token_id in (*prompt_ids, *ids)):
         return None
-    return Tokens(tuple(prompt_ids), tuple(ids), tuple(float(entry["logprob"]) for entry in scored))
+    return TokenRecord(tuple(prompt_ids), tuple(ids), tuple(float(entry["logprob"]) for entry in scored))
 
 
 def assembled(api: Api, raw: bytes) -> dict[str, Any]:

@@ -21,11 +21,11 @@ import numpy as np
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.rewards import Rewards
 
-Style = Literal["merged", "individual", "chain"]
+RowStyle = Literal["merged", "individual", "chain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """One training row. `weight` is its share of the session where rows repeat a reward, and 1 where their rewards add up."""
 
     sequence: Sequence
@@ -33,21 +33,21 @@ class Row:
     weight: float = 1.0
 
 
-def rows_of(
-    graph: CallGraph, rewards: Rewards, style: Style = "merged", *, turn_discount: float = 1.0, by_agent: bool = False
-) -> list[Row]:
+def build_rows(
+    graph: CallGraph, rewards: Rewards, style: RowStyle = "merged", *, turn_discount: float = 1.0, by_agent: bool = False
+) -> list[TrainingRow]:
     """The rows of a session. `turn_discount` and `by_agent` as of `Rewards.returns`; `merged` needs neither."""
     rows = graph.sequences(merge=style != "individual")
     share = 1.0 / len(rows) if rows else 1.0
     if style == "merged" and rewards.episode is None:
-        return [Row(row, rewards.of_row(row)) for row in rows]
+        return [TrainingRow(row, rewards.of_row(row)) for row in rows]
     if style == "merged":
-        return [Row(row, rewards.episode or 0.0, share) for row in rows]
+        return [TrainingRow(row, rewards.episode or 0.0, share) for row in rows]
     returns = rewards.returns(graph, turn_discount, by_agent=by_agent)
-    return [Row(row, returns[row.call_ids[-1]], share) for row in rows]
+    return [TrainingRow(row, returns[row.call_ids[-1]], share) for row in rows]
 
 
-def to_arrays(rows: list[Row], image_id: int) -> dict[str, np.ndarray]:
+def to_arrays(rows: list[TrainingRow], image_id: int) -> dict[str, np.ndarray]:
     """Rows as arrays under the names that AReaL gives them, padded on the right: B rows of T tokens.
 
     int64[B, T] input_ids and mm_token_type_ids, bool[B, T] attention_mask, int32[B, T] loss_mask and versions (-1 where not

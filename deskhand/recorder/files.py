@@ -3,7 +3,7 @@ whatever moment, what was on disk is read back equal.
 
 ```
 <folder>/images/<2 hex>/<sha256>           the encoded bytes as received, named by the SHA-256 of their RGB pixels
-<folder>/sessions/<name>/journal.jsonl     while the session is open: one line per call or reward, in order
+<folder>/sessions/<name>/calls.jsonl     while the session is open: one line per call or reward, in order
 <folder>/sessions/<name>/session.json      when it has ended: everything but the arrays
 <folder>/sessions/<name>/calls.safetensors when it has ended: the arrays of its calls
 ```
@@ -39,7 +39,7 @@ _REMEMBERED = 1 << 17
 _ARRAYS = {"new_prompt_ids": np.int64, "token_ids": np.int64, "logprobs": np.float64, "versions": np.int64, "served_ids": np.int64}
 
 
-def pack(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def encode_arrays(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The graph's dictionary with its arrays taken out: each key's arrays joined, and the length that each call has of it.
 
     A length of -1 stands for null.
@@ -53,7 +53,7 @@ def pack(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return data, arrays
 
 
-def unpack(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> CallGraph:
+def decode_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> CallGraph:
     """The graph that `pack` took apart."""
     calls = [dict(call) for call in data["calls"]]
     for key in _ARRAYS:
@@ -64,7 +64,7 @@ def unpack(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> CallGra
     return CallGraph.from_dict({**data, "calls": calls})
 
 
-class RecordFolder:
+class SessionStore:
     """Sessions and images under `folder`, which is made. All methods block; those that write may be called from several threads.
 
     `durable`: wait until the disk has what is written (a power cut loses nothing); otherwise only a kill loses nothing.
@@ -78,7 +78,7 @@ class RecordFolder:
         (folder / "images").mkdir(parents=True, exist_ok=True)
         (folder / "sessions").mkdir(exist_ok=True)
 
-    def put_image(self, sha256: str, encoded: bytes) -> None:
+    def save_image(self, sha256: str, encoded: bytes) -> None:
         """Keep an image; nothing is written when it is there already. Made for `ImageCache(on_new=...)`."""
         if sha256 in self._images:
             return
@@ -116,7 +116,7 @@ class RecordFolder:
         """Write a session that has ended as a whole and return its folder; its journal is removed when that is on disk."""
         folder = self.session_folder(session_id)
         folder.mkdir(exist_ok=True)
-        data, arrays = pack(graph)
+        data, arrays = encode_arrays(graph)
         self._write_whole(folder / "calls.safetensors", save(arrays))
         about = {"format": FORMAT, "session_id": session_id, "graph": data, "rewards": rewards.to_dict()}
         self._write_whole(folder / "session.json", json.dumps(about, ensure_ascii=False, indent=1).encode())
@@ -124,7 +124,7 @@ class RecordFolder:
             journal = self._open.pop(session_id, None)
         if journal is not None:
             journal.close()
-        (folder / "journal.jsonl").unlink(missing_ok=True)
+        (folder / "calls.jsonl").unlink(missing_ok=True)
         return folder
 
     def read(self, session_id: str) -> tuple[CallGraph, Rewards]:
@@ -136,8 +136,8 @@ class RecordFolder:
                 if about.get("format") != FORMAT:
                     raise RecordError("format", f"{folder / 'session.json'} is of format {about.get('format')}, not {FORMAT}")
                 arrays = load((folder / "calls.safetensors").read_bytes())
-                return unpack(about["graph"], arrays), Rewards.from_dict(about["rewards"])
-            return _read_journal((folder / "journal.jsonl").read_bytes())
+                return decode_arrays(about["graph"], arrays), Rewards.from_dict(about["rewards"])
+            return _read_journal((folder / "calls.jsonl").read_bytes())
         except FileNotFoundError as error:
             raise RecordError("unknown_session", f"{error.filename}: not there; no such session was recorded") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -147,7 +147,7 @@ class RecordFolder:
         """(id, whether it has ended) of each session."""
         for folder in sorted((self.folder / "sessions").iterdir()):
             ended = (folder / "session.json").exists()
-            if ended or (folder / "journal.jsonl").exists():
+            if ended or (folder / "calls.jsonl").exists():
                 yield _session_id(folder), ended
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class RecordFolder:
                 try:
                     if (folder / "session.json").exists():
                         raise FileExistsError
-                    self._open[session_id] = _Journal(folder / "journal.jsonl", session_id, self._durable)
+                    self._open[session_id] = _Journal(folder / "calls.jsonl", session_id, self._durable)
                 except FileExistsError:
                     words = f"{folder} holds another session of that id; give each session an id of its own"
                     raise InfrastructureError(words) from None
@@ -262,7 +262,7 @@ def _read_journal(raw: bytes) -> tuple[CallGraph, Rewards]:
 
 
 def _session_id(folder: Path) -> str:
-    for name in ("session.json", "journal.jsonl"):
+    for name in ("session.json", "calls.jsonl"):
         try:
             with (folder / name).open("rb") as file:
                 head = json.loads(file.read() if name == "session.json" else file.readline())

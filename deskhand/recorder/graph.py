@@ -206,7 +206,7 @@ class CallGraph:
         return found
 
     @property
-    def sampled_tokens(self) -> int:
+    def num_sampled_tokens(self) -> int:
         return sum(len(node.completion.token_ids) for node in self._nodes.values())
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Access, Registry, Session
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.registry import SessionAccess, SessionRegistry, Session
 
 log = structlog.get_logger()
 Handler = Callable[[Request], Awaitable[Response]]
@@ -38,7 +38,7 @@ def anthropic_error(message: str, kind: str, param: str | None, code: str) -> di
     return {"type": "error", "error": {"type": kind, "message": named, "code": code}}
 
 
-def answering(handler: Handler, body: ErrorBody = openai_error) -> Handler:
+def error_handling_route(handler: Handler, body: ErrorBody = openai_error) -> Handler:
     """Turn what a handler raises into an API's error body.
 
     Errors carry `x-should-retry: false`: asking again would sample a second time what was sampled once.
@@ -50,7 +50,7 @@ def answering(handler: Handler, body: ErrorBody = openai_error) -> Handler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except RequestRefused as refusal:
+        except InvalidRequestError as refusal:
             kind = {401: "authentication_error", 403: "permission_error"}.get(refusal.status, "invalid_request_error")
             return error(refusal.status, refusal.message, kind, refusal.param, refusal.code)
         except RecordError as failure:
@@ -66,32 +66,32 @@ def answering(handler: Handler, body: ErrorBody = openai_error) -> Handler:
     return answer
 
 
-class Keys:
+class RequestAuth:
     """Who may do what: the admin everything but sample, a session's key what concerns its own session."""
 
-    def __init__(self, sessions: Registry, admin_key: str) -> None:
+    def __init__(self, sessions: SessionRegistry, admin_key: str) -> None:
         if len(admin_key) < 16:
             raise ConfigError("the recorder's admin key must have at least 16 characters; make one with secrets.token_urlsafe(32)")
         self._sessions, self._admin_key = sessions, admin_key.encode()
 
-    def access(self, request: Request) -> Access:
+    def access(self, request: Request) -> SessionAccess:
         """What the request's session key opens. Raises `RequestRefused` 401."""
         access = self._sessions.find(key_of(request))
         if access is None:
-            raise RequestRefused("the API key is of no open session", code="invalid_api_key", status=401)
+            raise InvalidRequestError("the API key is of no open session", code="invalid_api_key", status=401)
         return access
 
     def is_admin(self, request: Request) -> bool:
         """Compared in constant time."""
         return hmac.compare_digest(key_of(request).encode("utf-8", "surrogatepass"), self._admin_key)
 
-    def demand_admin(self, request: Request) -> None:
+    def require_admin(self, request: Request) -> None:
         """Raise `RequestRefused`: 403 for a session's key, else 401."""
         if self.is_admin(request):
             return
         if self._sessions.find(key_of(request)) is not None:
-            raise RequestRefused("this needs the admin key", code="permission_denied", status=403)
-        raise RequestRefused("this needs the admin key", code="invalid_api_key", status=401)
+            raise InvalidRequestError("this needs the admin key", code="permission_denied", status=403)
+        raise InvalidRequestError("this needs the admin key", code="invalid_api_key", status=401)
 
     def session(self, request: Request) -> Session:
         """The session that the path names, for the admin and for its own keys. Raises `RequestRefused`.
@@ -103,7 +103,7 @@ class Keys:
             return self._sessions.get(session_id)
         session = self.access(request).session
         if session.id != session_id:
-            raise RequestRefused("the API key is of another session", code="permission_denied", status=403)
+            raise InvalidRequestError("the API key is of another session", code="permission_denied", status=403)
         return session
 
 
@@ -119,7 +119,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
-            raise RequestRefused(f"the body has more than {limit} bytes", code="body_too_large", status=413)
+            raise InvalidRequestError(f"the body has more than {limit} bytes", code="body_too_large", status=413)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -130,16 +130,16 @@ def parse(raw: bytes) -> Any:
         found = json.loads(raw, parse_constant=_refuse_constant)
         _refuse_depth(found, _DEEPEST)
     except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"the body is not JSON: {str(error)[:200]}") from None
+        raise InvalidRequestError(f"the body is not JSON: {str(error)[:200]}") from None
     return found
 
 
-async def small_object(request: Request, *names: str) -> dict[str, Any]:
+async def read_small_json(request: Request, *names: str) -> dict[str, Any]:
     """A body that is an object with some of these fields, or empty. Raises `RequestRefused`."""
     raw = await read_body(request, 1 << 16)
     body = parse(raw) if raw else {}
     if not isinstance(body, dict) or set(body) - set(names):
-        raise RequestRefused(f"the body is an object with the fields {', '.join(names) or '(none)'} alone")
+        raise InvalidRequestError(f"the body is an object with the fields {', '.join(names) or '(none)'} alone")
     return body
 
 

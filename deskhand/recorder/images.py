@@ -24,8 +24,8 @@ from PIL import Image
 
 from deskhand.engines.base import Checksum, PreparedImage
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.recorder.patches import KeptPatches, Patches
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.patches import StoredPatches, PatchExtractor
+from deskhand.recorder.refusal import InvalidRequestError
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")
@@ -41,11 +41,11 @@ REMEMBERED = 1 << 17
 def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
     """The bytes of a base64 data URI. Raises `RequestRefused` for anything else, remote addresses among them."""
     if not url.startswith("data:"):
-        raise RequestRefused("images must be base64 data URIs; remote addresses are not fetched", param=param, code="remote_image")
+        raise InvalidRequestError("images must be base64 data URIs; remote addresses are not fetched", param=param, code="remote_image")
     head, comma, body = url[5:].partition(",")
     media_type, *options = head.lower().split(";")
     if not comma or media_type not in MEDIA_TYPES or options[-1:] != ["base64"]:
-        raise RequestRefused(
+        raise InvalidRequestError(
             f"an image must start with data:image/png;base64, (or jpeg, webp), not data:{head[:40]!r}",
             param=param,
             code="invalid_image",
@@ -53,7 +53,7 @@ def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
     try:
         return binascii.a2b_base64(body, strict_mode=True)
     except ValueError:
-        raise RequestRefused("the image's data URI is not valid base64", param=param, code="invalid_image") from None
+        raise InvalidRequestError("the image's data URI is not valid base64", param=param, code="invalid_image") from None
 
 
 def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> Image.Image:
@@ -61,19 +61,19 @@ def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> 
     try:
         image = Image.open(io.BytesIO(encoded), formats=FORMATS)
         if image.width * image.height > max_pixels:
-            raise RequestRefused(
+            raise InvalidRequestError(
                 f"the image is {image.width}x{image.height}; at most {max_pixels} pixels are taken",
                 param=param,
                 code="image_too_large",
             )
         if getattr(image, "n_frames", 1) > 1:
-            raise RequestRefused("animated images are not taken; send one frame", param=param, code="invalid_image")
+            raise InvalidRequestError("animated images are not taken; send one frame", param=param, code="invalid_image")
         image.load()
         return _to_rgb(image)
-    except RequestRefused:
+    except InvalidRequestError:
         raise
     except Exception as error:  # decoders raise many kinds on hostile bytes
-        raise RequestRefused(f"the image cannot be decoded: {error}", param=param, code="invalid_image") from None
+        raise InvalidRequestError(f"the image cannot be decoded: {error}", param=param, code="invalid_image") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -93,7 +93,7 @@ def pixels_sha256(image: Image.Image) -> str:
     return hashlib.sha256(image.tobytes()).hexdigest()
 
 
-class Images(Protocol):
+class ImageStore(Protocol):
     """What takes the images of requests: `ImageCache`, which prepares them, and `relay.KeptImages`, which keeps them."""
 
     def add_data_uri(self, url: str, *, param: str = ...) -> Any:
@@ -126,7 +126,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         self.merge_size = int(getattr(image_processor, "merge_size", 0))
         if self.merge_size < 1:
             raise ConfigError("preprocessor_config.json has no merge_size; give the image processor of a Qwen-VL checkpoint")
-        self._patches = Patches(image_processor)
+        self._patches = PatchExtractor(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
         self._prepared = _Budget(prepared_bytes, lambda image: image.pixel_values.nbytes)
@@ -152,7 +152,7 @@ class ImageCache(Mapping[str, PreparedImage]):
     def add(self, encoded: bytes, *, param: str | None = None) -> PreparedImage:
         """The prepared image of these encoded bytes. Raises `RequestRefused` when they are not an image that can be taken."""
         if len(encoded) > self.max_encoded_bytes:
-            raise RequestRefused(
+            raise InvalidRequestError(
                 f"the image has {len(encoded)} bytes; at most {self.max_encoded_bytes} are taken",
                 param=param,
                 code="image_too_large",
@@ -186,7 +186,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         prepared = self._prepared.get(name)
         if prepared is None and name in self._outlines and (self._fetch is not None or self._encoded.get(name) is not None):
             outline = self._outlines[name]
-            later = LaterPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
+            later = LazyPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
             prepared = replace(outline, pixel_values=later)
         return prepared
 
@@ -234,7 +234,7 @@ class ImageCache(Mapping[str, PreparedImage]):
                 )
         try:
             rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
-        except RequestRefused as error:
+        except InvalidRequestError as error:
             raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
         if pixels_sha256(rgb) != sha256:
             raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than were recorded")
@@ -278,11 +278,11 @@ class ImageCache(Mapping[str, PreparedImage]):
         try:
             kept, grid = self._patches.keep(rgb)
         except ValueError as error:
-            raise RequestRefused(
+            raise InvalidRequestError(
                 f"the checkpoint cannot take a {rgb.width}x{rgb.height} image: {error}", code="invalid_image"
             ) from None
         patches = math.prod(grid)
-        values = KeptPatches(self._patches.lookup, kept, checksum)
+        values = StoredPatches(self._patches.lookup, kept, checksum)
         if len(values) != patches or patches % self.merge_size**2:
             raise RecordError("grid", f"image {name[:12]}: {len(values)} patches do not make a grid of {grid}")
         return PreparedImage(name, values, grid, patches // self.merge_size**2, rgb.width, rgb.height, checksum)
@@ -295,7 +295,7 @@ def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
         names.popitem(last=False)
 
 
-class LaterPixels:
+class LazyPixels:
     """Pixels that `numpy.asarray` makes when it is called: float32 of `shape`."""
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> None:

@@ -18,13 +18,13 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImagePart:
     """An image of the conversation, by the SHA-256 of its RGB pixels."""
 
     sha256: str
 
 
-Part = str | Picture
+Part = str | ImagePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Message:
     @property
     def pictures(self) -> tuple[str, ...]:
         """Hashes of the pictures in order."""
-        return tuple(part.sha256 for part in self.parts if isinstance(part, Picture))
+        return tuple(part.sha256 for part in self.parts if isinstance(part, ImagePart))
 
     @cached_property
     def digest(self) -> bytes:

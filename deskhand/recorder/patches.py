@@ -27,7 +27,7 @@ _AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class PatchLookup:
     """What makes values of what is kept. Plain numbers: it goes to other processes, whose libraries may lack the processor.
 
     `table_CV`: float32[channels, 256]; None where the processor itself made the values, which are then what is kept.
@@ -56,7 +56,7 @@ class Lookup:
         return values_NCFP.reshape(count, -1)
 
 
-class Patches:
+class PatchExtractor:
     """Makes patches of one processor's pictures; thread-safe, blocking.
 
     `processor`: of the Qwen-VL families, with `merge_size` and a call that takes `images` and `return_tensors`.
@@ -65,13 +65,13 @@ class Patches:
     def __init__(self, processor: Any) -> None:
         self._processor = processor
         self._resized: Callable[..., tuple[int, int]] | None = getattr(inspect.getmodule(type(processor)), "smart_resize", None)
-        self.lookup = Lookup(None, 1)
+        self.lookup = PatchLookup(None, 1)
         try:
-            self.lookup = Lookup(self._read_table(), processor.temporal_patch_size)
+            self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
             if not all(self._agrees(width, height) for width, height in _TRIED):
-                self.lookup = Lookup(None, 1)
+                self.lookup = PatchLookup(None, 1)
         except Exception:  # whatever this processor lacks or raises, it is used as it is
-            self.lookup = Lookup(None, 1)
+            self.lookup = PatchLookup(None, 1)
 
     @property
     def fast(self) -> bool:
@@ -136,14 +136,14 @@ class Patches:
         return grid == other and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
 
-class KeptPatches:
+class StoredPatches:
     """A picture's patches as they are kept; `numpy.asarray` makes their values, float32 of `shape`, and the first are noted in
     `checksum`.
 
     `nbytes`: of what is kept.
     """
 
-    def __init__(self, lookup: Lookup, kept: np.ndarray, checksum: Checksum) -> None:
+    def __init__(self, lookup: PatchLookup, kept: np.ndarray, checksum: Checksum) -> None:
         self._lookup, self._kept, self._checksum = lookup, kept, checksum
         self.shape, self.nbytes = lookup.shape(kept), kept.nbytes
 

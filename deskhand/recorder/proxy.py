@@ -31,11 +31,11 @@ from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.apis import chat, chat_reply, fields, messages, responses, responses_reply
-from deskhand.recorder.files import RecordFolder
-from deskhand.recorder.http import Keys, answering, anthropic_error, parse, read_body, small_object
+from deskhand.recorder.files import SessionStore
+from deskhand.recorder.http import RequestAuth, error_handling_route, anthropic_error, parse, read_body, read_small_json
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Access, Session
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.registry import SessionAccess, Session
 from deskhand.recorder.session import ChatRequest, Recorder, Reply
 
 SSE = "text/event-stream"
@@ -48,7 +48,7 @@ def create_app(
     model: str = "deskhand",
     default_max_tokens: int = 512,
     max_body_bytes: int = 256 << 20,
-    folder: RecordFolder | None = None,
+    folder: SessionStore | None = None,
 ) -> Starlette:
     """The application. `recorder.images` must be an `ImageCache`. Sessions that end are written to `folder`, if there is one.
 
@@ -57,9 +57,9 @@ def create_app(
     images = recorder.images
     if not isinstance(images, ImageCache):
         raise ConfigError("create_app needs a recorder made with an ImageCache, so that it can take images")
-    renderer, keys = recorder.renderer, Keys(recorder.sessions, admin_key)
+    renderer, keys = recorder.renderer, RequestAuth(recorder.sessions, admin_key)
 
-    async def answered(request: Request, access: Access, asked: ChatRequest) -> Reply:
+    async def answered(request: Request, access: SessionAccess, asked: ChatRequest) -> Reply:
         reply = await recorder.complete(access, asked)
         if await request.is_disconnected():
             recorder.unsent(access.session, reply)
@@ -106,13 +106,13 @@ def create_app(
         return JSONResponse({"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]})
 
     async def start(request: Request) -> Response:
-        keys.demand_admin(request)
-        body = await small_object(request, "session_id")
-        session_id = fields.typed(body, "session_id", str, f"session-{secrets.token_hex(8)}")
-        return JSONResponse({"session_id": session_id, "api_key": recorder.start(session_id)})
+        keys.require_admin(request)
+        body = await read_small_json(request, "session_id")
+        session_id = fields.read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
+        return JSONResponse({"session_id": session_id, "api_key": recorder.open_session(session_id)})
 
     async def list_sessions(request: Request) -> Response:
-        keys.demand_admin(request)
+        keys.require_admin(request)
         return JSONResponse({"sessions": [summary(session) for session in recorder.sessions]})
 
     async def show(request: Request) -> Response:
@@ -120,22 +120,22 @@ def create_app(
 
     async def new_key(request: Request) -> Response:
         session = keys.session(request)
-        agent = fields.typed(await small_object(request, "agent"), "agent", str, "")
+        agent = fields.read_field(await read_small_json(request, "agent"), "agent", str, "")
         if not agent:
-            raise RequestRefused("agent names the sub-agent that the key is for", param="agent")
+            raise InvalidRequestError("agent names the sub-agent that the key is for", param="agent")
         return JSONResponse({"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)})
 
     async def reward(request: Request) -> Response:
         session = keys.session(request)
-        value, call_id, whole = fields.reward_of(await small_object(request, "reward", "call_id", "whole"))
+        value, call_id, whole = fields.reward_of(await read_small_json(request, "reward", "call_id", "whole"))
         rewarded = await recorder.reward(session, value, call_id, whole=whole)
         return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
 
     async def end(request: Request) -> Response:
-        keys.demand_admin(request)
-        body = await small_object(request, "turn_discount", "by_agent")
-        discount = fields.within(fields.typed(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
-        by_agent = fields.typed(body, "by_agent", bool, False)
+        keys.require_admin(request)
+        body = await read_small_json(request, "turn_discount", "by_agent")
+        discount = fields.in_range(fields.read_field(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
+        by_agent = fields.read_field(body, "by_agent", bool, False)
         session_id = request.path_params["session_id"]
         async with recorder.sessions.get(session_id).lock:  # what is being recorded is recorded whole, or not at all
             graph, rewards = recorder.end_with_rewards(session_id)
@@ -159,18 +159,18 @@ def create_app(
     one = "/sessions/{session_id:path}"
     routes = [
         Route("/health", health),
-        Route("/sessions", answering(start), methods=["POST"]),
-        Route("/sessions", answering(list_sessions), methods=["GET"]),
-        Route(f"{one}/keys", answering(new_key), methods=["POST"]),
-        Route(f"{one}/rewards", answering(reward), methods=["POST"]),
-        Route(f"{one}/end", answering(end), methods=["POST"]),
-        Route(one, answering(show), methods=["GET"]),
+        Route("/sessions", error_handling_route(start), methods=["POST"]),
+        Route("/sessions", error_handling_route(list_sessions), methods=["GET"]),
+        Route(f"{one}/keys", error_handling_route(new_key), methods=["POST"]),
+        Route(f"{one}/rewards", error_handling_route(reward), methods=["POST"]),
+        Route(f"{one}/end", error_handling_route(end), methods=["POST"]),
+        Route(one, error_handling_route(show), methods=["GET"]),
     ]
     for prefix in ("", "/v1"):
-        routes.append(Route(f"{prefix}/chat/completions", answering(completions), methods=["POST"]))
-        routes.append(Route(f"{prefix}/responses", answering(openai_responses), methods=["POST"]))
-        routes.append(Route(f"{prefix}/messages", answering(anthropic, anthropic_error), methods=["POST"]))
-        routes.append(Route(f"{prefix}/models", answering(models)))
+        routes.append(Route(f"{prefix}/chat/completions", error_handling_route(completions), methods=["POST"]))
+        routes.append(Route(f"{prefix}/responses", error_handling_route(openai_responses), methods=["POST"]))
+        routes.append(Route(f"{prefix}/messages", error_handling_route(anthropic, anthropic_error), methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", error_handling_route(models)))
     return Starlette(routes=routes)
 
 

@@ -24,7 +24,7 @@ def running_digests(messages: tuple[Message, ...]) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RecordedReply:
     """What a call sampled."""
 
     call_id: str
@@ -32,7 +32,7 @@ class Output:
     text: str
 
 
-class Recall:
+class ReplyIndex:
     """The calls of one session, found by the conversation that they end or by the reply that they gave.
 
     `find` gives a call by its id (a graph's `get`); without it the calls are kept here.
@@ -42,8 +42,8 @@ class Recall:
         self._calls: dict[str, Call] | None = {} if find is None else None
         self._find = find
         self._by_conversation: dict[bytes, str] = {}
-        self._by_reply: dict[tuple[bytes, bytes], Output] = {}
-        self._by_content: dict[bytes, Output] = {}
+        self._by_reply: dict[tuple[bytes, bytes], RecordedReply] = {}
+        self._by_content: dict[bytes, RecordedReply] = {}
 
     def record(self, messages: tuple[Message, ...], call: Call, replies: Iterable[Message]) -> None:
         """Remember that `call` answered `messages`; `replies` are the forms in which its reply may come back.
@@ -51,7 +51,7 @@ class Recall:
         Of calls with the same reply the latest counts.
         """
         before = running_digests(messages)[-1]
-        output = Output(call.id, call.completion.token_ids, call.text)
+        output = RecordedReply(call.id, call.completion.token_ids, call.text)
         if self._calls is not None:
             self._calls[call.id] = call
         for reply in replies:
@@ -59,7 +59,7 @@ class Recall:
             self._by_reply[messages[-1].digest, reply.digest] = output
             self._by_content[reply.digest] = output
 
-    def longest(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
+    def longest_prefix(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
         """(n, call): the first n messages are `call`'s conversation and its reply, n as large as possible; (0, None) if none."""
         digests = running_digests(messages)
         for count in range(len(messages), 0, -1):
@@ -67,11 +67,11 @@ class Recall:
                 return count, self._find(call_id) if self._find is not None else (self._calls or {})[call_id]
         return 0, None
 
-    def knows(self, reply: Message) -> bool:
+    def contains(self, reply: Message) -> bool:
         """Whether a call gave this reply, wherever."""
         return reply.digest in self._by_content
 
-    def reply(self, before: Message | None, reply: Message) -> Output | None:
+    def reply(self, before: Message | None, reply: Message) -> RecordedReply | None:
         """What was sampled for this reply: to the message `before` if there is one, else the latest with that reply."""
         found = self._by_reply.get((before.digest, reply.digest)) if before is not None else None
         return found or self._by_content.get(reply.digest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deskhand.errors import AgentError
 
 
-class RequestRefused(AgentError):
+class InvalidRequestError(AgentError):
     """A request that cannot be served exactly as it was asked.
 
     `status` is the HTTP status, `param` the path of the offending parameter (None for the whole request) and `code` a short

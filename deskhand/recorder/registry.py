@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.messages import Message
-from deskhand.recorder.recall import Recall
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.recall import ReplyIndex
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
 
 MAX_NAME = 200
@@ -30,7 +30,7 @@ class Session:
 
     id: str
     graph: CallGraph = field(default_factory=CallGraph)
-    recall: Recall = field(init=False)
+    recall: ReplyIndex = field(init=False)
     rewards: Rewards = field(default_factory=Rewards)
     stopped: RecordError | None = None
     ended: bool = False
@@ -49,14 +49,14 @@ class Session:
     """Of stored responses, by their ids: messages and reply."""
     returned: set[str] = field(default_factory=set)
     """Calls whose reply came back as history."""
-    unsent: set[str] = field(default_factory=set)
+    undelivered_calls: set[str] = field(default_factory=set)
     """Calls whose reply reached nobody: who had asked went away, or another reply to the same request failed."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.recall = Recall(self.graph.get)
+        self.recall = ReplyIndex(self.graph.get)
 
-    def orphans(self) -> set[str]:
+    def superseded_calls(self) -> set[str]:
         """Calls whose request was repeated later and whose reply never came back."""
         earlier = {call_id for times in self.answered.values() for call_ids in times[:-1] for call_id in call_ids}
         return earlier - self.returned
@@ -64,36 +64,36 @@ class Session:
     def refuse_closed(self) -> None:
         """Raise `RequestRefused` when nothing more is recorded in this session."""
         if self.stopped is not None:
-            raise RequestRefused(f"session {self.id} was stopped: {self.stopped}", code="session_stopped", status=409)
+            raise InvalidRequestError(f"session {self.id} was stopped: {self.stopped}", code="session_stopped", status=409)
         if self.ended or self.expired:
             word = "ended" if self.ended else "expired"
-            raise RequestRefused(f"session {self.id} has {word}", code=f"session_{word}", status=409)
+            raise InvalidRequestError(f"session {self.id} has {word}", code=f"session_{word}", status=409)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SessionAccess:
     """What a key opens: a session, as one of its agents (empty: the first)."""
 
     session: Session
     agent: str = ""
 
 
-class Registry:
+class SessionRegistry:
     """Sessions by id and by key. `idle_s` None: sessions never expire. `clock` gives seconds that only grow."""
 
     def __init__(self, idle_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.idle_s, self._clock = idle_s, clock
         self._sessions: dict[str, Session] = {}
-        self._by_key: dict[bytes, Access] = {}
+        self._by_key: dict[bytes, SessionAccess] = {}
         self.expired = 0
         """Sessions that expired."""
 
     def open(self, session_id: str) -> str:
         """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
-        self.sweep()
+        self.expire_idle()
         check_name(session_id, "session_id")
         if session_id in self._sessions:
-            raise RequestRefused(f"session {session_id} is open already", param="session_id", code="session_open", status=409)
+            raise InvalidRequestError(f"session {session_id} is open already", param="session_id", code="session_open", status=409)
         session = self._sessions[session_id] = Session(session_id, last_used=self._clock())
         return self.new_key(session)
 
@@ -105,10 +105,10 @@ class Registry:
         key = "sk-" + secrets.token_urlsafe(32)
         digest = _digest(key)
         session.key_digests.add(digest)
-        self._by_key[digest] = Access(session, agent)
+        self._by_key[digest] = SessionAccess(session, agent)
         return key
 
-    def find(self, key: str) -> Access | None:
+    def find(self, key: str) -> SessionAccess | None:
         """What a key opens, if anything. Keys are looked up by their SHA-256, so timing tells nothing of them."""
         access = self._by_key.get(_digest(key))
         if access is None:
@@ -122,7 +122,7 @@ class Registry:
     def get(self, session_id: str) -> Session:
         """A session that was not ended yet. Raises `RequestRefused`."""
         if session_id not in self._sessions:
-            raise RequestRefused(
+            raise InvalidRequestError(
                 f"no session {session_id[:MAX_NAME]} is open", param="session_id", code="session_unknown", status=404
             )
         return self._sessions[session_id]
@@ -135,7 +135,7 @@ class Registry:
         session.ended = True
         return session
 
-    def sweep(self) -> None:
+    def expire_idle(self) -> None:
         """Let idle sessions expire."""
         for session in list(self._sessions.values()):
             if self._is_idle(session):
@@ -166,7 +166,7 @@ class Registry:
 def check_name(name: str, param: str) -> None:
     """Raise `RequestRefused` unless a name is 1 to 200 printable characters."""
     if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise RequestRefused(f"{param} must be 1 to {MAX_NAME} printable characters", param=param)
+        raise InvalidRequestError(f"{param} must be 1 to {MAX_NAME} printable characters", param=param)
 
 
 def _digest(key: str) -> bytes:

@@ -36,12 +36,12 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder import lines
 from deskhand.recorder.apis import fields
 from deskhand.recorder.exchanges import api_of, assembled
-from deskhand.recorder.files import RecordFolder
-from deskhand.recorder.http import Keys, answering, anthropic_error, openai_error, parse, read_body, small_object
+from deskhand.recorder.files import SessionStore
+from deskhand.recorder.http import RequestAuth, error_handling_route, anthropic_error, openai_error, parse, read_body, read_small_json
 from deskhand.recorder.images import REMEMBERED, decode_rgb, pixels_sha256, read_data_uri
-from deskhand.recorder.messages import Picture
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Access, Registry, Session
+from deskhand.recorder.messages import ImagePart
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.registry import SessionAccess, SessionRegistry, Session
 
 FORMAT = 1
 IMAGE = "deskhand-image:"
@@ -53,32 +53,32 @@ _RETURNED = ("content-type", "request-id", "x-request-id", "retry-after", "x-sho
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-class KeptImages:
+class StoredImages:
     """Images of requests, kept in a record folder as they were received and named by their pixels."""
 
-    def __init__(self, folder: RecordFolder) -> None:
+    def __init__(self, folder: SessionStore) -> None:
         self._folder = folder
         self._names: dict[bytes, str] = {}
 
-    def add_data_uri(self, url: str, *, param: str = "image_url.url") -> Picture:
+    def add_data_uri(self, url: str, *, param: str = "image_url.url") -> ImagePart:
         """The image's name. Raises `RequestRefused` when it cannot be read."""
         if url.startswith(IMAGE):
-            return Picture(url.removeprefix(IMAGE))
+            return ImagePart(url.removeprefix(IMAGE))
         digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).digest()
         if digest not in self._names:
             encoded = read_data_uri(url, param)
             name = pixels_sha256(decode_rgb(encoded, max_pixels=_MAX_PIXELS, param=param))
-            self._folder.put_image(name, encoded)
+            self._folder.save_image(name, encoded)
             if len(self._names) >= REMEMBERED:
                 self._names.clear()
             self._names[digest] = name
-        return Picture(self._names[digest])
+        return ImagePart(self._names[digest])
 
 
 class ExchangeLog:
     """The journals of sessions under a record folder. `append` returns when the line is on disk; call it off the event loop."""
 
-    def __init__(self, folder: RecordFolder) -> None:
+    def __init__(self, folder: SessionStore) -> None:
         self._folder = folder
         self._lock = threading.Lock()
 
@@ -130,24 +130,24 @@ def check_upstream(address: str) -> str:
     raise ConfigError("the upstream's address: write it as http://127.0.0.1:8000/v1, without keys or parameters")
 
 
-class Relay:
+class RecordingProxy:
     """Passes requests on to `upstream` (an address that may end in `/v1`) with `upstream_key`, and records them.
 
     Proxy settings of the environment are not used for an upstream on this machine. `close` ends the connections.
     """
 
     def __init__(
-        self, upstream: str, folder: RecordFolder, *, upstream_key: str = "", ask_token_ids: bool = False, timeout_s: float = 600.0
+        self, upstream: str, folder: SessionStore, *, upstream_key: str = "", ask_token_ids: bool = False, timeout_s: float = 600.0
     ) -> None:
         host = check_upstream(upstream)
         self.upstream = upstream.rstrip("/").removesuffix("/v1")
-        self.sessions, self.log, self.images = Registry(), ExchangeLog(folder), KeptImages(folder)
+        self.sessions, self.log, self.images = SessionRegistry(), ExchangeLog(folder), StoredImages(folder)
         self.recorded = 0
         """Exchanges on disk."""
         self._key, self._ask_token_ids = upstream_key, ask_token_ids
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=host not in _LOCAL)
 
-    async def pass_on(self, access: Access, method: str, path: str, headers: Mapping[str, str], raw: bytes) -> Response:
+    async def forward(self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes) -> Response:
         """Send a request upstream, record it where it is of one of the APIs, and return the reply.
 
         Raises `RequestRefused` (the body is no JSON) and `InfrastructureError` (the upstream or the disk failed).
@@ -155,7 +155,7 @@ class Relay:
         api = api_of(path) if method == "POST" else None
         request = await asyncio.to_thread(parse, raw) if api else None
         if api and not isinstance(request, dict):
-            raise RequestRefused("the body must be a JSON object")
+            raise InvalidRequestError("the body must be a JSON object")
         if api == "chat" and self._ask_token_ids and request is not None:
             request |= {"return_token_ids": True, "logprobs": True}
             raw = json.dumps(request, ensure_ascii=False).encode()
@@ -219,12 +219,12 @@ class Relay:
         return headers
 
 
-def without_images(value: Any, images: KeptImages) -> Any:
+def without_images(value: Any, images: StoredImages) -> Any:
     """JSON with each image that can be read kept and named; what cannot be read stays as it is."""
     if isinstance(value, str) and _DATA_URI.match(value):
         try:
             return IMAGE + images.add_data_uri(value).sha256
-        except RequestRefused:
+        except InvalidRequestError:
             return value
     if isinstance(value, list):
         return [without_images(one, images) for one in value]
@@ -237,24 +237,24 @@ def without_images(value: Any, images: KeptImages) -> Any:
     return {name: without_images(one, images) for name, one in value.items()}
 
 
-def create_relay_app(relay: Relay, admin_key: str, *, max_body_bytes: int = 256 << 20) -> Starlette:
+def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: int = 256 << 20) -> Starlette:
     """The application: the recorder's routes for sessions (`proxy`), and every other path passed on for a session's key."""
-    keys = Keys(relay.sessions, admin_key)
+    keys = RequestAuth(relay.sessions, admin_key)
 
     async def start(request: Request) -> Response:
-        keys.demand_admin(request)
-        body = await small_object(request, "session_id")
-        session_id = fields.typed(body, "session_id", str, f"session-{secrets.token_hex(8)}")
+        keys.require_admin(request)
+        body = await read_small_json(request, "session_id")
+        session_id = fields.read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
         return JSONResponse({"session_id": session_id, "api_key": relay.sessions.open(session_id)})
 
     async def reward(request: Request) -> Response:
         session = keys.session(request)
-        value, call_id, whole = fields.reward_of(await small_object(request, "reward", "call_id", "whole"))
+        value, call_id, whole = fields.reward_of(await read_small_json(request, "reward", "call_id", "whole"))
         rewarded = await relay.reward(session, value, call_id, whole=whole)
         return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
 
     async def end(request: Request) -> Response:
-        keys.demand_admin(request)
+        keys.require_admin(request)
         async with relay.sessions.get(request.path_params["session_id"]).lock:  # an exchange that is being written is in it
             session = relay.sessions.close(request.path_params["session_id"])
         return JSONResponse({"session_id": session.id, "exchanges": session.calls, "rewards": session.rewards.to_dict()})
@@ -267,19 +267,19 @@ def create_relay_app(relay: Relay, admin_key: str, *, max_body_bytes: int = 256 
         raw = await read_body(request, max_body_bytes)
         path = request.url.path
         path = path if path.startswith("/v1/") else f"/v1{path}"
-        return await relay.pass_on(access, request.method, path, request.headers, raw)
+        return await relay.forward(access, request.method, path, request.headers, raw)
 
     async def any_path(request: Request) -> Response:
         body = anthropic_error if api_of(request.url.path) == "messages" else openai_error
-        return await answering(other, body)(request)
+        return await error_handling_route(other, body)(request)
 
     one = "/sessions/{session_id:path}"
     return Starlette(
         routes=[
             Route("/health", health),
-            Route("/sessions", answering(start), methods=["POST"]),
-            Route(f"{one}/rewards", answering(reward), methods=["POST"]),
-            Route(f"{one}/end", answering(end), methods=["POST"]),
+            Route("/sessions", error_handling_route(start), methods=["POST"]),
+            Route(f"{one}/rewards", error_handling_route(reward), methods=["POST"]),
+            Route(f"{one}/end", error_handling_route(end), methods=["POST"]),
             Route("/{path:path}", any_path, methods=["GET", "POST"]),
         ]
     )

@@ -20,10 +20,10 @@ import structlog
 from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.errors import ConfigError, RecordError
 from deskhand.recorder.messages import Message, Part
-from deskhand.recorder.recall import Recall
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.recall import ReplyIndex
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.reply import OPEN, without_thinking
-from deskhand.recorder.template import History, Layout, inspect_template
+from deskhand.recorder.template import RewrittenHistory, TemplateBehavior, inspect_template
 from deskhand.recorder.tools import ToolPrompt
 
 log = structlog.get_logger()
@@ -43,7 +43,7 @@ class ChatRenderer:
     refused too, unless `history` says otherwise (`template.History`); what was chosen then is logged.
     """
 
-    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: History = "refuse") -> None:
+    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "refuse") -> None:
         self.source = source
         backend = tokenizer.backend_tokenizer
         self._backend = type(backend).from_str(backend.to_str())  # a copy: the switch below must not change the tokenizer of others
@@ -66,10 +66,10 @@ class ChatRenderer:
                 )
         self.layout = inspect_template(tokenizer, self.render_unexpanded, source=source, history=history)
         """What the checkpoint's chat template does, as found at construction."""
-        if self.layout.forgets_thoughts or self.layout.trims_replies:
+        if self.layout.strips_reasoning or self.layout.trims_replies:
             log.warning("renderer.forks", source=source, reason="the chat template rewrites earlier replies; history is fork")
         self.tools = ToolPrompt(tokenizer, source)
-        self.opens_thinking = self.layout.reply_head.rstrip().endswith(OPEN)
+        self.opens_thinking = self.layout.generation_prompt.rstrip().endswith(OPEN)
         """Whether the prompt itself opens the reply's thinking."""
 
     def special_id(self, text: str) -> int | None:
@@ -86,17 +86,17 @@ class ChatRenderer:
         """The text of one id alone; U+FFFD where it is part of a character."""
         return self._backend.decode([token_id], skip_special_tokens=False)
 
-    def render(self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], recall: Recall | None = None) -> Prompt:
+    def render(self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], recall: ReplyIndex | None = None) -> Prompt:
         """The prompt that asks for the reply to `messages`.
 
         `images` must hold each picture of the messages. Raises `RequestRefused` when the checkpoint's template has no place for
         something in the messages, `RecordError` when the pictures of prompt and messages differ.
         """
         self._check(messages)
-        recall = recall or Recall()
+        recall = recall or ReplyIndex()
         line = _Line(self, images)
-        count, call = recall.longest(messages)
-        asked_again = self.layout.forgets_thoughts and any(one.role == "user" for one in messages[count:])
+        count, call = recall.longest_prefix(messages)
+        asked_again = self.layout.strips_reasoning and any(one.role == "user" for one in messages[count:])
         if asked_again or (call is not None and self.layout.trims_replies and call.text != call.text.strip()):
             count, call = 0, None
         if call is not None:
@@ -105,7 +105,7 @@ class ChatRenderer:
             self._put_reply(line, call.completion.token_ids)
         self._put_messages(line, messages, count, recall, self.layout)
         line.special(self._start)
-        line.text(self.layout.reply_head)
+        line.text(self.layout.generation_prompt)
         prompt = line.prompt()
         expected = [sha256 for one in messages for sha256 in one.pictures]
         if [span.sha256 for span in prompt.spans] != expected:
@@ -114,11 +114,11 @@ class ChatRenderer:
             )
         return prompt
 
-    def standing_replies(self, messages: tuple[Message, ...]) -> list[Message]:
+    def recorded_replies(self, messages: tuple[Message, ...]) -> list[Message]:
         """The assistant's messages that stand as they were sampled, when this recorder sampled them."""
         if self.layout.trims_replies:
             return []
-        first = last_question(messages) if self.layout.forgets_thoughts else 0
+        first = last_question(messages) if self.layout.strips_reasoning else 0
         return [one for one in messages[max(0, first) :] if one.role == "assistant"]
 
     def turns(self, messages: tuple[Message, ...]) -> int:
@@ -127,12 +127,12 @@ class ChatRenderer:
         joined = sum(before.role == one.role == "tool" and self.layout.tool_as_user for before, one in pairwise(messages))
         return added + len(messages) - joined
 
-    def render_unexpanded(self, messages: tuple[Message, ...], layout: Layout) -> list[int]:
+    def render_unexpanded(self, messages: tuple[Message, ...], layout: TemplateBehavior) -> list[int]:
         """Ids with one placeholder per picture, as the chat template writes them; used to compare the two."""
         line = _Line(self, None)
-        self._put_messages(line, messages, 0, Recall(), layout)
+        self._put_messages(line, messages, 0, ReplyIndex(), layout)
         line.special(self._start)
-        line.text(layout.reply_head)
+        line.text(layout.generation_prompt)
         return list(line.prompt().token_ids)
 
     def _id(self, name: str) -> int:
@@ -144,21 +144,21 @@ class ChatRenderer:
 
     def _check(self, messages: tuple[Message, ...]) -> None:
         if not messages or messages[-1].role == "assistant":
-            raise RequestRefused("the last message must be the user's or a tool's; replies are not continued", param="messages")
+            raise InvalidRequestError("the last message must be the user's or a tool's; replies are not continued", param="messages")
         for index, one in enumerate(messages):
             where = f"messages[{index}]"
             if one.role == "system" and index:
-                raise RequestRefused("a system message must be the first", param=where)
+                raise InvalidRequestError("a system message must be the first", param=where)
             if one.role in ("system", "assistant") and one.pictures:
-                raise RequestRefused(f"images in {one.role} messages are not taken; put them in user messages", param=where)
+                raise InvalidRequestError(f"images in {one.role} messages are not taken; put them in user messages", param=where)
             reason = self.layout.refusals.get(one.role) or (one.pictures and self.layout.refusals.get(f"{one.role} image"))
             if reason:
-                raise RequestRefused(f"{self.source}: {reason}", param=where, code="template")
+                raise InvalidRequestError(f"{self.source}: {reason}", param=where, code="template")
 
-    def _put_messages(self, line: _Line, messages: tuple[Message, ...], count: int, recall: Recall, layout: Layout) -> None:
+    def _put_messages(self, line: _Line, messages: tuple[Message, ...], count: int, recall: ReplyIndex, layout: TemplateBehavior) -> None:
         """Put the messages from index `count` on."""
         if count == 0 and messages[0].role != "system" and layout.default_system is not None:
-            self._put_turn(line, "system", (layout.default_system,), Layout())
+            self._put_turn(line, "system", (layout.default_system,), TemplateBehavior())
         asked = last_question(messages)
         for index in range(count, len(messages)):
             one, before = messages[index], messages[index - 1] if index else None
@@ -170,7 +170,7 @@ class ChatRenderer:
                 self._put_turn(line, "assistant", (_rewritten(text, layout, index < asked),), layout)
             elif said is not None:
                 line.special(self._start)
-                line.text(layout.reply_head)
+                line.text(layout.generation_prompt)
                 self._put_reply(line, said.token_ids)
             elif one.role == "tool" and layout.tool_as_user:
                 after = messages[index + 1] if index + 1 < len(messages) else None
@@ -186,7 +186,7 @@ class ChatRenderer:
     def _with_calls(self, one: Message) -> str:
         """The text of an assistant's turn that this recorder did not sample, as the family writes its calls."""
         if self.tools.format is None:
-            raise RequestRefused(f"{self.source}: the chat template has no known way to write tool calls", param="messages")
+            raise InvalidRequestError(f"{self.source}: the chat template has no known way to write tool calls", param="messages")
         return self.tools.format.write(one.text, one.calls)
 
     def _put_reply(self, line: _Line, token_ids: tuple[int, ...]) -> None:
@@ -195,19 +195,19 @@ class ChatRenderer:
             line.special(self._end)
         line.text("\n")
 
-    def _put_turn(self, line: _Line, role: str, parts: tuple[Part, ...], layout: Layout) -> None:
+    def _put_turn(self, line: _Line, role: str, parts: tuple[Part, ...], layout: TemplateBehavior) -> None:
         line.special(self._start)
         line.text(role + "\n")
-        self._put_parts(line, trimmed(parts) if layout.trims else parts)
+        self._put_parts(line, strip_parts(parts) if layout.trims else parts)
         line.special(self._end)
         line.text("\n")
 
-    def _put_tool_response(self, line: _Line, one: Message, layout: Layout, first: bool, last: bool) -> None:
+    def _put_tool_response(self, line: _Line, one: Message, layout: TemplateBehavior, first: bool, last: bool) -> None:
         if first:
             line.special(self._start)
             line.text("user")
         line.text("\n<tool_response>\n")
-        self._put_parts(line, trimmed(one.parts) if layout.trims else one.parts)
+        self._put_parts(line, strip_parts(one.parts) if layout.trims else one.parts)
         line.text("\n</tool_response>")
         if last:
             line.special(self._end)
@@ -230,9 +230,9 @@ class ChatRenderer:
         return token_ids
 
 
-def _rewritten(text: str, layout: Layout, before_question: bool) -> str:
+def _rewritten(text: str, layout: TemplateBehavior, before_question: bool) -> str:
     """A reply's text as the template writes it in history."""
-    text = without_thinking(text) if layout.forgets_thoughts and before_question else text
+    text = without_thinking(text) if layout.strips_reasoning and before_question else text
     return text.strip() if layout.trims_replies else text
 
 
@@ -241,7 +241,7 @@ def last_question(messages: tuple[Message, ...]) -> int:
     return max((index for index, one in enumerate(messages) if one.role == "user"), default=-1)
 
 
-def trimmed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def strip_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """A message's parts without white space at both ends."""
     found = list(parts)
     if found and isinstance(found[0], str):

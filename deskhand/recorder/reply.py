@@ -17,7 +17,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedReply:
     """`thinking` is None when there was none; `text` is what came after it, without tool calls."""
 
     text: str
@@ -31,14 +31,14 @@ class Said:
         return message("assistant", self.text, self.calls)
 
 
-def take_apart(
+def parse_reply(
     text: str,
     *,
     thinking: Literal["opened", "unopened"] | None,
     stop_texts: Sequence[str] = (),
     tools: Tools = (),
     tool_format: ToolFormat | None = None,
-) -> Said:
+) -> ParsedReply:
     """Read a reply. `thinking` says whether the prompt ended with an opened `<think>`; None leaves thinking in the text.
 
     Without `tool_format` tool calls stay text.
@@ -52,7 +52,7 @@ def take_apart(
     calls: tuple[ToolCall, ...] = ()
     if tool_format is not None:
         text, calls = tool_format.read(text, tools)
-    return Said(text, thought, calls, stop_text)
+    return ParsedReply(text, thought, calls, stop_text)
 
 
 def without_thinking(text: str) -> str:

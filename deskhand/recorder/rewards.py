@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskhand.recorder.graph import CallGraph, Sequence
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Rewards:
         if self.episode is not None:
             raise _mixed("the session has a reward as a whole; a call's reward would count twice")
         if not call_ids:
-            raise RequestRefused("the session has no call to reward", param="call_id", code="call_unknown", status=409)
+            raise InvalidRequestError("the session has no call to reward", param="call_id", code="call_unknown", status=409)
         call_id = call_ids[-1] if call_id is None else call_id
         if call_id not in call_ids:
-            raise RequestRefused(f"the session has no call {call_id[:80]}", param="call_id", code="call_unknown", status=404)
+            raise InvalidRequestError(f"the session has no call {call_id[:80]}", param="call_id", code="call_unknown", status=404)
         self.by_call[call_id] = reward
         return call_id
 
@@ -49,7 +49,7 @@ class Rewards:
         With `turn_discount` 0 each call has its own reward. Raises `RequestRefused` for a discount outside 0..1.
         """
         if not 0 <= turn_discount <= 1:
-            raise RequestRefused(f"turn_discount={turn_discount} is outside 0..1", param="turn_discount")
+            raise InvalidRequestError(f"turn_discount={turn_discount} is outside 0..1", param="turn_discount")
         own = dict(self.by_call)
         if self.episode is not None and graph.calls:
             own[graph.calls[-1].id] = self.episode
@@ -78,10 +78,10 @@ class Rewards:
         return Rewards(dict(data["by_call"]), data["episode"])
 
 
-def _mixed(reason: str) -> RequestRefused:
-    return RequestRefused(reason, param="reward", code="rewards_mixed", status=409)
+def _mixed(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(reason, param="reward", code="rewards_mixed", status=409)
 
 
 def _check(reward: float) -> None:
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
-        raise RequestRefused(f"reward must be a finite number, not {str(reward)[:40]}", param="reward")
+        raise InvalidRequestError(f"reward must be a finite number, not {str(reward)[:40]}", param="reward")

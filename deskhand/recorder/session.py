@@ -27,16 +27,16 @@ from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.invariants import check_completion, check_history, check_prompt, check_turns
 from deskhand.recorder.messages import Message, message
 from deskhand.recorder.recall import running_digests
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Access, Registry, Session
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.registry import SessionAccess, SessionRegistry, Session
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.reply import Said, take_apart
+from deskhand.recorder.reply import ParsedReply, parse_reply
 from deskhand.recorder.rewards import Rewards
 
 log = structlog.get_logger()
 T = TypeVar("T")
-Journal = Callable[[str, Call], Awaitable[None] | None]
-Note = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
+OnCall = Callable[[str, Call], Awaitable[None] | None]
+OnReward = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
 _WRITERS = 16
 """Threads that write journals. They wait for the disk, which takes what several have written at once."""
 
@@ -67,7 +67,7 @@ class Reply:
     id: str
     calls: tuple[Call, ...]
     prompt_tokens: int
-    said: tuple[Said, ...] = ()
+    said: tuple[ParsedReply, ...] = ()
 
 
 class Recorder:
@@ -86,8 +86,8 @@ class Recorder:
         engine: Engine,
         images: Mapping[str, PreparedImage],
         *,
-        journal: Journal | None = None,
-        note: Note | None = None,
+        journal: OnCall | None = None,
+        note: OnReward | None = None,
         context_tokens: int | None = None,
         orphans: Literal["untrained", "train"] = "untrained",
         idle_s: float | None = None,
@@ -95,7 +95,7 @@ class Recorder:
     ) -> None:
         self.renderer, self.engine, self.images = renderer, engine, images
         self.context_tokens = context_tokens
-        self.sessions = Registry(idle_s)
+        self.sessions = SessionRegistry(idle_s)
         self.violations: Counter[str] = Counter()
         """Violated invariants by cause, over all sessions."""
         self.orphans = 0
@@ -105,7 +105,7 @@ class Recorder:
         self._workers = ThreadPoolExecutor(workers or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="recorder")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-journal")
 
-    def start(self, session_id: str) -> str:
+    def open_session(self, session_id: str) -> str:
         """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
         return self.sessions.open(session_id)
 
@@ -114,7 +114,7 @@ class Recorder:
         access = self.sessions.find(key)
         return access.session if access else None
 
-    def end(self, session_id: str) -> CallGraph:
+    def close_session(self, session_id: str) -> CallGraph:
         """Close a session and return its graph; calls still in flight are refused when they come back.
 
         Raises `RequestRefused` when no such session is open and the `RecordError` that stopped it, if one did.
@@ -126,10 +126,10 @@ class Recorder:
         session = self.sessions.close(session_id)
         if session.stopped is not None:
             raise session.stopped
-        orphans = session.orphans()
+        orphans = session.superseded_calls()
         self.orphans += len(orphans)
         if not self._train_orphans:
-            session.graph.untrained |= dict.fromkeys(sorted(session.unsent), "unsent") | dict.fromkeys(sorted(orphans), "orphan")
+            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "unsent") | dict.fromkeys(sorted(orphans), "orphan")
         return session.graph, session.rewards
 
     async def reward(self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False) -> str | None:
@@ -156,13 +156,13 @@ class Recorder:
         """Run blocking work (decoding, hashing, tokenising) off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
-    async def complete(self, session: Session | Access, request: ChatRequest) -> Reply:
+    async def complete(self, session: Session | SessionAccess, request: ChatRequest) -> Reply:
         """Answer one request and record it, as one of the session's agents if an `Access` is given.
 
         Raises `RequestRefused` (nothing sampled), `InfrastructureError` (engine or journal failed, the reply is not recorded) or
         `RecordError` (an invariant is violated; the session is stopped).
         """
-        access = session if isinstance(session, Access) else Access(session)
+        access = session if isinstance(session, SessionAccess) else SessionAccess(session)
         session = access.session
         session.refuse_closed()
         session.requests += 1
@@ -173,7 +173,7 @@ class Recorder:
             session.in_flight -= 1
             session.last_used = self.sessions.now()
 
-    async def _complete(self, access: Access, request: ChatRequest, request_id: str) -> Reply:
+    async def _complete(self, access: SessionAccess, request: ChatRequest, request_id: str) -> Reply:
         session = access.session
         sampling = replace(
             request.sampling,
@@ -184,7 +184,7 @@ class Recorder:
             request, prompt, history = await self.in_thread(self._prepare, session, request)
             room = (self.context_tokens or 0) - len(prompt.token_ids)
             if self.context_tokens is not None and room < sampling.max_tokens:
-                raise RequestRefused(
+                raise InvalidRequestError(
                     f"{len(prompt.token_ids)} prompt tokens and {sampling.max_tokens} to sample exceed {self.context_tokens}",
                     param="messages",
                     code="context_length_exceeded",
@@ -195,18 +195,18 @@ class Recorder:
         except RecordError as error:
             self._stop(session, error)
             raise
-        except RequestRefused:
+        except InvalidRequestError:
             raise
         except GrammarRefused as error:
-            raise RequestRefused(str(error), param="response_format", code="unsupported_parameter") from error
+            raise InvalidRequestError(str(error), param="response_format", code="unsupported_parameter") from error
         except AgentError as error:  # the engine cannot hold a request of this length
-            raise RequestRefused(str(error), param="messages", code="context_length_exceeded") from error
+            raise InvalidRequestError(str(error), param="messages", code="context_length_exceeded") from error
         calls = list[Call]()
         recording = self._record(access, request, request_id, prompt, checked, history, calls)
         keeping = self._to_the_end(self._or_stop(session, recording))
 
         def reached_nobody(_: object = None) -> None:
-            session.unsent.update(call.id for call in calls)
+            session.undelivered_calls.update(call.id for call in calls)
 
         try:
             said = await asyncio.shield(keeping)
@@ -232,7 +232,7 @@ class Recorder:
 
     def unsent(self, session: Session, reply: Reply) -> None:
         """Say that this reply reached nobody: its calls are kept and not trained."""
-        session.unsent |= {call.id for call in reply.calls}
+        session.undelivered_calls |= {call.id for call in reply.calls}
 
     def close(self) -> None:
         """End the worker threads."""
@@ -242,8 +242,8 @@ class Recorder:
     def _prepare(self, session: Session, request: ChatRequest) -> tuple[ChatRequest, Prompt, set[str]]:
         if request.tools:
             request = replace(request, messages=self.renderer.tools.with_tools(request.messages, request.tools))
-        standing = self.renderer.standing_replies(request.messages)
-        known = [one.digest for one in standing if session.recall.knows(one)]
+        standing = self.renderer.recorded_replies(request.messages)
+        known = [one.digest for one in standing if session.recall.contains(one)]
         prompt = self.renderer.render(request.messages, self.images, session.recall)
         check_prompt(prompt, self.renderer.image_id)
         check_turns(prompt, self.renderer.end_id, self.renderer.turns(request.messages))
@@ -268,14 +268,14 @@ class Recorder:
 
     async def _record(
         self,
-        access: Access,
+        access: SessionAccess,
         request: ChatRequest,
         request_id: str,
         prompt: Prompt,
         dones: list[Completion],
         history: set[str],
         calls: list[Call],
-    ) -> tuple[Said, ...]:
+    ) -> tuple[ParsedReply, ...]:
         """Journal and add the replies, one after the other; those that are recorded are put into `calls`."""
         session = access.session
         texts = [self.renderer.text_of(done.token_ids) for done in dones]
@@ -301,8 +301,8 @@ class Recorder:
             session.answered.setdefault(asked, []).append({call.id for call in calls})
         return said
 
-    def _take_apart(self, request: ChatRequest, text: str) -> Said:
-        return take_apart(
+    def _take_apart(self, request: ChatRequest, text: str) -> ParsedReply:
+        return parse_reply(
             text,
             thinking=None if request.thinking == "inline" else "opened" if self.renderer.opens_thinking else "unopened",
             stop_texts=request.sampling.stop_texts,

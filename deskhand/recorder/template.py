@@ -13,25 +13,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deskhand.errors import ConfigError
-from deskhand.recorder.messages import Message, Picture, message
+from deskhand.recorder.messages import Message, ImagePart, message
 
 _THOUGHTS = "<think>\nlook\n</think>\n\nclick"
-_PICTURE = Picture("0" * 64)
+_PICTURE = ImagePart("0" * 64)
 
 
 @dataclass(frozen=True)
-class Layout:
+class TemplateBehavior:
     """The places where ChatML templates of the family differ."""
 
     default_system: str | None = None
     """System prompt that the template adds when the messages bring none."""
-    reply_head: str = "assistant\n"
+    generation_prompt: str = "assistant\n"
     """Text after `<|im_start|>` that asks for a reply."""
     tool_as_user: bool = False
     """Tool results stand in a user turn, each wrapped in `<tool_response>`."""
     trims: bool = False
     """White space at both ends of a message is removed."""
-    forgets_thoughts: bool = False
+    strips_reasoning: bool = False
     """Replies before the last user message stand without their thinking."""
     trims_replies: bool = False
     """Replies are trimmed too, instead of standing as they were sampled."""
@@ -39,18 +39,18 @@ class Layout:
     """Why messages of a role ("tool") or pictures in them ("tool image") cannot be rendered."""
 
 
-History = Literal["refuse", "keep", "fork"]
+RewrittenHistory = Literal["refuse", "keep", "fork"]
 """What is done about a template that rewrites earlier replies: it is refused; earlier replies stand as they were sampled, against
 the template, so that calls extend each other; or they stand as the template writes them, and each such call is a fork."""
-Render = Callable[[tuple[Message, ...], Layout], list[int]]
+Render = Callable[[tuple[Message, ...], TemplateBehavior], list[int]]
 
 
-def inspect_template(tokenizer: Any, render: Render, *, source: str, history: History) -> Layout:
+def inspect_template(tokenizer: Any, render: Render, *, source: str, history: RewrittenHistory) -> TemplateBehavior:
     """Read the layout off the chat template and compare. Raises `ConfigError` naming what the template does otherwise."""
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(f"{source} has no chat template; put chat_template.jinja into its folder")
     probe = _Probe(tokenizer, render, source)
-    layout = Layout(default_system=probe.default_system(), reply_head=probe.reply_head())
+    layout = TemplateBehavior(default_system=probe.default_system(), generation_prompt=probe.reply_head())
     user, seen = message("user", "Do it"), message("user", [_PICTURE, "Do it"])
     padded = (message("user", "\n Do it \n\n"),)
     if probe.difference(padded, layout) and not probe.difference(padded, replace(layout, trims=True)):
@@ -75,14 +75,14 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Hi
         refusals["tool"] = f"the chat template treats tool messages in a way of its own: {difference}"
     elif difference := probe.difference((user, reply, message("tool", ["a", _PICTURE]), message("tool", [_PICTURE])), layout):
         refusals["tool image"] = f"pictures in tool messages: {difference}; send them in a user message"
-    elif layout.forgets_thoughts and (
+    elif layout.strips_reasoning and (
         difference := probe.difference((user, message("assistant", _THOUGHTS), message("tool", "done")), layout)
     ):
         refusals["tool"] = f"the chat template removes thinking before tool results too: {difference}"
     return replace(layout, refusals=refusals)
 
 
-def _with_history(probe: _Probe, layout: Layout, source: str, history: History) -> Layout:
+def _with_history(probe: _Probe, layout: TemplateBehavior, source: str, history: RewrittenHistory) -> TemplateBehavior:
     """The layout with what is done about earlier replies. Raises `ConfigError` when the template rewrites them and may not."""
     user, reply = message("user", "Do it"), message("assistant", "ok")
     kept = replace(layout, trims=False)
@@ -140,11 +140,11 @@ class _Probe:
             )
         return head.removeprefix("<|im_start|>")
 
-    def demand(self, what: str, messages: tuple[Message, ...], layout: Layout) -> None:
+    def demand(self, what: str, messages: tuple[Message, ...], layout: TemplateBehavior) -> None:
         if difference := self.difference(messages, layout):
             raise ConfigError(f"the chat template of {self.source} treats {what} in a way of its own: {difference}")
 
-    def difference(self, messages: tuple[Message, ...], layout: Layout) -> str:
+    def difference(self, messages: tuple[Message, ...], layout: TemplateBehavior) -> str:
         """Empty when renderer and template agree, else what differs."""
         try:
             text = self.by_template(messages)

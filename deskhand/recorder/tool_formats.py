@@ -39,7 +39,7 @@ class ToolFormat(Protocol):
         ...
 
 
-class Hermes:
+class HermesToolFormat:
     """JSON between tags."""
 
     name = "hermes"
@@ -71,7 +71,7 @@ class Hermes:
         return rf'<tool_call>\n\{{"name": "(?:{one_of})", "arguments": \{{[^\n]*\}}\}}\n</tool_call>'
 
 
-class Coder:
+class XmlToolFormat:
     """One tag for each parameter; a value is text, and JSON where the tool's schema says that it is no string."""
 
     name = "coder"
@@ -112,7 +112,7 @@ class Coder:
         return rf"<tool_call>\n<function=(?:{one_of})>\n(?:<parameter=\w+>\n[^<]*\n</parameter>\n)*</function>\n</tool_call>"
 
 
-FORMATS: tuple[ToolFormat, ...] = (Hermes(), Coder())
+FORMATS: tuple[ToolFormat, ...] = (HermesToolFormat(), XmlToolFormat())
 
 
 def _read_blocks(text: str, call_of: Any) -> tuple[str, tuple[ToolCall, ...]]:

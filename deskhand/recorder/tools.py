@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Any
 
 from deskhand.recorder.messages import Message, ToolCall, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.tool_formats import FORMATS, ToolFormat, Tools
 
 _USER = "Do it"
@@ -83,5 +83,5 @@ class ToolPrompt:
     def _render(self, talk: list[dict[str, Any]], **options: Any) -> str:
         return self._tokenizer.apply_chat_template(talk, tokenize=False, **options)
 
-    def _refusal(self, reason: str) -> RequestRefused:
-        return RequestRefused(f"{self._source}: the chat template {reason}", param="tools", code="template")
+    def _refusal(self, reason: str) -> InvalidRequestError:
+        return InvalidRequestError(f"{self._source}: the chat template {reason}", param="tools", code="template")

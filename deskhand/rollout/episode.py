@@ -20,24 +20,24 @@ import structlog
 
 from deskhand import deadlines
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
-from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, KeepFrame, Step, Transcript
-from deskhand.desktop.base import Desktop, Frame, Template
+from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, OnFrame, Step, Transcript
+from deskhand.desktop.base import Desktop, Frame, DesktopSpec
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks import end_state
 from deskhand.tasks.judge import MilestoneTracker, judge
-from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Unscored, dense_reward
+from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Errored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
 log = structlog.get_logger()
-__all__ = ["DesktopWorkflow", "EpisodeResult", "run_episode", "template_of", "unscored_result"]
+__all__ = ["ScoredWorkflow", "EpisodeResult", "run_episode", "desktop_spec", "errored_result"]
 
 
-def template_of(task: Task) -> Template:
+def desktop_spec(task: Task) -> DesktopSpec:
     """The desktop that a task is played on."""
-    return Template(task.template, task.width, task.height, accessibility=task.accessibility)
+    return DesktopSpec(task.theme, task.width, task.height, accessibility=task.accessibility)
 
 
 class _Course:
@@ -52,7 +52,7 @@ class _Course:
         self.instruction = task.instruction
         self.share_at_start = 0.0
         """What the milestones that already hold in the start state are worth."""
-        self.meter = deadlines.Meter()
+        self.meter = deadlines.PausedTime()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -65,13 +65,13 @@ class _Course:
 
 
 async def run_episode(
-    ticket: Ticket,
+    ticket: EpisodeRequest,
     desktop: Desktop,
     agent: DesktopAgent,
     client: openai.AsyncOpenAI,
     *,
     end_session: Callable[[], CallGraph] = CallGraph,
-    keep_frame: KeepFrame | None = None,
+    keep_frame: OnFrame | None = None,
     end_states: Path | None = None,
     longest_s: float | None = None,
     seed: int | None = None,
@@ -87,16 +87,16 @@ async def run_episode(
     course, began = _Course(ticket.task), time.monotonic()
     graph, ended = CallGraph(), False
     try:
-        with deadlines.metered() as course.meter:
-            most_s = min((s for s in (longest_s, ticket.task.longest_s) if s is not None), default=None)
+        with deadlines.measure_paused() as course.meter:
+            most_s = min((s for s in (longest_s, ticket.task.episode_timeout_s) if s is not None), default=None)
             outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
         ended, graph = True, end_session()
         if end_states is not None:
-            await _keep_end_state(ticket.task, desktop, outcome, end_states, failed=course.transcript.stopped == "fail")
+            await _keep_end_state(ticket.task, desktop, outcome, end_states, failed=course.transcript.stop_reason == "fail")
     except EvaluatorError as error:
-        outcome = Unscored("evaluator", _line(error))
+        outcome = Errored("evaluator", _line(error))
     except Exception as error:
-        outcome = Unscored("infrastructure", _line(error))
+        outcome = Errored("infrastructure", _line(error))
     finally:
         if not ended:
             with suppress(DeskhandError):
@@ -118,7 +118,7 @@ class _InSteps:
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         try:
-            async with deadlines.limit(self._most_s):
+            async with deadlines.pausable_timeout(self._most_s):
                 return await self._desktop.perform(ops, action_id=action_id)
         except TimeoutError:
             raise InfrastructureError(f"a step took longer than {self._most_s:g} s (the task's limits.step_s)") from None
@@ -126,7 +126,7 @@ class _InSteps:
 
 async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
-        await end_state.keep(task, desktop, outcome, folder, failed=failed)
+        await end_state.save_end_state(task, desktop, outcome, folder, failed=failed)
     except Exception as error:  # also of a desktop that cannot tell its files
         log.warning("end state not kept", task=task.id, error=_line(error))
 
@@ -134,7 +134,7 @@ async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder
 async def _in_time(work: Awaitable[Outcome], longest_s: float | None) -> Outcome:
     limit: asyncio.Timeout | None = None
     try:
-        async with deadlines.limit(longest_s) as limit:
+        async with deadlines.pausable_timeout(longest_s) as limit:
             return await work
     except TimeoutError as error:
         if limit is None or not limit.expired():
@@ -142,9 +142,9 @@ async def _in_time(work: Awaitable[Outcome], longest_s: float | None) -> Outcome
         raise InfrastructureError(f"the episode took longer than {longest_s:g} s") from error
 
 
-def unscored_result(ticket: Ticket, cause: Cause, message: str) -> EpisodeResult:
+def errored_result(ticket: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
     """An episode that ended before anything was recorded."""
-    return _result(ticket, _Course(ticket.task), Unscored(cause, message), CallGraph())
+    return _result(ticket, _Course(ticket.task), Errored(cause, message), CallGraph())
 
 
 async def _run(
@@ -152,7 +152,7 @@ async def _run(
     desktop: Desktop,
     agent: DesktopAgent,
     client: openai.AsyncOpenAI,
-    keep_frame: KeepFrame | None,
+    keep_frame: OnFrame | None,
     seed: int | None,
 ) -> Outcome:
     """The episode itself; returns what the judge says of the end state."""
@@ -162,17 +162,17 @@ async def _run(
         await course.milestones.after_step(desktop)
 
     with course.phase("reset"):
-        await desktop.reset(template_of(task))
+        await desktop.reset(desktop_spec(task))
     with course.phase("setup"):
         await task.setup(desktop)
-        course.target, _ = await task.targets(desktop)
-        course.instruction = await task.told(desktop)
+        course.target, _ = await task.first_click_targets(desktop)
+        course.instruction = await task.resolve_instruction(desktop)
         course.share_at_start = await course.milestones.after_step(desktop)
         frame = await desktop.observe()
     with course.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
         course.transcript = await agent.solve(
-            desktop if task.step_s is None else _InSteps(desktop, task.step_s),  # type: ignore[arg-type]
+            desktop if task.step_timeout_s is None else _InSteps(desktop, task.step_timeout_s),  # type: ignore[arg-type]
             course.instruction,
             client,
             frame=frame,
@@ -182,21 +182,21 @@ async def _run(
             seed=seed,
         )
     with course.phase("judge"):
-        return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stopped == "fail")
+        return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stop_reason == "fail")
 
 
-def _result(ticket: Ticket, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:
+def _result(ticket: EpisodeRequest, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:
     task = ticket.task
     reward, terms = None, dict[str, float]()
     if isinstance(outcome, Scored):
         terms = {
             "final": outcome.value,
-            "milestones": course.milestones.share,
+            "milestones": course.milestones.reached_share,
             "baseline": min(course.share_at_start, MILESTONE_CAP),
         }
         reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
         if task.format_penalty:
-            terms["format"] = -task.format_penalty * course.transcript.format_errors
+            terms["format"] = -task.format_penalty * course.transcript.num_format_errors
             reward += terms["format"]
         if task.step_cost:
             terms["steps"] = -task.step_cost * len(course.transcript.steps)
@@ -249,7 +249,7 @@ def _line(error: BaseException) -> str:
 Lease = Callable[[], AbstractAsyncContextManager[Desktop]]
 
 
-class DesktopWorkflow:
+class ScoredWorkflow:
     """The episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
 
     `lease` opens an asynchronous context that yields a desktop, `make_task(family, seed)` makes the task. Constructing one is
@@ -267,10 +267,10 @@ class DesktopWorkflow:
         `extra` may hold `base_url`, `api_key` and `http_client`; otherwise OPENAI_BASE_URL and OPENAI_API_KEY say where the model
         is. Raises `InfrastructureError` or `EvaluatorError` when the episode has no score."""
         task = self.make_task(data["family"], int(data["seed"]))
-        ticket = Ticket(str(data.get("episode_id", task.id)), task)
+        ticket = EpisodeRequest(str(data.get("episode_id", task.id)), task)
         async with _client(extra) as client, self.lease() as desktop:
             result = await run_episode(ticket, desktop, self.agent, client)
-        if isinstance(result.outcome, Unscored):
+        if isinstance(result.outcome, Errored):
             kind = EvaluatorError if result.outcome.cause == "evaluator" else InfrastructureError
             raise kind(f"{task.id} has no score: {result.outcome.message}")
         return float(result.reward or 0.0)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from deskhand.agents.draws import seed_of
+from deskhand.agents.draws import call_seed
 from deskhand.errors import ConfigError
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.journal import new_row, row_of
-from deskhand.rollout.rates import Rate, effective_total, pass_at
+from deskhand.rollout.rates import Proportion, effective_sample_size, pass_at
 from deskhand.rollout.record import EpisodeResult, to_record
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.store.run import TRAIN, EpisodeRow, Run
@@ -28,35 +28,35 @@ from deskhand.tasks.task import Task
 ATTEMPTS = 3
 
 
-class RunsEpisodes(Protocol):
+class EpisodeRunner(Protocol):
     """What plays a ticket (`rollout.runner.Runner`)."""
 
-    async def run(self, ticket: Ticket) -> EpisodeResult: ...
+    async def run(self, ticket: EpisodeRequest) -> EpisodeResult: ...
 
 
 @dataclass(frozen=True)
-class Report:
+class EvalReport:
     """What an evaluation found."""
 
     name: str
-    success: Rate
-    by_family: dict[str, Rate]
+    success: Proportion
+    by_family: dict[str, Proportion]
     """Of each family; where families are one task each, as those of files are, of the folders that they are named under: the
     domains of a benchmark."""
-    first_click: Rate
+    first_click: Proportion
     """Over scored episodes whose task has a target."""
     reward: float
     """Mean over scored episodes."""
     unscored: dict[str, int] = field(default_factory=dict)
     """Repeats that have no score after all attempts, by cause of the last."""
-    last_words: str = ""
+    last_error: str = ""
     """Why the last of these has none; empty where all have a score, or a kill cut it off."""
     pass_at: dict[int, float] = field(default_factory=dict)
     """Chance that one of k tries of a task succeeds, for k = 1, 2, 4, ... up to the repeats; empty without repeats."""
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
-def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = None) -> Report:
+def build_eval_report(run: Run, name: str, asked: Collection[tuple[str, int]] | None = None) -> EvalReport:
     """Read an evaluation's results, complete or not: those of the (task, repeat) that are `asked` for, or all that were ever
     played under this name."""
     rows = [row for row in run.episodes(name) if asked is None or (row.task_id, row.member) in asked]
@@ -68,7 +68,7 @@ def report_of(run: Run, name: str, asked: Collection[tuple[str, int]] | None = N
     lost = {(row.task_id, row.member): row for row in rows if row.state == "unscored"}
     lost = {key: row for key, row in lost.items() if key not in done}
     of_family = {family: [row for row in scored if part_of[row.family] == family] for family in families}
-    return Report(
+    return EvalReport(
         name,
         _rate(scored, _succeeded),
         {family: _rate(rows, _succeeded) for family, rows in of_family.items()},
@@ -100,10 +100,10 @@ def _succeeded(row: EpisodeRow) -> bool:
     return (row.value or 0.0) >= 1.0
 
 
-def _rate(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Rate:
+def _rate(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Proportion:
     counts = list(_by_task(rows, hit).values())
-    effective = effective_total(counts) if len(counts) < len(rows) else None
-    return Rate(sum(hits for hits, _ in counts), len(rows), effective)
+    effective = effective_sample_size(counts) if len(counts) < len(rows) else None
+    return Proportion(sum(hits for hits, _ in counts), len(rows), effective)
 
 
 def _pass_at(rows: Sequence[EpisodeRow]) -> dict[int, float]:
@@ -145,17 +145,17 @@ class _EvaluationSource:
     def exhausted(self) -> bool:
         return not self._left and not self._in_flight
 
-    async def next(self) -> Ticket | None:
+    async def next(self) -> EpisodeRequest | None:
         if not self._left:
             return None
         task, member = self._left.pop()
-        ticket = Ticket(uuid.uuid4().hex, task, None, member, seed_of(self._seed, self._name, task.id, member))
+        ticket = EpisodeRequest(uuid.uuid4().hex, task, None, member, call_seed(self._seed, self._name, task.id, member))
         self._in_flight += 1
         self._attempts[task.id, member] += 1
         await self._write(lambda: self._run.start_episode(new_row(ticket, self._name)))
         return ticket
 
-    async def finished(self, result: EpisodeResult) -> None:
+    async def on_result(self, result: EpisodeResult) -> None:
         scored = isinstance(result.outcome, Scored)
         row = row_of(result, self._name, "scored" if scored else "unscored")
 
@@ -179,13 +179,13 @@ async def evaluate(
     run: Run,
     name: str,
     tasks: Sequence[Task],
-    runner: RunsEpisodes,
+    runner: EpisodeRunner,
     concurrency: int,
     *,
     repeats: int = 1,
     ended: Callable[[EpisodeResult], None] | None = None,
     seed: int = 0,
-) -> Report:
+) -> EvalReport:
     """Run every task `repeats` times, less what has a score under `name` already, `concurrency` episodes at a time.
 
     `ended` is told of each result. `seed`: with the name, the task and the repeat it says what the policy draws by, so that an
@@ -201,4 +201,4 @@ async def evaluate(
     source = _EvaluationSource(run, name, tasks, repeats, ended, seed)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
-    return await asyncio.to_thread(report_of, run, name, {(task.id, member) for task in tasks for member in range(repeats)})
+    return await asyncio.to_thread(build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(repeats)})

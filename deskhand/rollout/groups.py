@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from deskhand.agents.draws import seed_of
+from deskhand.agents.draws import call_seed
 from deskhand.errors import ConfigError
 from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Scored
@@ -23,7 +23,7 @@ SAME_REWARD = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class EpisodeRequest:
     """One episode to be run."""
 
     episode_id: str
@@ -43,17 +43,17 @@ class Group:
     """In the order of opening; the task is a function of it."""
     task: Task
     size: int
-    refills_left: int
+    retries_left: int
     next_member: int = 0
     in_flight: int = 0
     scored: list[EpisodeResult] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
     state: Literal["open", "waiting", "closed"] = "open"
-    equal_teaches: bool = False
+    keep_zero_variance: bool = False
     """Whether a group of equal rewards is trained on: a critic compares with its values, not with the group."""
 
     @property
-    def places(self) -> int:
+    def open_slots(self) -> int:
         """Episodes that can be started now."""
         return self.size - len(self.scored) - self.in_flight
 
@@ -63,15 +63,15 @@ class Group:
         return [result.reward for result in self.scored if result.reward is not None]
 
     @property
-    def teaches(self) -> bool:
+    def has_signal(self) -> bool:
         """Whether at least two members are scored and their rewards differ; with a critic, whether any is scored."""
         rewards = self.rewards
-        if self.equal_teaches:
+        if self.keep_zero_variance:
             return bool(rewards)
         return len(rewards) >= 2 and max(rewards) - min(rewards) > SAME_REWARD
 
 
-class Groups:
+class GroupBuffer:
     """Opens groups, hands out tickets, takes results back.
 
     `make_task(number)` is the task of the group of that number; `limit` bounds the groups that are open or waiting (the staleness
@@ -119,10 +119,10 @@ class Groups:
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
 
-    def ticket(self) -> tuple[Ticket, Group | None] | None:
+    def ticket(self) -> tuple[EpisodeRequest, Group | None] | None:
         """The next episode to run, with the group that was opened for it, if one was; None while the bound allows none."""
         for group in self.live.values():
-            if group.state == "open" and group.places > 0:
+            if group.state == "open" and group.open_slots > 0:
                 return self._ticket(group), None
         if len(self.live) >= self.limit:
             return None
@@ -133,12 +133,12 @@ class Groups:
 
     def _group(self, name: str, number: int, members: int = 0) -> Group:
         task = self.make_task(number)
-        return Group(name, number, task, self.size, self.max_refills, members, equal_teaches=self.equal_teaches)
+        return Group(name, number, task, self.size, self.max_refills, members, keep_zero_variance=self.equal_teaches)
 
-    def _ticket(self, group: Group) -> Ticket:
+    def _ticket(self, group: Group) -> EpisodeRequest:
         member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
-        return Ticket(uuid.uuid4().hex, group.task, group.id, member, seed_of(self.seed, group.task.id, member))
+        return EpisodeRequest(uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member))
 
     def finish(self, result: EpisodeResult) -> Group | None:
         """Take a result back; returns the group when this closed it, in state "waiting" or "closed" (zero variance, nothing
@@ -149,17 +149,17 @@ class Groups:
             group.scored.append(result)
         else:
             group.unscored.append(result.episode_id)
-            if group.refills_left > 0:
-                group.refills_left -= 1
+            if group.retries_left > 0:
+                group.retries_left -= 1
             else:
                 group.size -= 1
         return self.close_if_final(group)
 
     def close_if_final(self, group: Group) -> Group | None:
         """Close the group when no member is missing and none is in flight."""
-        if group.in_flight or group.places > 0:
+        if group.in_flight or group.open_slots > 0:
             return None
-        group.state = "waiting" if group.teaches else "closed"
+        group.state = "waiting" if group.has_signal else "closed"
         if group.state == "closed":
             del self.live[group.id]
         return group

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from deskhand.rollout.groups import Group, Ticket
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.groups import Group, EpisodeRequest
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.rollout.record import EpisodeResult, from_record, to_record
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 from deskhand.tasks.outcome import Scored
@@ -22,7 +22,7 @@ def row_of(result: EpisodeResult, purpose: str, state: str) -> EpisodeRow:
     """The database's columns of a finished episode."""
     return EpisodeRow(
         id=result.episode_id,
-        purpose=purpose,
+        phase=purpose,
         group_id=result.group_id,
         member=result.member,
         task_id=result.task_id,
@@ -40,7 +40,7 @@ def row_of(result: EpisodeResult, purpose: str, state: str) -> EpisodeRow:
     )
 
 
-def new_row(ticket: Ticket, purpose: str) -> EpisodeRow:
+def new_row(ticket: EpisodeRequest, purpose: str) -> EpisodeRow:
     """The database's columns of an episode that begins."""
     task = ticket.task
     return EpisodeRow(
@@ -63,15 +63,15 @@ def load_result(run: Run, episode_id: str) -> EpisodeResult:
     return from_record(record, tensors)
 
 
-class Journal:
+class RunWriter:
     """The books of the training episodes of a run, in memory and on disk."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.ledger = Ledger.from_dict(run.books())
+        self.ledger = EpisodeCounts.from_dict(run.episode_counts())
         self._writing = asyncio.Lock()
 
-    async def start(self, ticket: Ticket, group: Group | None) -> None:
+    async def start(self, ticket: EpisodeRequest, group: Group | None) -> None:
         """An episode begins; `group` is the group that was opened for it, if one was."""
 
         def write(books: dict[str, Any]) -> None:
@@ -90,10 +90,10 @@ class Journal:
 
         def change() -> None:
             if isinstance(result.outcome, Scored):
-                self.ledger.score()
+                self.ledger.mark_scored()
             else:
-                self.ledger.lose(result.outcome.cause)
-            self.ledger.settle(zero_variance=len(useless))
+                self.ledger.mark_errored(result.outcome.cause)
+            self.ledger.mark_done(zero_variance=len(useless))
 
         def write(books: dict[str, Any]) -> None:
             record, tensors = to_record(result)
@@ -116,7 +116,7 @@ class Journal:
         def write(books: dict[str, Any]) -> None:
             self.run.commit(books=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics)
 
-        await self._book(lambda: self.ledger.settle(trained=trained, stale=len(states) - trained), write)
+        await self._book(lambda: self.ledger.mark_done(trained=trained, stale=len(states) - trained), write)
 
     async def _book(self, change: Callable[[], None], write: Callable[[dict[str, Any]], None]) -> None:
         """Change the ledger and write it, as a whole even when the caller is cancelled meanwhile: memory and disk never part."""
@@ -128,7 +128,7 @@ class Journal:
                 try:
                     await asyncio.to_thread(write, self.ledger.to_dict())
                 except BaseException:
-                    self.ledger.take(before)
+                    self.ledger.restore(before)
                     raise
 
         work = asyncio.ensure_future(whole())
@@ -147,7 +147,7 @@ class Journal:
     def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
         """After a kill: what was in flight is lost to the infrastructure. Returns the groups that go on, for `Groups.restore`."""
         lost = self.ledger.in_flight
-        self.ledger.lose("infrastructure", lost)
+        self.ledger.mark_errored("infrastructure", lost)
         self.run.abandon_in_flight(self.ledger.to_dict())
         self.ledger.check(self.run.count_states())
         found = []

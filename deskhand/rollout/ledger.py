@@ -17,7 +17,7 @@ CAUSES: tuple[Cause, ...] = ("infrastructure", "evaluator", "cancelled")
 
 
 @dataclass
-class Ledger:
+class EpisodeCounts:
     """Counts of episodes."""
 
     started: int = 0
@@ -35,17 +35,17 @@ class Ledger:
         self.started += 1
         self.in_flight += 1
 
-    def score(self) -> None:
+    def mark_scored(self) -> None:
         """An episode in flight ended with a score."""
         self.in_flight -= 1
         self.waiting += 1
 
-    def lose(self, cause: str, count: int = 1) -> None:
+    def mark_errored(self, cause: str, count: int = 1) -> None:
         """Episodes in flight ended without a score."""
         self.in_flight -= count
         self.unscored[cause] = self.unscored.get(cause, 0) + count
 
-    def settle(self, *, trained: int = 0, zero_variance: int = 0, stale: int = 0) -> None:
+    def mark_done(self, *, trained: int = 0, zero_variance: int = 0, stale: int = 0) -> None:
         """Waiting episodes came to their end."""
         self.waiting -= trained + zero_variance + stale
         self.trained += trained
@@ -86,12 +86,12 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"unscored": dict(self.unscored)}
 
-    def take(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any]) -> None:
         """Go back to what `to_dict` said."""
-        vars(self).update(vars(Ledger.from_dict(data)))
+        vars(self).update(vars(EpisodeCounts.from_dict(data)))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
+    def from_dict(cls, data: Mapping[str, Any]) -> EpisodeCounts:
         """From `to_dict`; an empty mapping is a new ledger."""
         made = cls(**data)
         made.unscored = dict.fromkeys(CAUSES, 0) | dict(made.unscored)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class VersionSegment:
     """A stretch of versions that rise by one a step. `step`: of the checkpoint that it goes on from; `first`: the version of the
     weights after the step that follows."""
 
@@ -22,23 +22,23 @@ class Life:
     first: int
 
 
-class Lineage:
+class WeightVersions:
     """The lives of a run, the first one implied. `lives`: (step, first) of the others, in order."""
 
     def __init__(self, lives: Iterable[tuple[int, int]] = ()) -> None:
-        self.lives = [Life(0, 1), *(Life(step, first) for step, first in lives)]
+        self.lives = [VersionSegment(0, 1), *(VersionSegment(step, first) for step, first in lives)]
 
     @property
-    def ahead(self) -> int:
+    def offset(self) -> int:
         """By how much versions to come are ahead of their steps."""
         return self.lives[-1].first - self.lives[-1].step - 1
 
-    def resume(self, step: int, version: int, newest: int) -> Life | None:
+    def resume(self, step: int, version: int, newest: int) -> VersionSegment | None:
         """Go on from the checkpoint of `step`, whose weights have `version`; `newest`: the highest of any kept token.
 
         Returns the new life where one begins: where versions were used beyond the checkpoint's.
         """
-        life = Life(step, newest + 1)
+        life = VersionSegment(step, newest + 1)
         if newest <= version or life == self.lives[-1]:
             return None
         self.lives.append(life)
@@ -49,10 +49,10 @@ class Lineage:
         life = self._life(version)
         return life.step + 1 + version - life.first
 
-    def is_undone(self, version: int) -> bool:
+    def is_rolled_back(self, version: int) -> bool:
         """Whether its weights no longer exist: a later life goes on from before them."""
         life, step = self._life(version), self.step_of(version)
         return any(later.step < step for later in self.lives if later.first > life.first)
 
-    def _life(self, version: int) -> Life:
+    def _life(self, version: int) -> VersionSegment:
         return next((life for life in reversed(self.lives) if life.first <= version), self.lives[0])

@@ -24,44 +24,44 @@ from deskhand.engines.base import Engine, PreparedImage
 from deskhand.errors import ConfigError, HealthError
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.config import LoopConfig
-from deskhand.rollout.episode import unscored_result
-from deskhand.rollout.groups import Group, Groups, Ticket
-from deskhand.rollout.health import Alarm, Vitals, alarms, barren, scoreless, unearned
-from deskhand.rollout.journal import Journal
-from deskhand.rollout.lineage import Lineage
-from deskhand.rollout.progress import Progress, Since
+from deskhand.rollout.episode import errored_result
+from deskhand.rollout.groups import Group, GroupBuffer, EpisodeRequest
+from deskhand.rollout.health import Alert, HealthMetrics, find_alerts, no_signal_alert, all_errored_alert, solved_at_start_alert
+from deskhand.rollout.journal import RunWriter
+from deskhand.rollout.lineage import WeightVersions
+from deskhand.rollout.progress import StepReport, StepAccumulator
 from deskhand.rollout.record import EpisodeResult
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.store.run import Checkpoint, Run
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.task import Task
 from deskhand.training.batch import TrainingSample
-from deskhand.training.canary import sight
-from deskhand.training.checkpoint import Checkpoints, verify
-from deskhand.training.publish import publish
+from deskhand.training.canary import image_sensitivity
+from deskhand.training.checkpoint import CheckpointManager, verify
+from deskhand.training.publish import push_weights
 from deskhand.training.tally import StepMetrics
 from deskhand.training.trainer import Trainer
 
 log = structlog.get_logger()
 
 
-class TrainingSource:
+class GroupSource:
     """Tickets from groups, results to the journal."""
 
     def __init__(
-        self, groups: Groups, journal: Journal, ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None
+        self, groups: GroupBuffer, journal: RunWriter, ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None
     ) -> None:
         self.groups = groups
         self.journal = journal
         self._ended = ended
         """Told of every result, with the group that it closed, if it did."""
         self.exhausted = False
-        self.since = Since()
+        self.since = StepAccumulator()
         self.closed = asyncio.Event()
         """Set when a group has closed."""
 
-    async def next(self) -> Ticket | None:
+    async def next(self) -> EpisodeRequest | None:
         found = None if self.exhausted else self.groups.ticket()
         if found is None:
             return None
@@ -69,15 +69,15 @@ class TrainingSource:
         try:
             await self.journal.start(ticket, opened)
         except asyncio.CancelledError:
-            await self.finished(unscored_result(ticket, "cancelled", "the run was ended"))
+            await self.on_result(errored_result(ticket, "cancelled", "the run was ended"))
             raise
         return ticket
 
-    async def finished(self, result: EpisodeResult) -> None:
+    async def on_result(self, result: EpisodeResult) -> None:
         closed = self.groups.finish(result)
         self.since.add(result, closed)
         await self.journal.finish(result, closed)
-        if isinstance(result.outcome, Unscored):
+        if isinstance(result.outcome, Errored):
             lost = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
             log.warning("episode.unscored", **lost, message=result.outcome.message, books=await self.journal.check())
         if closed is not None:
@@ -99,7 +99,7 @@ class TrainingLoop:
         self,
         config: LoopConfig,
         run: Run,
-        runner: Runner,
+        runner: RecordedRunner,
         engine: Engine,
         trainer: Trainer,
         images: Mapping[str, PreparedImage],
@@ -107,36 +107,36 @@ class TrainingLoop:
         make_task: Callable[[int], Task],
         *,
         seed: int = 0,
-        progress: Callable[[Progress], None] | None = None,
-        alarmed: Callable[[Alarm], None] | None = None,
+        progress: Callable[[StepReport], None] | None = None,
+        alarmed: Callable[[Alert], None] | None = None,
         evaluate: Callable[[int], Awaitable[float]] | None = None,
     ) -> None:
         self.config, self.run_folder, self.runner, self.engine = config, run, runner, engine
         self.trainer, self.images, self.assets, self.progress = trainer, images, assets, progress
         self.alarmed = alarmed
         self.evaluate = evaluate
-        self.checkpoints = Checkpoints(run.folder / "checkpoints")
-        self.journal = Journal(run)
-        self.lineage = Lineage(run.lives())
+        self.checkpoints = CheckpointManager(run.folder / "checkpoints")
+        self.journal = RunWriter(run)
+        self.lineage = WeightVersions(run.segments())
         limit = (config.max_staleness + 1) * config.groups_per_step
         equal_teaches = trainer.algorithm.uses_critic
-        groups = Groups(
+        groups = GroupBuffer(
             make_task,
             size=config.group_size,
             limit=limit,
-            max_refills=config.max_refills,
+            max_refills=config.max_group_retries,
             equal_teaches=equal_teaches,
             seed=seed,
         )
-        self.source = TrainingSource(groups, self.journal, self._when_ended)
+        self.source = GroupSource(groups, self.journal, self._when_ended)
         self.scheduler = Scheduler(
-            self.source, runner.run, config.desktops, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
+            self.source, runner.run, config.max_concurrent_episodes, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
         )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._pending_metrics: list[dict[str, Any]] = []
         self._began, self._steps_at_begin = time.monotonic(), 0
-        self._vitals: list[Vitals] = []
+        self._vitals: list[HealthMetrics] = []
         self._told: set[tuple[str, str]] = set()
         """Signs that were said of a family, which are said once."""
 
@@ -175,9 +175,9 @@ class TrainingLoop:
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
-            self._vitals = [vitals for vitals in map(Vitals.recorded, past) if vitals is not None]
+            self._vitals = [vitals for vitals in map(HealthMetrics.recorded, past) if vitals is not None]
         if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
-            await publish(self.trainer.policy, self.engine, self.trainer.version)
+            await push_weights(self.trainer.policy, self.engine, self.trainer.version)
         self._steps_at_begin, self._began = self.trainer.steps, time.monotonic()
 
     def _restore(self, last: Checkpoint) -> None:
@@ -188,28 +188,28 @@ class TrainingLoop:
         try:
             verify(last.path)
         except ConfigError as error:
-            older = self.checkpoints.sound_before(last.step)
+            older = self.checkpoints.latest_valid_before(last.step)
             mend = f"a new run can start from the last sound one: --set model={older}" if older else "start a new run"
             raise ConfigError(f"{error}; {mend}") from error
         self.checkpoints.load(self.trainer, last.step)
         self.trainer.versions_ahead = last.version - last.step
         newest = self.run_folder.newest_version()
         if life := self.lineage.resume(last.step, last.version, newest):
-            self.run_folder.begin_life(life.step, life.first)
+            self.run_folder.start_segment(life.step, life.first)
             log.warning("versions", undone=f"{last.version + 1} to {newest}", next=life.first)
 
     async def _train(self) -> None:
         """Steps until the last one; what is pending is committed even when this is cancelled."""
         await self._rate()
-        while self.trainer.steps < self.config.steps:
+        while self.trainer.steps < self.config.total_steps:
             before = time.monotonic()
             groups = await self._batch()
             await self._uninterrupted(self._step(groups, time.monotonic() - before))
             await self._rate()
 
     def _is_due(self, step: int) -> bool:
-        every = self.config.evaluate_every
-        return self.evaluate is not None and every > 0 and step > 0 and (step % every == 0 or step >= self.config.steps)
+        every = self.config.eval_every
+        return self.evaluate is not None and every > 0 and step > 0 and (step % every == 0 or step >= self.config.total_steps)
 
     async def _rate(self) -> None:
         """Evaluate the weights of now where that is due. Nothing is published meanwhile, so one version plays all held-out tasks;
@@ -217,7 +217,7 @@ class TrainingLoop:
         step = self.trainer.steps
         if self.evaluate is not None and self._is_due(step):
             success = await self.evaluate(self.trainer.version)
-            best = await asyncio.to_thread(self.checkpoints.rate, step, success)
+            best = await asyncio.to_thread(self.checkpoints.record_eval, step, success)
             log.info("evaluated", step=step, success=round(success, 4), best=best)
 
     async def _uninterrupted(self, step: Any) -> None:
@@ -240,7 +240,7 @@ class TrainingLoop:
                 self._pending_groups.append(group.id)
             if old:
                 groups.remove(old)
-                self.scheduler.changed()
+                self.scheduler.wake()
             waiting = groups.waiting()
             if len(waiting) >= self.config.groups_per_step:
                 return waiting[: self.config.groups_per_step]
@@ -256,20 +256,20 @@ class TrainingLoop:
     async def _step(self, groups: list[Group], waited_s: float) -> None:
         fresh = [result for group in groups for result in group.scored if self._fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._fresh(result)]
-        samples = [sample for group in groups for sample in samples_of(group, self.trainer.algorithm, self._fresh)]
+        samples = [sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._fresh)]
         ages = [abs(self._age(result)) for result in fresh]
-        undone = sum(self.lineage.is_undone(result.version_max) for result in fresh)
+        undone = sum(self.lineage.is_rolled_back(result.version_max) for result in fresh)
         done, seen = await asyncio.to_thread(self._train_on, samples)
-        self.trainer.versions_ahead = self.lineage.ahead
-        await publish(self.trainer.policy, self.engine, self.trainer.version)
+        self.trainer.versions_ahead = self.lineage.offset
+        await push_weights(self.trainer.policy, self.engine, self.trainer.version)
         self.source.groups.remove(groups)
-        self.scheduler.changed()
+        self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
         self._pending_groups += [group.id for group in groups]
         report = self._report(asdict(done), seen, float(np.mean(ages)) if ages else 0.0, undone, waited_s)
         self._pending_metrics.append(report.metrics())
-        if done.step % self.config.checkpoint_every == 0 or done.step >= self.config.steps or self._is_due(done.step):
+        if done.step % self.config.save_every == 0 or done.step >= self.config.total_steps or self._is_due(done.step):
             await self._commit()
         log.info("step", step=done.step, reward=report.reward, success=report.success, loss=done.loss,
                  books=await self.journal.check())  # fmt: skip
@@ -282,29 +282,29 @@ class TrainingLoop:
     def _train_on(self, samples: list[TrainingSample]) -> tuple[StepMetrics, float | None]:
         """A step, and from time to time, before it, how much the model sees. In a thread."""
         health, seen = self.config.health, None
-        if health.canary_every and self.trainer.steps % health.canary_every == 0:
-            seen = sight(self.trainer.policy, samples, self.images, health.canary_rows)
+        if health.vision_probe_every and self.trainer.steps % health.vision_probe_every == 0:
+            seen = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
         return self.trainer.step(samples, self.images), seen
 
     def _when_ended(self, result: EpisodeResult, closed: Group | None) -> None:
         """Say what no step would say: of a task by its name, and of groups that let no step be taken."""
-        if result.unearned:
-            self._raise(unearned(result.family), result.family)
+        if result.solved_without_action:
+            self._raise(solved_at_start_alert(result.family), result.family)
         if closed is None or closed.state != "closed":
             return
-        if not closed.scored and isinstance(result.outcome, Unscored) and result.outcome.cause != "cancelled":
-            self._raise(scoreless(result.family, len(closed.unscored), result.outcome.message), result.family)
+        if not closed.scored and isinstance(result.outcome, Errored) and result.outcome.cause != "cancelled":
+            self._raise(all_errored_alert(result.family, len(closed.unscored), result.outcome.message), result.family)
         since = self.source.since
         reward = float(np.mean(since.rewards)) if since.rewards else None
-        alarm = barren(since.zero_variance_groups, since.groups, reward, self.config.health)
+        alarm = no_signal_alert(since.zero_variance_groups, since.groups, reward, self.config.health)
         if alarm is not None:
             self._raise(alarm)
 
-    def _raise(self, alarm: Alarm, family: str = "") -> None:
+    def _raise(self, alarm: Alert, family: str = "") -> None:
         """Tell of an alarm between two steps; one of a family once."""
-        if family and (alarm.sign, family) in self._told:
+        if family and (alarm.metric, family) in self._told:
             return
-        self._told.add((alarm.sign, family))
+        self._told.add((alarm.metric, family))
         log.warning("alarm", step=self.trainer.steps, **alarm.to_dict())
         if self.alarmed is not None:
             self.alarmed(alarm)
@@ -312,11 +312,11 @@ class TrainingLoop:
     def _stop_when_blind(self) -> None:
         """Raise `HealthError` when the last canaries all say that the model does not look."""
         health = self.config.health
-        last = [vitals.sight for vitals in self._vitals if vitals.sight is not None][-health.blind_canaries :]
-        if health.blind_canaries and len(last) == health.blind_canaries and max(last) < health.sight:
+        last = [vitals.sight for vitals in self._vitals if vitals.sight is not None][-health.max_failed_vision_probes :]
+        if health.max_failed_vision_probes and len(last) == health.max_failed_vision_probes and max(last) < health.min_image_sensitivity:
             raise HealthError(
                 f"step {self.trainer.steps}: the model does not see: in the last {len(last)} canaries swapped screenshots changed "
-                f"its replies by at most {max(last):.2g} nats (loop.health.sight is {health.sight:g}); "
+                f"its replies by at most {max(last):.2g} nats (loop.health.min_image_sensitivity is {health.min_image_sensitivity:g}); "
                 "check that the engine gets the pictures"
             )
 
@@ -330,32 +330,32 @@ class TrainingLoop:
     def _checkpoint(self, path: Path) -> Checkpoint:
         return Checkpoint(self.trainer.steps, self.trainer.version, path, time.time())
 
-    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float) -> Progress:
-        since, self.source.since = self.source.since, Since()
+    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float) -> StepReport:
+        since, self.source.since = self.source.since, StepAccumulator()
         vitals = since.vitals(trainer, seen)
-        raised = alarms(vitals, self._vitals, self.config.health)
+        raised = find_alerts(vitals, self._vitals, self.config.health)
         self._vitals.append(vitals)
         ledger, step = self.journal.ledger, self.trainer.steps
         done, elapsed_s = step - self._steps_at_begin, time.monotonic() - self._began
-        return Progress(
+        return StepReport(
             step=step,
-            steps=self.config.steps,
+            steps=self.config.total_steps,
             version=self.engine.version,
             episodes=ledger.started - ledger.in_flight,
             episodes_per_minute=self.scheduler.episodes_per_minute,
             reward=float(np.mean(since.rewards)) if since.rewards else None,
             success=float(np.mean(since.successes)) if since.successes else None,
             first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
-            faults=since.faults,
+            reply_errors=since.faults,
             unscored_share=ledger.unscored_share,
             zero_variance_groups=since.zero_variance_groups,
             staleness=staleness,
-            undone=undone,
+            num_resampled=undone,
             rollout_wait_s=waited_s,
-            eta_s=(self.config.steps - step) * elapsed_s / max(1, done),
+            eta_s=(self.config.total_steps - step) * elapsed_s / max(1, done),
             elapsed_s=elapsed_s,
-            parked_s=round(self.runner.lot.total_s, 1) if self.runner.lot else 0.0,
-            parked=self.runner.lot.seen() if self.runner.lot else [],
+            quota_wait_s=round(self.runner.lot.total_s, 1) if self.runner.lot else 0.0,
+            parked=self.runner.lot.snapshot() if self.runner.lot else [],
             books=ledger.to_dict(),
             trainer=trainer,
             vitals=vitals,
@@ -363,7 +363,7 @@ class TrainingLoop:
         )
 
 
-def samples_of(
+def group_to_samples(
     group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
     """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh ones

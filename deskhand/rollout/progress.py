@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from deskhand.rollout.groups import Group
-from deskhand.rollout.health import Alarm, Vitals
+from deskhand.rollout.health import Alert, HealthMetrics
 from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Scored
 
 
 @dataclass(frozen=True)
-class Progress:
+class StepReport:
     """What a step did; for a live line, and kept as the step's metrics."""
 
     step: int
@@ -31,7 +31,7 @@ class Progress:
     """Share of those."""
     first_click: float | None
     """Share of those whose first click hit the target."""
-    faults: dict[str, float]
+    reply_errors: dict[str, float]
     """Share of the replies since the last step that were not performed, by kind: "format", "action" and "truncated"."""
     unscored_share: float
     """Of all episodes that ended so far."""
@@ -47,13 +47,13 @@ class Progress:
     books: dict[str, Any]
     trainer: dict[str, Any]
     """The trainer's metrics of this step."""
-    vitals: Vitals
-    parked_s: float = 0.0
+    vitals: HealthMetrics
+    quota_wait_s: float = 0.0
     """How long episodes waited for a quota so far, summed over them; no other figure holds this time."""
     parked: list[dict[str, Any]] = field(default_factory=list)
     """What waits now, by endpoint (`ParkingLot.seen`)."""
-    alarms: tuple[Alarm, ...] = ()
-    undone: int = 0
+    alarms: tuple[Alert, ...] = ()
+    num_resampled: int = 0
     """Episodes trained in this step that weights sampled which a kill has undone (`rollout.lineage`)."""
 
     def metrics(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass
-class Since:
+class StepAccumulator:
     """What ended since the last step."""
 
     rewards: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Since:
         if isinstance(result.outcome, Scored):
             self.rewards.append(result.reward or 0.0)
             self.successes.append(result.success)
-            self.replies.update(step.fault for step in result.transcript.steps)
+            self.replies.update(step.reply_error for step in result.transcript.steps)
             if result.first_click_on_target is not None:
                 self.first_clicks.append(result.first_click_on_target)
         else:
@@ -93,14 +93,14 @@ class Since:
         """Share of the replies by kind of fault."""
         return {kind: self.replies[kind] / max(1, self.replies.total()) for kind in ("format", "action", "truncated")}
 
-    def vitals(self, trainer: dict[str, Any], sight: float | None) -> Vitals:
+    def vitals(self, trainer: dict[str, Any], sight: float | None) -> HealthMetrics:
         """The signs of the step that ends here."""
 
         def share(part: int, whole: int) -> float | None:
             return part / whole if whole else None
 
         replies, cut = self.replies.total(), self.replies["truncated"]
-        return Vitals.of(
+        return HealthMetrics.of(
             trainer,
             parse_rate=share(replies - cut - self.replies["format"], replies - cut),
             truncation_rate=share(cut, replies),

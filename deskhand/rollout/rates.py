@@ -13,7 +13,7 @@ Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
-class Rate:
+class Proportion:
     """`hits` of `total` with the Wilson 95 % interval.
 
     `effective`: how many independent tries the total is worth (`effective_total`); None when each is of another task.
@@ -49,7 +49,7 @@ def wilson(hits: float, total: float, z: float = Z_95) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def effective_total(counts: Sequence[tuple[int, int]]) -> float:
+def effective_sample_size(counts: Sequence[tuple[int, int]]) -> float:
     """How many independent tries the (hits, tries) of some tasks are worth, between the number of tasks and that of tries.
 
     Tries divided by the design effect, that is the variance of the share with tasks as the sampling unit (linearised ratio

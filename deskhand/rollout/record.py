@@ -18,9 +18,9 @@ from deskhand.actions import ops as ir
 from deskhand.actions.ops import Op, Point, Space
 from deskhand.agents.desktop_agent import Step, Transcript
 from deskhand.errors import RecordError
-from deskhand.recorder.files import pack, unpack
+from deskhand.recorder.files import encode_arrays, decode_arrays
 from deskhand.recorder.graph import CallGraph
-from deskhand.tasks.outcome import Finding, Outcome, Scored, Unscored
+from deskhand.tasks.outcome import Finding, Outcome, Scored, Errored
 
 FORMAT = 1
 
@@ -59,10 +59,10 @@ class EpisodeResult:
         return isinstance(self.outcome, Scored) and self.outcome.success
 
     @property
-    def unearned(self) -> bool:
+    def solved_without_action(self) -> bool:
         """Whether it scored 1 though nothing was done to the desktop, nor said that the task cannot be done."""
         performed = [op for step in self.transcript.steps if step.error is None for op in step.ops]
-        return self.success and self.transcript.stopped != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
+        return self.success and self.transcript.stop_reason != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
 
 
 _PASSIVE = (ir.Wait, ir.Screenshot, ir.Zoom, ir.Done, ir.Answer)
@@ -81,7 +81,7 @@ def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
             steps = [{**_shallow(step), "ops": [op_to_dict(op) for op in step.ops]} for step in value.steps]
             record["transcript"] = {**_shallow(value), "steps": steps}
         elif item.name == "graph":
-            record["graph"], tensors = pack(value)
+            record["graph"], tensors = encode_arrays(value)
         else:
             record[item.name] = value
     return json.loads(json.dumps(record)), save(tensors)
@@ -97,14 +97,14 @@ def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
         outcome["findings"] = tuple(Finding(**finding) for finding in outcome.get("findings", ()))
         values["outcome"] = Scored(**outcome)
     else:
-        values["outcome"] = Unscored(**outcome)
+        values["outcome"] = Errored(**outcome)
     transcript = dict(values["transcript"])
     transcript["steps"] = tuple(
         Step(**{**step, "ops": tuple(op_from_dict(op) for op in step["ops"]), "changed_bbox": _tuple(step["changed_bbox"])})
         for step in transcript["steps"]
     )
     values["transcript"] = Transcript(**transcript)
-    values["graph"] = unpack(values["graph"], load(tensors))
+    values["graph"] = decode_arrays(values["graph"], load(tensors))
     values["target"] = _tuple(values["target"])
     return EpisodeResult(**values)
 

@@ -15,24 +15,24 @@ from typing import Any, Protocol
 import openai
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop, Frame, Template
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.base import Desktop, Frame, DesktopSpec
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.episode import run_episode, template_of, unscored_result
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.episode import run_episode, desktop_spec, errored_result
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
 
-class Pool(Protocol):
+class DesktopLeaser(Protocol):
     """What lends desktops: `DesktopPool`, `BridgePool`, `GatewayPool`, `MachinePool`. Those of other machines have a `lot`, where
     refused work waits, and `episode_s`, the longest that an episode may take."""
 
-    async def lease(self, template: Template | None = None) -> Any: ...
+    async def lease(self, template: DesktopSpec | None = None) -> Any: ...
 
     async def release(self, lease: Any) -> None: ...
 
@@ -45,34 +45,34 @@ Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 class _Leasing:
     """The part of a runner that has to do with desktops."""
 
-    def __init__(self, pool: Pool, agent: DesktopAgent, frames: Frames | None) -> None:
+    def __init__(self, pool: DesktopLeaser, agent: DesktopAgent, frames: Frames | None) -> None:
         self.pool, self.agent, self.frames = pool, agent, frames
         self.end_states: Path | None = None
         """A folder for what episodes were judged on; None keeps nothing."""
 
     @property
-    def lot(self) -> ParkingLot | None:
+    def lot(self) -> QuotaManager | None:
         """Where episodes wait for a quota; None for desktops of this machine."""
         return getattr(self.pool, "lot", None)
 
-    async def run(self, ticket: Ticket) -> EpisodeResult:
+    async def run(self, ticket: EpisodeRequest) -> EpisodeResult:
         """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
         task = ticket.task
         try:
-            lease = await self.pool.lease(template_of(task))
+            lease = await self.pool.lease(desktop_spec(task))
         except InfrastructureError as error:
-            return unscored_result(ticket, "infrastructure", str(error))
+            return errored_result(ticket, "infrastructure", str(error))
         try:
             return await self._play(ticket, lease.desktop)
         finally:
             await asyncio.shield(self.pool.release(lease))
 
-    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
+    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
         raise NotImplementedError
 
     async def _episode(
         self,
-        ticket: Ticket,
+        ticket: EpisodeRequest,
         desktop: Desktop,
         client: openai.AsyncOpenAI,
         end_session: Callable[[], CallGraph] = CallGraph,
@@ -96,7 +96,7 @@ class _Leasing:
             await asyncio.to_thread(lambda frames: frames.put(frame.sha256, frame.rgb()), self.frames)
 
 
-class Runner(_Leasing):
+class RecordedRunner(_Leasing):
     """`await runner.run(ticket)`: lease, record, run, judge, release. `close` ends the in-process client.
 
     With `script` and `playing` (`ScriptedEngine.playing`) the policy is a script instead of a model.
@@ -104,7 +104,7 @@ class Runner(_Leasing):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: DesktopLeaser,
         recorder: Recorder,
         agent: DesktopAgent,
         frames: Frames | None = None,
@@ -120,10 +120,10 @@ class Runner(_Leasing):
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
-    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
-        client = self.client.with_options(api_key=self.recorder.start(ticket.episode_id))
+    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+        client = self.client.with_options(api_key=self.recorder.open_session(ticket.episode_id))
         with self._policy(ticket.task, desktop):
-            return await self._episode(ticket, desktop, client, lambda: self.recorder.end(ticket.episode_id), ticket.seed)
+            return await self._episode(ticket, desktop, client, lambda: self.recorder.close_session(ticket.episode_id), ticket.seed)
 
     def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
         if self._script is None:
@@ -137,18 +137,18 @@ class Runner(_Leasing):
         await self._http.aclose()
 
 
-class EndpointRunner(_Leasing):
+class ApiRunner(_Leasing):
     """As `Runner`, but the agent asks `client` itself: a model of which nothing but its replies is known.
 
     Episodes have a transcript and no call graph, so they can be judged and looked at, not trained on. The endpoint is not told what
     to draw by: not every one takes seeds.
     """
 
-    def __init__(self, pool: Pool, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None) -> None:
+    def __init__(self, pool: DesktopLeaser, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None) -> None:
         super().__init__(pool, agent, frames)
         self.client = client
 
-    async def _play(self, ticket: Ticket, desktop: Desktop) -> EpisodeResult:
+    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
         return await self._episode(ticket, desktop, self.client)
 
     async def close(self) -> None:

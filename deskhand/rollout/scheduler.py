@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from deskhand.errors import InfrastructureError
-from deskhand.rollout.episode import unscored_result
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.episode import errored_result
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
-from deskhand.tasks.outcome import Unscored
+from deskhand.tasks.outcome import Errored
 
 RATE_WINDOW_S = 60.0
 
 
 @contextmanager
-def settled_memory() -> Iterator[None]:
+def frozen_gc() -> Iterator[None]:
     """Collect garbage now, and let collections inside pass over what is alive: enter it when everything is loaded.
 
     A full collection in a process that holds torch and transformers stops the event loop for a fifth of a second.
@@ -38,14 +38,14 @@ def settled_memory() -> Iterator[None]:
         gc.unfreeze()
 
 
-class Source(Protocol):
+class EpisodeSource(Protocol):
     """Where episodes come from and results go."""
 
-    async def next(self) -> Ticket | None:
+    async def next(self) -> EpisodeRequest | None:
         """The next episode, or None when there is nothing to do now."""
         ...
 
-    async def finished(self, result: EpisodeResult) -> None:
+    async def on_result(self, result: EpisodeResult) -> None:
         """Take a result. It is called once for every ticket, also for cancelled ones."""
         ...
 
@@ -64,8 +64,8 @@ class Scheduler:
 
     def __init__(
         self,
-        source: Source,
-        run_episode: Callable[[Ticket], Awaitable[EpisodeResult]],
+        source: EpisodeSource,
+        run_episode: Callable[[EpisodeRequest], Awaitable[EpisodeResult]],
         concurrency: int,
         *,
         failures: int | None = None,
@@ -97,7 +97,7 @@ class Scheduler:
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
-    def changed(self) -> None:
+    def wake(self) -> None:
         """Something may have become possible: wake every place that waits."""
         self._news.set()
         self._news = asyncio.Event()
@@ -125,23 +125,23 @@ class Scheduler:
             else:
                 await news.wait()
 
-    async def _episode(self, ticket: Ticket) -> None:
+    async def _episode(self, ticket: EpisodeRequest) -> None:
         try:
             result = await self._run_episode(ticket)
         except asyncio.CancelledError:
-            await asyncio.shield(self.source.finished(unscored_result(ticket, "cancelled", "the run was ended")))
+            await asyncio.shield(self.source.on_result(errored_result(ticket, "cancelled", "the run was ended")))
             raise
         except BaseException as error:
-            await self.source.finished(unscored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}"))
+            await self.source.on_result(errored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}"))
             raise
         self.episodes_ended += 1
         self._ended.append((time.monotonic(), self._parked_s()))
-        await self.source.finished(result)
-        self.changed()
+        await self.source.on_result(result)
+        self.wake()
         self._count_outage(result)
 
     def _count_outage(self, result: EpisodeResult) -> None:
-        if not (isinstance(result.outcome, Unscored) and result.outcome.cause == "infrastructure"):
+        if not (isinstance(result.outcome, Errored) and result.outcome.cause == "infrastructure"):
             self._failures = 0
             return
         self._failures += 1

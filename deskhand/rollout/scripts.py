@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import Done
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.desktop.base import Desktop
@@ -19,7 +19,7 @@ from deskhand.tasks.task import Task
 
 def oracle(agent: AgentConfig) -> Script:
     """The task's own solution, one reply a step; ops that the dialect cannot say together are said one by one."""
-    dialect = agent.dialect
+    dialect = agent.action_format
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
         view = _view(agent, task)
@@ -34,19 +34,19 @@ def oracle(agent: AgentConfig) -> Script:
     return replies
 
 
-def idle(agent: AgentConfig) -> Script:
+def noop(agent: AgentConfig) -> Script:
     """Says that it is done, at once."""
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
-        yield agent.dialect.emit([Done()], _view(agent, task))
+        yield agent.action_format.emit([Done()], _view(agent, task))
 
     return replies
 
 
-def _view(agent: AgentConfig, task: Task) -> View:
-    seen = agent.seen(task.width, task.height) if agent.seen else None
-    return replace(View.of_screen(task.width, task.height), seen=seen)
+def _view(agent: AgentConfig, task: Task) -> ScreenView:
+    seen = agent.model_image_size(task.width, task.height) if agent.model_image_size else None
+    return replace(ScreenView.of_screen(task.width, task.height), seen=seen)
 
 
-ORACLE, IDLE = "oracle", "idle"
-SCRIPTS: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, IDLE: idle}
+ORACLE, NOOP = "oracle", "idle"
+SCRIPTED_POLICIES: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, NOOP: noop}

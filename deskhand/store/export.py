@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.store.pictures import Pictures
+from deskhand.store.pictures import PngFrames
 from deskhand.store.run import EpisodeRow, Run
 
 FORMAT = 1
@@ -53,7 +53,7 @@ def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
 
 def _write(run: Run, folder: Path, purpose: str | None) -> int:
     (folder / "tensors").mkdir(parents=True)
-    frames, count = Pictures(folder / "frames"), 0
+    frames, count = PngFrames(folder / "frames"), 0
     with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
         for row in run.episodes(purpose):
             if row.finished_at is None or row.state == "in_flight":
@@ -69,8 +69,8 @@ def _write(run: Run, folder: Path, purpose: str | None) -> int:
     (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
     about = {
         "format": FORMAT,
-        "about": run.about,
-        "books": run.books(),
+        "about": run.metadata,
+        "books": run.episode_counts(),
         "checkpoints": [{"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()],
         "groups": [asdict(group) for group in run.groups()],
     }
@@ -109,6 +109,6 @@ def exported_episodes(folder: Path) -> Iterator[tuple[EpisodeRow, dict[str, Any]
             yield EpisodeRow(**entry), record, tensors
 
 
-def exported_frames(folder: Path) -> Pictures:
+def exported_frames(folder: Path) -> PngFrames:
     """The screens of an export."""
-    return Pictures(Path(folder) / "frames")
+    return PngFrames(Path(folder) / "frames")

@@ -28,9 +28,9 @@ _HEADER = struct.Struct("<4sHHB32s")
 _MAGIC = b"DHS2"
 _WHOLE = bytes(32)
 _LEVEL = 6
-DEEPEST = 8
+MAX_DELTA_CHAIN = 8
 REMEMBERED_BYTES = 64 << 20
-LIKE_ENOUGH = 0.3
+MIN_SIMILARITY = 0.3
 """A screen builds on another when at most this share of its pixels differs (of every eighth pixel of every eighth row)."""
 
 
@@ -64,8 +64,8 @@ class Frames:
         if base is None:
             depth, body = 0, rgb.tobytes()
         else:
-            before, depth = self._screen(base, DEEPEST)
-            depth, (changed, pixels) = depth + 1, tiles.cut(before, rgb)
+            before, depth = self._screen(base, MAX_DELTA_CHAIN)
+            depth, (changed, pixels) = depth + 1, tiles.encode_delta(before, rgb)
             body = np.packbits(changed).tobytes() + pixels
         head = _HEADER.pack(_MAGIC, width, height, depth, bytes.fromhex(base) if base else _WHOLE)
         packed = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(body)
@@ -114,7 +114,7 @@ class Frames:
         try:
             data = path.read_bytes()
             magic, width, height, depth, base = _HEADER.unpack(data[: _HEADER.size])
-            if magic != _MAGIC or depth > DEEPEST or (depth == 0) != (base == _WHOLE):
+            if magic != _MAGIC or depth > MAX_DELTA_CHAIN or (depth == 0) != (base == _WHOLE):
                 raise ValueError("it is no screen of this version")
             rows, columns = tiles.grid(width, height)
             most = width * height * 3 + rows * columns
@@ -125,7 +125,7 @@ class Frames:
             raise InfrastructureError(f"screen {path} cannot be read: {error}") from error
         return width, height, depth, base, body
 
-    def _read(self, sha256: str, deepest: int = DEEPEST) -> tuple[np.ndarray, int]:
+    def _read(self, sha256: str, deepest: int = MAX_DELTA_CHAIN) -> tuple[np.ndarray, int]:
         """The pixels, and on how many others they build, which are `deepest` at most. Raises `InfrastructureError`."""
         width, height, depth, base, body = self._file(sha256)
         try:
@@ -139,7 +139,7 @@ class Frames:
             rows, columns = tiles.grid(width, height)
             bits = -(-rows * columns // 8)
             changed = np.unpackbits(np.frombuffer(body[:bits], np.uint8), count=rows * columns).reshape(rows, columns)
-            return tiles.pasted(before, changed, body[bits:]), depth
+            return tiles.apply_delta(before, changed, body[bits:]), depth
         except ValueError as error:
             raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: {error}") from error
 
@@ -173,7 +173,7 @@ class Frames:
         share, _, name, depth = min(
             (float((its != sample).mean()), -at, name, depth) for at, (name, depth, its) in enumerate(recent)
         )
-        return name if share <= LIKE_ENOUGH and depth < DEEPEST else None
+        return name if share <= MIN_SIMILARITY and depth < MAX_DELTA_CHAIN else None
 
 
 def _sample(rgb: np.ndarray) -> np.ndarray:

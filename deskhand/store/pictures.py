@@ -13,7 +13,7 @@ from PIL import Image
 from deskhand.errors import InfrastructureError
 
 
-class Pictures:
+class PngFrames:
     """PNG files under `folder`, in 256 subfolders by the first two hexadecimal digits."""
 
     def __init__(self, folder: Path) -> None:

@@ -61,7 +61,7 @@ class EpisodeRow:
     """What the database can select by; the rest of an episode is in its record and its tensors."""
 
     id: str
-    purpose: str
+    phase: str
     group_id: str | None
     member: int
     task_id: str
@@ -171,7 +171,7 @@ class Run:
         self.close()
 
     @property
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What `create` was given."""
         return self._value("about")
 
@@ -260,9 +260,9 @@ class Run:
             except Exception as error:  # the database has them; `open` writes the file anew, and a tracker is somebody else's code
                 log.warning("metrics", step=step, error=f"{type(error).__name__}: {error}")
 
-    def begin_life(self, step: int, first: int) -> None:
+    def start_segment(self, step: int, first: int) -> None:
         """Note that the weights after the step that follows `step` have the version `first` (`rollout.lineage`)."""
-        lives = [*self.lives(), (step, first)]
+        lives = [*self.segments(), (step, first)]
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO runs VALUES ('lives', ?)", (json.dumps(lives),))
 
@@ -305,7 +305,7 @@ class Run:
         rows = self._all("SELECT state, cause, COUNT(*) FROM episodes WHERE purpose=? GROUP BY state, cause", (purpose,))
         return {(state, cause): count for state, cause, count in rows}
 
-    def books(self) -> dict[str, Any]:
+    def episode_counts(self) -> dict[str, Any]:
         """The ledger as it was last written; empty for a new run."""
         return json.loads(self._all("SELECT books FROM ledger")[0][0])
 
@@ -319,7 +319,7 @@ class Run:
         found = [each for each in self.checkpoints() if step is None or each.step == step]
         return found[-1] if found else None
 
-    def lives(self) -> list[tuple[int, int]]:
+    def segments(self) -> list[tuple[int, int]]:
         """What `begin_life` noted, in order."""
         return [(step, first) for step, first in self._value("lives") or ()]
 

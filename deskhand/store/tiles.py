@@ -8,7 +8,7 @@ TILE = 16
 """Pixels of a side; those at the right and lower edge may be smaller."""
 
 
-def cut(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, bytes]:
+def encode_delta(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, bytes]:
     """The tiles of `after` that differ from `before`, both `uint8[H, W, 3]`: `bool[rows, columns]`, and their pixels one by one."""
     height, width, _ = after.shape
     different = before.reshape(height, 3 * width) != after.reshape(height, 3 * width)
@@ -19,7 +19,7 @@ def cut(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, bytes]:
     return changed, b"".join(after[place].tobytes() for place in _places(changed))
 
 
-def pasted(before: np.ndarray, changed: np.ndarray, pixels: bytes) -> np.ndarray:
+def apply_delta(before: np.ndarray, changed: np.ndarray, pixels: bytes) -> np.ndarray:
     """`before` with these tiles in it. Raises `ValueError` when the pixels are not those of the tiles."""
     after, at = before.copy(), 0
     for place in _places(changed):

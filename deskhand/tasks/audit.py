@@ -21,10 +21,10 @@ from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, scree
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.checks.part import UNREADABLE
-from deskhand.tasks.judge import SolvedAtStart, baseline, judge
-from deskhand.tasks.lint import misled, oracle
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
-from deskhand.tasks.task import Files, StagedDesktopLike, Task
+from deskhand.tasks.judge import AlreadySolvedError, initial_score, judge
+from deskhand.tasks.lint import wrong_first_click, oracle
+from deskhand.tasks.outcome import Outcome, Scored, Errored
+from deskhand.tasks.task import FileContents, StagedDesktopLike, Task
 
 Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
 Steps = list[list[Op]]
@@ -35,7 +35,7 @@ SHELL_S = 20.0
 
 
 @dataclass(frozen=True)
-class Agent:
+class AuditAgent:
     """`allowed`: "nothing" must score 0; "less" must score below 1, as it does a part of the task."""
 
     name: str
@@ -84,7 +84,7 @@ async def _with_a_slip(task: Task, desktop: StagedDesktopLike, steps: Steps) -> 
 
 async def _misled(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
     try:
-        async for ops in misled(task, desktop):
+        async for ops in wrong_first_click(task, desktop):
             yield ops
     except InfrastructureError:
         yield [Done()]
@@ -98,7 +98,7 @@ def _shell(script: str) -> Acts:
     """An agent with a shell: `$1` is the instruction, further words are the file names in it."""
 
     async def acts(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
-        told = await task.told(desktop)
+        told = await task.resolve_instruction(desktop)
         names = re.findall(r"[\w-]+\.[A-Za-z]{2,5}\b", told)
         with contextlib.suppress(InfrastructureError):
             await desktop.run(["sh", "-c", script, "sh", told, *names], timeout_s=SHELL_S)
@@ -109,27 +109,27 @@ def _shell(script: str) -> Acts:
 
 async def _forge(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
     """Writes the right content by shell where the task names the application that it is to be done in."""
-    for path, content in task.forged.items():
+    for path, content in task.forged_files.items():
         await desktop.push(path, content())
     yield [Wait(0.2), Done()]
 
 
 async def _nearly(task: Task, desktop: StagedDesktopLike, steps: Steps) -> AsyncIterator[list[Op]]:
     """Brings about by shell one end state after the other that is nearly what is asked for, and leaves things as they were."""
-    assert task.end_states is not None
-    states = task.end_states()
-    every = [*states.near.values(), *([states.right] if states.right is not None else [])]
+    assert task.example_end_states is not None
+    states = task.example_end_states()
+    every = [*states.negatives.values(), *([states.positive] if states.positive is not None else [])]
     paths = sorted({path for state in every for path in state})
     before = {path: data for path in paths if (data := await _bytes(desktop, path)) is not None}
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     new = sorted([folder for folder in folders if not await _is_folder(desktop, folder)], reverse=True)
-    for state in states.near.values():
+    for state in states.negatives.values():
         await _bring_about(desktop, paths, new, state)
         yield [Wait(0.1)]
     await _bring_about(desktop, paths, new, before)
 
 
-async def _bring_about(desktop: StagedDesktopLike, paths: list[str], new: list[str], files: Files) -> None:
+async def _bring_about(desktop: StagedDesktopLike, paths: list[str], new: list[str], files: FileContents) -> None:
     """Just `files` of `paths`; of the folders `new` only those that they need."""
     gone = [path for path in paths if path not in files]
     script = 'rm -f -- "$@"; while [ $# -gt 0 ]; do rmdir -- "$1"; shift; done 2>/dev/null; true'
@@ -175,31 +175,31 @@ _DISK = r"""i=0; while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; d
 rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
 
 ORACLE, HASTY, NOTHING = "oracle", "hasty", "nothing"
-SESSIONS: tuple[tuple[Agent, ...], ...] = (
+AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (
-        Agent(NOTHING, _wait),
-        Agent("done", _done),
-        Agent("fail", _fail),
-        Agent("nearly", _nearly, every_step=True),
-        Agent("gold", _shell(_GOLD)),
-        Agent("path", _shell(_PATH)),
-        Agent("windows", _shell(_WINDOWS)),
-        Agent("tree", _shell(_TREE)),
-        Agent("clock", _shell(_CLOCK)),
-        Agent("overwrite", _shell(_OVERWRITE)),
-        Agent("forge", _forge),
-        Agent("random", _random_clicks),
-        Agent("disk", _shell(_DISK)),
+        AuditAgent(NOTHING, _wait),
+        AuditAgent("done", _done),
+        AuditAgent("fail", _fail),
+        AuditAgent("nearly", _nearly, every_step=True),
+        AuditAgent("gold", _shell(_GOLD)),
+        AuditAgent("path", _shell(_PATH)),
+        AuditAgent("windows", _shell(_WINDOWS)),
+        AuditAgent("tree", _shell(_TREE)),
+        AuditAgent("clock", _shell(_CLOCK)),
+        AuditAgent("overwrite", _shell(_OVERWRITE)),
+        AuditAgent("forge", _forge),
+        AuditAgent("random", _random_clicks),
+        AuditAgent("disk", _shell(_DISK)),
     ),
-    (Agent("slip", _with_a_slip, "less"),),
-    (Agent("misled", _misled, "less"),),
+    (AuditAgent("slip", _with_a_slip, "less"),),
+    (AuditAgent("misled", _misled, "less"),),
 )
 """The agents of one tuple play one after the other on one desktop. The oracle has played before them."""
-ALLOWED = {ORACLE: "solves", HASTY: "less"} | {agent.name: agent.allowed for session in SESSIONS for agent in session}
+ALLOWED = {ORACLE: "solves", HASTY: "less"} | {agent.name: agent.allowed for session in AUDIT_SESSIONS for agent in session}
 
 
 @dataclass(frozen=True)
-class Row:
+class AuditResult:
     """One task's scores by agent; None is unscored, a missing agent does not apply."""
 
     task: str
@@ -232,19 +232,19 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def _applies(task: Task, agent: Agent, steps: Steps, others: bool) -> bool:
+def _applies(task: Task, agent: AuditAgent, steps: Steps, others: bool) -> bool:
     """Whether an agent has something to do that is not what the oracle did, whose steps these are; `others`: something else could
     be clicked."""
     needed = {
         "slip": bool(_texts(steps)),
-        "misled": others and not task.no_oracle,
-        "forge": bool(task.forged),
-        "nearly": task.end_states is not None,
+        "misled": others and not task.oracle_unavailable,
+        "forge": bool(task.forged_files),
+        "nearly": task.example_end_states is not None,
     }
     return needed.get(agent.name, True)
 
 
-async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path | None = None) -> Row:
+async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path | None = None) -> AuditResult:
     """The oracle, where there is one, and all agents (or those of `names`) on a task; end states are kept in `keep`, by agent.
 
     Raises `InfrastructureError` when a desktop cannot be had or set up, `ConfigError` for a name that is no agent's.
@@ -252,24 +252,24 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path 
     wanted = set(names) or set(ALLOWED)
     if unknown := wanted - set(ALLOWED):
         raise ConfigError(f"no agent has the name {sorted(unknown)[0]!r}; there are {', '.join(ALLOWED)}")
-    row = Row(task.id, {}, {})
+    row = AuditResult(task.id, {}, {})
     async with lease(task) as desktop:
         await task.setup(desktop)
-        others, steps = bool((await task.targets(desktop))[1]), Steps()
-        if not task.no_oracle:
+        others, steps = bool((await task.first_click_targets(desktop))[1]), Steps()
+        if not task.oracle_unavailable:
             steps, outcome, earlier = await _solved(task, desktop)
             await _enter(row, task, desktop, ORACLE, outcome, keep)
             if HASTY in wanted and earlier is not None:
                 row.values[HASTY] = earlier
-    for session in SESSIONS:
+    for session in AUDIT_SESSIONS:
         agents = [agent for agent in session if agent.name in wanted and _applies(task, agent, steps, others)]
         if not agents:
             continue
         async with lease(task) as desktop:
             await task.setup(desktop)
             try:
-                await baseline(task, desktop)
-            except SolvedAtStart as error:  # nothing that an agent does there says anything
+                await initial_score(task, desktop)
+            except AlreadySolvedError as error:  # nothing that an agent does there says anything
                 row.values[NOTHING], row.messages[NOTHING] = 1.0, f"({error})"
                 return row
             for agent in agents:
@@ -278,13 +278,13 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path 
     return row
 
 
-async def _enter(row: Row, task: Task, desktop: StagedDesktopLike, name: str, outcome: Outcome, keep: Path | None) -> None:
+async def _enter(row: AuditResult, task: Task, desktop: StagedDesktopLike, name: str, outcome: Outcome, keep: Path | None) -> None:
     row.values[name] = outcome.value if isinstance(outcome, Scored) else None
-    if isinstance(outcome, Unscored):
+    if isinstance(outcome, Errored):
         row.messages[name] = f"({outcome.cause}: {outcome.message})"
     if keep is not None:
         with contextlib.suppress(InfrastructureError):  # of a desktop that an agent has wrecked
-            await end_state.keep(task, desktop, outcome, keep / name)
+            await end_state.save_end_state(task, desktop, outcome, keep / name)
 
 
 async def _solved(task: Task, desktop: StagedDesktopLike) -> tuple[Steps, Outcome, float | None]:
@@ -300,11 +300,11 @@ async def _solved(task: Task, desktop: StagedDesktopLike) -> tuple[Steps, Outcom
             await desktop.perform(ops, action_id=f"{ORACLE}#{task.id}#{len(did)}")
             did.append(ops)
     except InfrastructureError as error:
-        return did, Unscored("infrastructure", str(error)), earlier
+        return did, Errored("infrastructure", str(error)), earlier
     return did, await judge(task, desktop), earlier
 
 
-async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: Steps, *, last: bool) -> Outcome:
+async def _played(task: Task, desktop: StagedDesktopLike, agent: AuditAgent, steps: Steps, *, last: bool) -> Outcome:
     """Let one agent act, and judge; only the last of a desktop waits for what comes late."""
     index, best = 0, Scored(0.0)
     try:
@@ -313,9 +313,9 @@ async def _played(task: Task, desktop: StagedDesktopLike, agent: Agent, steps: S
             index += 1
             if agent.every_step:
                 outcome = await judge(task, desktop, grace_s=0.0)
-                if isinstance(outcome, Unscored):
+                if isinstance(outcome, Errored):
                     return outcome
                 best = max(best, outcome, key=lambda each: each.value)
     except InfrastructureError as error:
-        return Unscored("infrastructure", str(error))
+        return Errored("infrastructure", str(error))
     return best if agent.every_step else await judge(task, desktop, grace_s=None if last else 0.0)

@@ -36,7 +36,7 @@ _NO_SESSION = -32001
 """The protocol's code for a session whose target is no more."""
 _BROWSERS_OWN = ("chrome://omnibox",)
 
-_browsers: weakref.WeakKeyDictionary[Any, Browser] = weakref.WeakKeyDictionary()
+_browsers: weakref.WeakKeyDictionary[Any, ChromiumSession] = weakref.WeakKeyDictionary()
 
 
 class PageError(Exception):
@@ -47,7 +47,7 @@ class PageGone(Exception):
     """The page that set-up opened is closed: the agent's doing, while the browser still answers."""
 
 
-class Browser:
+class ChromiumSession:
     """One Chromium and the page that it was started with. Use `start`; `of(desktop)` finds it again at the time of judging."""
 
     def __init__(self, pipes: Any) -> None:
@@ -142,18 +142,18 @@ class Browser:
             await asyncio.sleep(0.02)
 
 
-async def start(desktop: StagedDesktopLike, address: str, *options: str) -> Browser:
+async def start(desktop: StagedDesktopLike, address: str, *options: str) -> ChromiumSession:
     """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` for a desktop that has no pipes to programs."""
     if not hasattr(desktop, "launch_piped"):
         raise ConfigError("tasks whose page the host reads need the embedded desktop; this one has no pipes to a browser")
-    browser = Browser(await desktop.launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", address]))
+    browser = ChromiumSession(await desktop.launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", address]))
     _browsers[desktop] = browser
     await desktop.wait_window("chromium")
     await browser.attach()
     return browser
 
 
-def of(desktop: StagedDesktopLike) -> Browser:
+def of(desktop: StagedDesktopLike) -> ChromiumSession:
     """The browser that set-up started on this desktop. Raises `InfrastructureError` when none was."""
     if desktop not in _browsers:
         raise InfrastructureError("no browser was started on this desktop; set the task up first")

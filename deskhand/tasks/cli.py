@@ -28,13 +28,13 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
     from rich.table import Table
 
     from deskhand.tasks.suites import catalogue
-    from deskhand.tasks.task import Tier
+    from deskhand.tasks.task import Difficulty
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("family", "tier", "screen", "applications", "what is to be done"):
         table.add_column(name)
     families = catalogue.families(suite).values()
-    for family in sorted(families, key=lambda family: (get_args(Tier).index(family.tier), family.name)):
+    for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.tier), family.name)):
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
         table.add_row(family.name, family.tier, screen, ", ".join(family.applications), family.summary)
@@ -106,9 +106,9 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
         A new folder for the task files that can run here, at once or with the files that they download, and an index of all.
     """
     from deskhand.tasks.sources import importing
-    from deskhand.tasks.sources.needs import MEANING
+    from deskhand.tasks.sources.needs import REQUIREMENT_TEXT
 
-    report = importing.survey(source, folder)
+    report = importing.check_compatibility(source, folder)
     width = max((len(task.name) for task in report.tasks), default=0)
     for task in report.tasks:
         print(f"{task.name:{width}}  {task.verdict:13}  {task.reasons}".rstrip())
@@ -119,7 +119,7 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
         print(f"{count:5}  {name}")
     print("tasks by what they need (one may need several things)")
     for kind, count in report.kinds().items():
-        print(f"{count:5}  {MEANING[kind]}")
+        print(f"{count:5}  {REQUIREMENT_TEXT[kind]}")
     if out is not None:
         print(f"{importing.write(report, out)} files written to {out}, {importing.INDEX} says what each needs")
     if report.corpus.unreadable:
@@ -149,11 +149,11 @@ def prefetch(
         Take files from this folder and not from the network: a copy of the repository of files, or the cache folder of OSWorld's
         client.
     files
-        The cache; by default $DESKHAND_FILES or a folder in the user's cache folder.
+        The cache; by default $DESKHAND_CACHE_DIR or a folder in the user's cache folder.
     """
     from deskhand.tasks.sources import downloads, importing
 
-    report = importing.survey(source, folder)
+    report = importing.check_compatibility(source, folder)
     cache = downloads.FileCache(files)
     fetch = downloads.from_web if mirror is None else downloads.from_folder(mirror)
     counts = {"stored": 0, "there": 0, "missing": 0}

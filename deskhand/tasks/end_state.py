@@ -38,7 +38,7 @@ LEFT_OUT = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShade
 _UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 
-async def keep(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False) -> Path:
+async def save_end_state(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False) -> Path:
     """Keep a desktop as it was judged; returns the JSON file. `failed`: the agent's last word was that the task cannot be done.
 
     Raises `InfrastructureError` when the desktop cannot be read."""
@@ -200,7 +200,7 @@ class _Picture:
         return hashlib.sha256(self.data).hexdigest()
 
 
-def kept(places: list[Path]) -> Iterator[EndState]:
+def load_end_states(places: list[Path]) -> Iterator[EndState]:
     """The states of files and folders, in the order of their names. Raises `ConfigError` for a place that holds none."""
     for place in places:
         paths = sorted(place.rglob("*.json")) if place.is_dir() else [place]
@@ -217,4 +217,4 @@ def kept(places: list[Path]) -> Iterator[EndState]:
             found += 1
             yield EndState(path, record)
         if not found:
-            raise ConfigError(f"{place} holds no end states; `deskhand eval` keeps them with --set evaluation.end_states=true")
+            raise ConfigError(f"{place} holds no end states; `deskhand eval` keeps them with --set evaluation.save_end_states=true")

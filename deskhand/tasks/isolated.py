@@ -23,7 +23,7 @@ from typing import Any
 
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import readers
-from deskhand.tasks.readers import NotOfItsFormat
+from deskhand.tasks.readers import InvalidDocument
 
 TIMEOUT_S = 15.0
 MATCH_S = 5.0
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 _answers: OrderedDict[tuple[str, ...], str] = OrderedDict()
 
 
-def call(
+def call_in_subprocess(
     function: str,
     data: bytes,
     *arguments: Any,
@@ -58,7 +58,7 @@ def call(
                 _answers.popitem(last=False)
     answer = json.loads(known)
     if "wrong" in answer:
-        raise NotOfItsFormat(answer["wrong"])
+        raise InvalidDocument(answer["wrong"])
     if "raised" in answer:
         raise EvaluatorError(f"{function} raised {answer['raised']}")
     return answer["value"]
@@ -68,13 +68,13 @@ def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool =
     """Whether a regular expression fits a guest's text. In this process a text that is made for it could stop everything, since
     Python's search neither ends early nor lets other threads run. Blocks; raises `EvaluatorError` past `MATCH_S`."""
     data = text.encode("utf-8", errors="surrogatepass")
-    return bool(call(f"{readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S))
+    return bool(call_in_subprocess(f"{readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S))
 
 
-def likeness(text: str, wanted: str) -> float:
+def text_similarity(text: str, wanted: str) -> float:
     """How alike a guest's text is to another, from 0 to 1. Blocks; raises `EvaluatorError` past `MATCH_S`, as for `matches`."""
     data = text.encode("utf-8", errors="surrogatepass")
-    return float(call(f"{readers.__name__}:likeness", data, wanted, timeout_s=MATCH_S))
+    return float(call_in_subprocess(f"{readers.__name__}:likeness", data, wanted, timeout_s=MATCH_S))
 
 
 def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:
@@ -121,7 +121,7 @@ def main() -> None:
     try:
         value = getattr(importlib.import_module(module), name)(data, *json.loads(arguments))
         answer = json.dumps({"value": value})
-    except NotOfItsFormat as error:
+    except InvalidDocument as error:
         answer = json.dumps({"wrong": str(error)[:2000]})
     except Exception as error:
         answer = json.dumps({"raised": " ".join(f"{type(error).__name__}: {error}".split())[:500]})

@@ -13,8 +13,8 @@ import time
 
 from deskhand import deadlines
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import MILESTONE_CAP, MOST_FINDINGS, Finding, Outcome, Scored, Unscored
-from deskhand.tasks.task import Check, CheckFunction, StagedDesktopLike, Task
+from deskhand.tasks.outcome import MILESTONE_CAP, MAX_FINDINGS, Finding, Outcome, Scored, Errored
+from deskhand.tasks.task import CheckResult, CheckFunction, StagedDesktopLike, Task
 
 CHECK_TIMEOUT_S = 20.0
 GRACE_S = 1.0
@@ -22,7 +22,7 @@ GRACE_S = 1.0
 _LOOK_AGAIN_S = 0.1
 
 
-class SolvedAtStart(ConfigError):
+class AlreadySolvedError(ConfigError):
     """The untouched start state scores 1 already."""
 
 
@@ -41,34 +41,34 @@ async def judge(
     `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far. `failed` says that the
     agent's last word was that the task cannot be done.
     """
-    if failed and task.fail_value is not None:
-        return Scored(task.fail_value, {"end_state": task.fail_value})
+    if failed and task.infeasible_reward is not None:
+        return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
     timeout_s = task.check_timeout_s or timeout_s
-    grace_s = grace_s if grace_s is not None else GRACE_S if task.grace_s is None else task.grace_s
+    grace_s = grace_s if grace_s is not None else GRACE_S if task.settle_grace_s is None else task.settle_grace_s
     deadline = time.monotonic() + grace_s
     try:
         check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
-        while check.value < 1.0 and not check.once and time.monotonic() < deadline:
+        while check.value < 1.0 and not check.no_retry and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_AGAIN_S)
             check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
     except InfrastructureError as error:
-        return Unscored("infrastructure", str(error))
+        return Errored("infrastructure", str(error))
     except EvaluatorError as error:
-        return Unscored("evaluator", str(error))
+        return Errored("evaluator", str(error))
     parts = {"end_state": check.value}
-    guest_trusted = check.guest_trusted
+    guest_trusted = check.untrusted_source
     if milestones is not None:
         parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
         guest_trusted = guest_trusted or milestones.guest_trusted
     return Scored(check.value, parts, guest_trusted, _findings(check))
 
 
-def _findings(check: Check) -> tuple[Finding, ...]:
+def _findings(check: CheckResult) -> tuple[Finding, ...]:
     """A check's clauses; one that names none is a clause of its own."""
-    return check.findings[:MOST_FINDINGS] or (Finding("end state", check.value, check.detail),)
+    return check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
 
 
-async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+async def initial_score(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
     """What the untouched start state is worth: `b` of `outcome.dense_reward`, milestones that already hold included.
 
     Raises `SolvedAtStart` when it is 1 or more (the task would be solved by doing nothing), and what the checks raise
@@ -78,7 +78,7 @@ async def baseline(task: Task, desktop: StagedDesktopLike, *, timeout_s: float =
     tracker = MilestoneTracker(task, timeout_s=timeout_s)
     value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
     if value >= 1.0:
-        raise SolvedAtStart(
+        raise AlreadySolvedError(
             f"task {task.id}: the start state already scores {value:g}; stage it so that doing nothing does not solve it"
         )
     return value
@@ -108,7 +108,7 @@ class MilestoneTracker:
         self._timeout_s = timeout_s
 
     @property
-    def share(self) -> float:
+    def reached_share(self) -> float:
         return min(1.0, sum(milestone.weight * self.reached[milestone.name] for milestone in self._task.milestones))
 
     async def after_step(self, desktop: StagedDesktopLike) -> float:
@@ -120,15 +120,15 @@ class MilestoneTracker:
                 where = f"milestone {milestone.name!r}"
                 check = await _run_check(self._task.id, where, milestone.check, desktop, self._timeout_s)
                 self.reached[milestone.name] = max(self.reached[milestone.name], check.value)
-                self.guest_trusted = self.guest_trusted or (check.guest_trusted and check.value > 0)
-        return self.share
+                self.guest_trusted = self.guest_trusted or (check.untrusted_source and check.value > 0)
+        return self.reached_share
 
 
-async def _run_check(task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float) -> Check:
+async def _run_check(task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float) -> CheckResult:
     """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
     deadline: asyncio.Timeout | None = None
     try:
-        async with deadlines.limit(timeout_s) as deadline:
+        async with deadlines.pausable_timeout(timeout_s) as deadline:
             check = await function(desktop)
     except InfrastructureError:
         raise
@@ -139,4 +139,4 @@ async def _run_check(task_id: str, where: str, function: CheckFunction, desktop:
     value = float(check.value)
     if not (math.isfinite(value) and 0.0 <= value <= 1.0):
         raise EvaluatorError(f"task {task_id}: {where} gave {value}; a check must give a number from 0 to 1")
-    return Check(value, check.detail, check.guest_trusted, check.findings, check.once)
+    return CheckResult(value, check.detail, check.untrusted_source, check.findings, check.no_retry)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px, to_screen_px
 from deskhand.errors import ConfigError
-from deskhand.tasks.judge import MilestoneTracker, baseline, judge
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
+from deskhand.tasks.outcome import Outcome, Scored, Errored
 from deskhand.tasks.task import Family, StagedDesktopLike, Task, split_of
 
 Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
@@ -26,7 +26,7 @@ Policy = Callable[[Task, StagedDesktopLike], AsyncIterator[list[Op]]]
 
 
 @dataclass(frozen=True)
-class Trial:
+class Playthrough:
     """One play of one task. `first_click_on_target` is None when nothing was clicked or the task has no target."""
 
     baseline: float
@@ -48,9 +48,9 @@ async def oracle(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[O
         yield ops
 
 
-async def misled(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+async def wrong_first_click(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
     """The oracle, but its first click lands on the first of the things that the target could be taken for."""
-    _, others = await task.targets(desktop)
+    _, others = await task.first_click_targets(desktop)
     place: Point | None = Point(*others[0].center, screen_px(task.width, task.height)) if others else None
     async for ops in task.oracle(desktop):
         changed = list(ops)
@@ -60,7 +60,7 @@ async def misled(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[O
         yield changed
 
 
-def hasty(acts: int) -> Policy:
+def stops_early(acts: int) -> Policy:
     """The oracle that says it is done after so many steps."""
 
     async def policy(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -75,22 +75,22 @@ def hasty(acts: int) -> Policy:
     return policy
 
 
-def nearly(solved: Trial) -> Policy:
+def near_miss(solved: Playthrough) -> Policy:
     """What does nearly what the oracle did in `solved`: its first click on another thing, or, where the task has no target, all
     but its last step before it was done."""
-    return misled if solved.first_click_on_target is not None else hasty(max(0, solved.steps - 2))
+    return wrong_first_click if solved.first_click_on_target is not None else stops_early(max(0, solved.steps - 2))
 
 
-async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) -> Trial:
+async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) -> Playthrough:
     """Set up `task` on a freshly reset desktop, let `policy` act, and judge.
 
     Raises `ConfigError` when the start state already solves it, and what set-up and desktop raise.
     """
     began = time.monotonic()
     await task.setup(desktop)
-    target, _ = await task.targets(desktop)
+    target, _ = await task.first_click_targets(desktop)
     ready = time.monotonic()
-    start = await baseline(task, desktop)
+    start = await initial_score(task, desktop)
     tracker, steps, hit = MilestoneTracker(task), 0, None
     async for ops in policy(task, desktop):
         for op in ops:
@@ -100,10 +100,10 @@ async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) 
         steps += 1
         await tracker.after_step(desktop)
     outcome = await judge(task, desktop, milestones=tracker)
-    return Trial(start, outcome, tracker.share, steps, hit, ready - began, time.monotonic() - ready)
+    return Playthrough(start, outcome, tracker.reached_share, steps, hit, ready - began, time.monotonic() - ready)
 
 
-def lint(family: Family, seeds: Iterable[int]) -> list[str]:
+def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
     """What is wrong with the tasks that `family` generates, one line each; nothing is started."""
     problems: list[str] = []
     instructions: set[str] = set()
@@ -115,8 +115,8 @@ def lint(family: Family, seeds: Iterable[int]) -> list[str]:
         instructions.add(task.instruction)
         if _description(task) != _description(again):
             problems.append(f"{where}: two generations differ; use only a random generator made from family and seed")
-        if (task.family, task.seed, task.tier) != (family.name, seed, family.tier):
-            problems.append(f"{where}: the task says family {task.family}, seed {task.seed}, tier {task.tier}")
+        if (task.family, task.seed, task.difficulty) != (family.name, seed, family.tier):
+            problems.append(f"{where}: the task says family {task.family}, seed {task.seed}, tier {task.difficulty}")
         if task.split != split_of(seed) or str(seed) not in task.id:
             problems.append(f"{where}: id {task.id} or split {task.split} does not follow from the seed")
         if not task.instruction.strip() or "\n" in task.instruction:
@@ -141,17 +141,17 @@ def lint(family: Family, seeds: Iterable[int]) -> list[str]:
 def _description(task: Task) -> tuple[object, ...]:
     milestones = [(milestone.name, milestone.weight) for milestone in task.milestones]
     size = (task.width, task.height, task.max_steps)
-    return task.id, task.instruction, task.template, task.tier, size, milestones, task.metadata
+    return task.id, task.instruction, task.theme, task.difficulty, size, milestones, task.metadata
 
 
-async def lint_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_by_side: int = 4) -> list[str]:
+async def check_family_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_by_side: int = 4) -> list[str]:
     """What is wrong with the tasks when they are played, one line each. At most `side_by_side` desktops are leased at a time.
 
     Raises what desktops and programs raise once all plays have ended (`InfrastructureError`).
     """
     places = asyncio.Semaphore(side_by_side)
 
-    async def played(task: Task, policy: Policy) -> Trial | Exception:
+    async def played(task: Task, policy: Policy) -> Playthrough | Exception:
         async with places:
             try:
                 async with lease(task) as desktop:
@@ -159,16 +159,16 @@ async def lint_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_
             except Exception as error:
                 return error
 
-    async def both(task: Task) -> tuple[Trial | Exception, Trial | Exception]:
+    async def both(task: Task) -> tuple[Playthrough | Exception, Playthrough | Exception]:
         solved = await played(task, oracle)
-        return solved, solved if isinstance(solved, Exception) else await played(task, nearly(solved))
+        return solved, solved if isinstance(solved, Exception) else await played(task, near_miss(solved))
 
     tasks = [family.generate(seed) for seed in seeds]
     pairs = zip(tasks, await asyncio.gather(*map(both, tasks)), strict=True)
     return [problem for task, (good, bad) in pairs for problem in _problems(task, good, bad)]
 
 
-def _problems(task: Task, solved: Trial | Exception, wrong: Trial | Exception) -> list[str]:
+def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | Exception) -> list[str]:
     """What is wrong by an oracle's trial and a misled one. Raises what they raised, unless it is the task's fault."""
     where = f"{task.family} seed {task.seed}"
     if isinstance(solved, ConfigError):
@@ -193,4 +193,4 @@ def _problems(task: Task, solved: Trial | Exception, wrong: Trial | Exception) -
 
 
 def _words(outcome: Outcome) -> str:
-    return f"unscored ({outcome.cause}: {outcome.message})" if isinstance(outcome, Unscored) else f"{outcome.value:g}"
+    return f"unscored ({outcome.cause}: {outcome.message})" if isinstance(outcome, Errored) else f"{outcome.value:g}"

@@ -15,8 +15,8 @@ MILESTONE_CAP = 0.5
 Cause = Literal["infrastructure", "evaluator", "cancelled"]
 
 
-LONGEST_TEXT = 500
-MOST_FINDINGS = 64
+MAX_TEXT = 500
+MAX_FINDINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Finding:
     def __post_init__(self) -> None:
         for name in ("clause", "read", "expected"):
             text = getattr(self, name)
-            if len(text) > LONGEST_TEXT:
-                object.__setattr__(self, name, f"{text[:LONGEST_TEXT]}... ({len(text)} characters)")
+            if len(text) > MAX_TEXT:
+                object.__setattr__(self, name, f"{text[:MAX_TEXT]}... ({len(text)} characters)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Unscored:
+class Errored:
     """The episode has no value, because of `cause`; it is masked from training and refilled."""
 
     cause: Cause
     message: str = ""
 
 
-Outcome = Scored | Unscored
+Outcome = Scored | Errored
 
 
 def dense_reward(final: float, milestone_share: float, baseline: float = 0.0, cap: float = MILESTONE_CAP) -> float:

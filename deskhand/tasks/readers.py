@@ -25,11 +25,11 @@ LARGEST_MEMBER_BYTES = 1_000_000
 MOST_MEMBERS = 100
 
 
-class NotOfItsFormat(Exception):
+class InvalidDocument(Exception):
     """A file that should be of some format is not: the agent's doing."""
 
 
-BROKEN = (NotOfItsFormat, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError, SyntaxError)
+BROKEN = (InvalidDocument, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError, SyntaxError)
 """What the libraries raise for files that are not what they should be."""
 
 
@@ -41,15 +41,15 @@ def library(name: str) -> Any:
         raise EvaluatorError(f"office files are read by {name.split('.')[0]}; pip install 'deskhand[office]'") from error
 
 
-def packed(data: bytes) -> BytesIO:
+def archive_entries(data: bytes) -> BytesIO:
     """A packed file (XLSX, ODS, DOCX) that does not unpack to more than `LARGEST_UNPACKED_BYTES`. Raises `NotOfItsFormat`."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise NotOfItsFormat(f"no packed document: {error}") from error
+        raise InvalidDocument(f"no packed document: {error}") from error
     if size > LARGEST_UNPACKED_BYTES:
-        raise NotOfItsFormat(f"unpacks to {size} bytes, more than {LARGEST_UNPACKED_BYTES}")
+        raise InvalidDocument(f"unpacks to {size} bytes, more than {LARGEST_UNPACKED_BYTES}")
     return BytesIO(data)
 
 
@@ -58,13 +58,13 @@ def sheet(data: bytes, name: str | None) -> tuple[list[str], list[list[Any]] | N
     `EvaluatorError` without the library."""
     calamine = library("python_calamine")
     try:
-        book = calamine.load_workbook(packed(data))
+        book = calamine.load_workbook(archive_entries(data))
         names = list(book.sheet_names)
         if (name or names[0]) not in names:
             return names, None
         rows = book.get_sheet_by_name(name or names[0]).to_python(skip_empty_area=False)
     except (calamine.CalamineError, ValueError, IndexError, OSError) as error:
-        raise NotOfItsFormat(f"no spreadsheet: {' '.join(str(error).split())}") from error
+        raise InvalidDocument(f"no spreadsheet: {' '.join(str(error).split())}") from error
     return names, without_empty_ends([[_seen(value) for value in row] for row in rows])
 
 
@@ -72,11 +72,11 @@ def document(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
     """Texts of paragraphs that are not empty, and of tables. Raises `NotOfItsFormat`, and `EvaluatorError` without the library."""
     docx, lxml = library("docx"), library("lxml.etree")
     try:
-        read = docx.Document(packed(data))
+        read = docx.Document(archive_entries(data))
         paragraphs = [text for paragraph in read.paragraphs if (text := paragraph.text.strip())]
         tables = [[[cell.text.strip() for cell in row.cells] for row in table.rows] for table in read.tables]
     except (lxml.LxmlError, KeyError, ValueError, AttributeError, IndexError, OSError) as error:
-        raise NotOfItsFormat(f"no text document: {type(error).__name__} {' '.join(str(error).split())}") from error
+        raise InvalidDocument(f"no text document: {type(error).__name__} {' '.join(str(error).split())}") from error
     return paragraphs, tables
 
 
@@ -99,8 +99,8 @@ def workbook_facts(data: bytes) -> dict[str, Any]:
     """The fields of a `Book`, in a process of its own. Raises `NotOfItsFormat`."""
     openpyxl = library("openpyxl")
     try:
-        computed = openpyxl.load_workbook(packed(data), data_only=True)
-        typed = openpyxl.load_workbook(packed(data))
+        computed = openpyxl.load_workbook(archive_entries(data), data_only=True)
+        typed = openpyxl.load_workbook(archive_entries(data))
         values = {page.title: trimmed([list(row) for row in page.iter_rows(values_only=True)]) for page in computed.worksheets}
         formulas: dict[str, dict[str, str]] = {}
         bold: dict[str, list[str]] = {}
@@ -109,8 +109,8 @@ def workbook_facts(data: bytes) -> dict[str, Any]:
             formulas[page.title] = {cell.coordinate: cell.value for cell in filled if str(cell.value).startswith("=")}
             bold[page.title] = sorted(cell.coordinate for cell in filled if cell.font is not None and cell.font.b)
     except BROKEN as error:
-        raise NotOfItsFormat(f"no spreadsheet: {type(error).__name__}") from error
-    return {"values": values, "formulas": formulas, "bold": bold, "application": saved_by(data)}
+        raise InvalidDocument(f"no spreadsheet: {type(error).__name__}") from error
+    return {"values": values, "formulas": formulas, "bold": bold, "application": producer_application(data)}
 
 
 def trimmed(rows: list[list[Any]]) -> list[list[Any]]:
@@ -136,7 +136,7 @@ def document_facts(data: bytes) -> dict[str, Any]:
     """The fields of a `Text`, in a process of its own. Raises `NotOfItsFormat`."""
     docx = library("docx")
     try:
-        document = docx.Document(packed(data))
+        document = docx.Document(archive_entries(data))
         paragraphs = [
             (paragraph.text, paragraph.style.name, str(paragraph.alignment or "").split(" ")[0].split(".")[-1])
             for paragraph in document.paragraphs
@@ -146,15 +146,15 @@ def document_facts(data: bytes) -> dict[str, Any]:
         bold = [text for text in joined if text]
         tables = [(len(table.rows), len(table.columns)) for table in document.tables]
     except BROKEN as error:
-        raise NotOfItsFormat(f"no text document: {type(error).__name__}") from error
+        raise InvalidDocument(f"no text document: {type(error).__name__}") from error
     while paragraphs and not paragraphs[-1][0]:
         paragraphs.pop()
-    return {"paragraphs": paragraphs, "bold": bold, "tables": tables, "application": saved_by(data)}
+    return {"paragraphs": paragraphs, "bold": bold, "tables": tables, "application": producer_application(data)}
 
 
-def saved_by(data: bytes) -> str:
+def producer_application(data: bytes) -> str:
     """The first word of what an office file names as its application, as in "LibreOffice"; empty when it names none."""
-    with zipfile.ZipFile(packed(data)) as archive:
+    with zipfile.ZipFile(archive_entries(data)) as archive:
         try:
             properties = archive.read("docProps/app.xml").decode("utf-8", errors="replace")
         except KeyError:
@@ -180,11 +180,11 @@ def archived(data: bytes) -> dict[str, str]:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             members = [member for _, member in zip(range(MOST_MEMBERS), archive, strict=False) if member.isfile()]
             if any(member.size > LARGEST_MEMBER_BYTES for member in members):
-                raise NotOfItsFormat("a file that is too large")
+                raise InvalidDocument("a file that is too large")
             read = {member.name.removeprefix("./"): archive.extractfile(member) for member in members}
             return {name: file.read().decode("latin-1") for name, file in read.items() if file is not None}
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise NotOfItsFormat(f"no archive: {type(error).__name__}") from error
+        raise InvalidDocument(f"no archive: {type(error).__name__}") from error
 
 
 LARGEST_PICTURE_PX = 20_000_000
@@ -234,7 +234,7 @@ def _grey(data: bytes) -> Any:
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as picture:
             if picture.width * picture.height > LARGEST_PICTURE_PX:
-                raise NotOfItsFormat(f"a picture of {picture.width}x{picture.height} pixels, more than {LARGEST_PICTURE_PX}")
+                raise InvalidDocument(f"a picture of {picture.width}x{picture.height} pixels, more than {LARGEST_PICTURE_PX}")
             return np.asarray(picture.convert("L"), np.float64)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise NotOfItsFormat(f"no picture: {type(error).__name__}") from error
+        raise InvalidDocument(f"no picture: {type(error).__name__}") from error

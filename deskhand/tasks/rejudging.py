@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from deskhand.errors import ConfigError
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.outcome import Outcome, Scored, Errored
 from deskhand.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Rejudged:
+class Rescored:
     """A kept state with the value of then (None: unscored) and the outcome by the checks of now."""
 
     state: EndState
@@ -33,7 +33,7 @@ class Rejudged:
     def lines(self) -> list[str]:
         """What is to be told of it: the values, and every clause that fails with what was read and expected."""
         told = [f"{self.state.title}: {_said(self.before)} then, {_said(self.after)} now{', CHANGED' if self.changed else ''}"]
-        if isinstance(self.outcome, Unscored):
+        if isinstance(self.outcome, Errored):
             told.append(f"    unscored ({self.outcome.cause}): {self.outcome.message}")
         else:
             told += [
@@ -47,14 +47,14 @@ def _said(value: float | None) -> str:
     return "unscored" if value is None else f"{value:g}"
 
 
-async def rejudge(states: Iterable[EndState], task_of: Callable[[EndState], Task]) -> AsyncIterator[Rejudged]:
+async def rescore_states(states: Iterable[EndState], task_of: Callable[[EndState], Task]) -> AsyncIterator[Rescored]:
     """Judge each state by the checks of the task that `task_of` gives for it. Raises `ConfigError` where there is no such task."""
     for state in states:
         outcome = await judge(task_of(state), state, failed=state.failed, grace_s=0.0)
-        yield Rejudged(state, state.value, outcome)
+        yield Rescored(state, state.value, outcome)
 
 
-def own_task(state: EndState, make_task: Callable[[str, int], Task]) -> Task:
+def original_task(state: EndState, make_task: Callable[[str, int], Task]) -> Task:
     """The task that a state was kept for, as the suites make it now. Raises `ConfigError` where they know none."""
     told = state.record["task"]
     try:

@@ -16,7 +16,7 @@ from deskhand.errors import ConfigError
 from deskhand.tasks.outcome import Finding
 
 Split = Literal["train", "held_out"]
-Tier = Literal["easy", "medium", "hard"]
+Difficulty = Literal["easy", "medium", "hard"]
 HELD_OUT_START = 1_000_000_000
 """Seeds below are for training, from here on for evaluation."""
 
@@ -53,18 +53,18 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """One judged fact: `value` in [0, 1], whether a live guest process had to be believed, and its clauses one by one."""
 
     value: float
     detail: str = ""
-    guest_trusted: bool = False
+    untrusted_source: bool = False
     findings: tuple[Finding, ...] = ()
-    once: bool = False
+    no_retry: bool = False
     """Whether asking again would be another opinion and no later look, so that the judge must not."""
 
 
-CheckFunction = Callable[[StagedDesktopLike], Awaitable[Check]]
+CheckFunction = Callable[[StagedDesktopLike], Awaitable[CheckResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class Milestone:
     """Milestones before this one in the task that must have been fully reached before it counts."""
 
 
-Files = Mapping[str, bytes]
+FileContents = Mapping[str, bytes]
 """Files of a home by path."""
 
 
 @dataclass(frozen=True)
-class EndStates:
+class ExampleEndStates:
     """End states as files, for the audit. In each of them a path that only another one of the same task names is not there."""
 
-    near: dict[str, Files]
+    negatives: dict[str, FileContents]
     """What is nearly asked for, by what is wrong with it; none of it may be paid anything."""
-    right: Files | None = None
+    positive: FileContents | None = None
     """What is asked for; None where files alone do not say it."""
 
 
@@ -113,37 +113,37 @@ class Task:
     setup: Callable[[StagedDesktopLike], Awaitable[None]]
     check: CheckFunction
     oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
-    targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]]
-    template: str = "plain"
+    first_click_targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]]
+    theme: str = "plain"
     milestones: tuple[Milestone, ...] = ()
-    tier: Tier = "easy"
-    groundings: Callable[[StagedDesktopLike], Awaitable[list[tuple[str, Rect]]]] | None = None
+    difficulty: Difficulty = "easy"
+    grounding_targets: Callable[[StagedDesktopLike], Awaitable[list[tuple[str, Rect]]]] | None = None
     """Every (instruction of this family, rectangle of its first click) that the start screen admits: the warm start asks
     many questions of one screenshot."""
-    rearrange: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
+    shuffle_windows: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
     """Place the windows anew by a seed, as another variant would have them, without starting programs again."""
-    ask: Callable[[StagedDesktopLike], Awaitable[str]] | None = None
+    instruction_from: Callable[[StagedDesktopLike], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop, for a task whose page says it; `instruction` stands for it before."""
-    grace_s: float | None = None
+    settle_grace_s: float | None = None
     """How long after the end the check may come true, where a program writes late; None is the judge's own."""
     format_penalty: float = 0.0
     """What every reply that the agent's dialect does not understand takes from the reward."""
     accessibility: bool = False
     """Whether the desktop must have an accessibility tree."""
-    fail_value: float | None = None
+    infeasible_reward: float | None = None
     """What it is worth that the agent says it cannot be done; None: the end state is judged all the same."""
     check_timeout_s: float | None = None
     """How long the check may take; None: as long as the judge gives any."""
-    step_s: float | None = None
+    step_timeout_s: float | None = None
     """The most that performing a step may take; beyond it, and beyond `longest_s` of it all, the episode has no score."""
-    longest_s: float | None = None
+    episode_timeout_s: float | None = None
     step_cost: float = 0.0
     """What every step takes from the reward."""
-    end_states: Callable[[], EndStates] | None = None
+    example_end_states: Callable[[], ExampleEndStates] | None = None
     """What the end may look like, nearly right and right, where files say it."""
-    no_oracle: str = ""
+    oracle_unavailable: str = ""
     """Why `oracle` solves nothing; empty: it does."""
-    forged: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Files, by path, as a forger would write them who knows what is asked for and does not use the application that the task
     names; the check must not pay for them."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -152,9 +152,9 @@ class Task:
     def split(self) -> Split:
         return split_of(self.seed)
 
-    async def told(self, desktop: StagedDesktopLike) -> str:
+    async def resolve_instruction(self, desktop: StagedDesktopLike) -> str:
         """The instruction, once the desktop is staged."""
-        return await self.ask(desktop) if self.ask is not None else self.instruction
+        return await self.instruction_from(desktop) if self.instruction_from is not None else self.instruction
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,6 @@ class Family:
     name: str
     applications: tuple[str, ...]
     """Debian packages that it needs."""
-    tier: Tier
+    tier: Difficulty
     generate: Callable[[int], Task]
     summary: str = ""

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deskhand.engines.base import Adapter
+from deskhand.engines.base import LoraWeights
 from deskhand.errors import ConfigError
 from deskhand.models.load import quiet_bitsandbytes
-from deskhand.training.config import AdapterConfig
-from deskhand.training.quantise import is_quantised, quantise, restored
+from deskhand.training.config import LoraConfig
+from deskhand.training.quantise import is_quantized, quantize_linear, dequantize
 
 _NAME = "default"
 _VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "down_proj")
 """Projections of the blocks of Qwen3-VL's and Qwen2.5-VL's vision towers."""
 
 
-def inject_adapter(model: Any, config: AdapterConfig) -> None:
+def inject_lora(model: Any, config: LoraConfig) -> None:
     """Freeze `model` and add adapters, in its own precision, to the named projections of its language model, and to its vision
     tower where the settings say so. Raises `ConfigError` when one of the names is of no projection, and for 4 bits without their
     library."""
@@ -33,8 +33,8 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError("adapter: the package peft is not installed; pip install peft") from error
-    if config.quantise:
-        quantise(model)
+    if config.load_in_4bit:
+        quantize_linear(model)
     settings = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # pyright: ignore[reportArgumentType]
@@ -43,8 +43,8 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
     )
     layers = model.model.language_model.named_modules()
     found = {name.rpartition(".")[2] for name, module in layers if isinstance(module, nn.Linear)}
-    unknown = [name for name in config.targets if name not in found]
-    if unknown or not config.targets:
+    unknown = [name for name in config.target_modules if name not in found]
+    if unknown or not config.target_modules:
         names = ", ".join(unknown) or "nothing"
         raise ConfigError(f"adapter.targets: the language model has no projection named {names}; it has {', '.join(sorted(found))}")
     inject_adapter_in_model(settings, model, adapter_name=_NAME)
@@ -56,13 +56,13 @@ def inject_adapter(model: Any, config: AdapterConfig) -> None:
             parameter.requires_grad_(False)
 
 
-def _modules(config: AdapterConfig) -> str:
+def _modules(config: LoraConfig) -> str:
     """The regular expression of the modules that get adapters, as peft takes it."""
     tower = rf"|.*visual\.blocks\..*\.({'|'.join(_VISION)})" if config.vision else ""
-    return rf"(.*language_model\..*\.({'|'.join(config.targets)}){tower})"
+    return rf"(.*language_model\..*\.({'|'.join(config.target_modules)}){tower})"
 
 
-def peft_config(config: AdapterConfig, base: str) -> dict[str, Any]:
+def peft_config(config: LoraConfig, base: str) -> dict[str, Any]:
     """The values of adapter_config.json; `base` names the model below it."""
     return {
         "peft_type": "LORA",
@@ -76,22 +76,22 @@ def peft_config(config: AdapterConfig, base: str) -> dict[str, Any]:
     }
 
 
-def peft_name(parameter: str) -> str:
+def peft_key(parameter: str) -> str:
     """What peft calls a parameter of an adapter in its files."""
     return f"base_model.model.{parameter.replace(f'.{_NAME}.', '.')}"
 
 
 @torch.no_grad()
-def adapter_of(model: Any, config: AdapterConfig) -> Adapter:
+def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
     """A copy of the model's adapter, for an engine that holds the model below it. Its modules are named one by one: engines do not
     read peft's regular expressions."""
-    weights = {peft_name(name): value.detach().clone() for name, value in model.named_parameters() if ".lora_" in name}
-    modules = [*config.targets, *(_VISION if config.vision else ())]
-    return Adapter(weights, {**peft_config(config, ""), "target_modules": modules, "task_type": "CAUSAL_LM"})
+    weights = {peft_key(name): value.detach().clone() for name, value in model.named_parameters() if ".lora_" in name}
+    modules = [*config.target_modules, *(_VISION if config.vision else ())]
+    return LoraWeights(weights, {**peft_config(config, ""), "target_modules": modules, "task_type": "CAUSAL_LM"})
 
 
 @contextmanager
-def adapters_off(model: Any) -> Iterator[None]:
+def lora_disabled(model: Any) -> Iterator[None]:
     """The model without its adapters, inside the block."""
     layers = [module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")]
     for layer in layers:
@@ -110,7 +110,7 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
     Tied tensors are one tensor under each of their names.
     """
     state = model.state_dict()  # first: packed weights are put into their plain order by it
-    packed = {name: module for name, module in model.named_modules() if is_quantised(module)}
+    packed = {name: module for name, module in model.named_modules() if is_quantized(module)}
     adapted = {
         f"{name}.weight": module
         for name, module in model.named_modules()
@@ -124,7 +124,7 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
             continue
         plain, holder = name.replace(".base_layer.", "."), name.removesuffix(".weight")
         if holder in packed:
-            tensor = restored(packed[holder])
+            tensor = dequantize(packed[holder])
         if plain in adapted:
             merged: Tensor = tensor + adapted[plain].get_delta_weight(_NAME).to(tensor.dtype)
             weights[plain] = merged.to(device or merged.device)

@@ -36,24 +36,24 @@ class TrainingSample:
     weight: float = 1.0
     reward: float = 0.0
     """What a critic is to predict."""
-    replies: tuple[tuple[int, int], ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
     """The replies of the row in order: (which of the episode's calls, how many tokens it sampled). Left out, each run of sampled
     tokens is a reply, and the rows of an episode follow one another."""
 
     def reply_lengths(self) -> list[int]:
         """Sampled tokens of each reply of the row, in order. Raises `RecordError` when they are not those of the row."""
         sampled = np.asarray(self.sequence.sampled, dtype=np.int8)
-        if not self.replies:
+        if not self.turns:
             edges = np.flatnonzero(np.diff(sampled, prepend=0, append=0))
             return (edges[1::2] - edges[::2]).tolist()
-        lengths = [length for _, length in self.replies if length]
+        lengths = [length for _, length in self.turns if length]
         if sum(lengths) != int(sampled.sum()):
             raise RecordError("replies", f"a row with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)}")
         return lengths
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainBatch:
     """A micro-batch on the model's device. Entries of the `_W` tensors belong to the trained tokens, row by row, in order."""
 
     inputs: ModelInputs
@@ -73,10 +73,10 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Plan:
+class MicrobatchPlan:
     """Micro-batches that cover all rows."""
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[TrainBatch] = field(default_factory=list)
     images: dict[str, PreparedImage] = field(default_factory=dict)
     """The images that are shown, each once."""
 
@@ -99,17 +99,17 @@ def check_sequence(
     check_row(sequence, images, image_token_id)
 
 
-def plan(
+def plan_microbatches(
     sequences: Rows[Sequence],
     images: Mapping[str, PreparedImage],
     model: Any,
     batch_tokens: int,
-) -> Plan:
+) -> MicrobatchPlan:
     """Pack checked rows into micro-batches of at most `batch_tokens` padded tokens and one temperature each.
 
     Rows are sorted by length, so little is padding. Rows without a sampled token are left out.
     """
-    result = Plan()
+    result = MicrobatchPlan()
     order = [index for index in range(len(sequences)) if any(sequences[index].sampled)]
     order.sort(key=lambda index: (sequences[index].temperature, len(sequences[index].token_ids)))
     chosen: list[int] = []
@@ -128,7 +128,7 @@ def plan(
     return result
 
 
-def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any) -> Batch:
+def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any) -> TrainBatch:
     rows = [sequences[index] for index in chosen]
     inputs = collate(rows, images, model, pixels=False)
     longest = inputs.input_ids_BT.shape[1]
@@ -141,7 +141,7 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
         versions.append(np.asarray(row.versions, dtype=np.int64)[where])
         after_image.append(where > (row.spans[0].start if row.spans else longest))
     device = inputs.input_ids_BT.device
-    return Batch(
+    return TrainBatch(
         inputs,
         tuple(chosen),
         torch.from_numpy(np.concatenate(positions)).to(device),

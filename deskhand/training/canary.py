@@ -17,7 +17,7 @@ from deskhand.training.batch import TrainingSample
 from deskhand.training.policy import Policy
 
 
-def sight(policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], rows: int = 8) -> float | None:
+def image_sensitivity(policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], rows: int = 8) -> float | None:
     """Mean over at most `rows` rows of the largest |change of the log-prob| of a sampled token, nats, when pictures are swapped.
 
     None when no two episodes show different pictures of the same size.
@@ -26,7 +26,7 @@ def sight(policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str
     swapped: list[graph.Sequence] = []
     for row, donor in _pairs(samples, images):
         own.append(row)
-        swapped.append(with_images_of(row, donor))
+        swapped.append(swap_images(row, donor))
         if len(own) == rows:
             break
     if not own:
@@ -36,7 +36,7 @@ def sight(policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str
     return float(np.mean([np.abs(new - old).max() for old, new in zip(before, after, strict=True)]))
 
 
-def with_images_of(row: graph.Sequence, donor: Sequence[str]) -> graph.Sequence:
+def swap_images(row: graph.Sequence, donor: Sequence[str]) -> graph.Sequence:
     """The row with its n-th picture replaced by the donor's n-th (its last one where it has fewer)."""
     spans = [replace(span, sha256=donor[min(place, len(donor) - 1)]) for place, span in enumerate(row.spans)]
     return replace(row, spans=tuple(spans))

@@ -49,14 +49,14 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestCheckpoint:
     """The checkpoint with the highest held-out success so far; of equals the earlier."""
 
     step: int
     success: float
 
 
-class Checkpoints:
+class CheckpointManager:
     """The checkpoints of one run: the last `keep`, the best and that of step 0. One process writes at a time."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
@@ -99,7 +99,7 @@ class Checkpoints:
                 "format": _FORMAT,
                 "steps": trainer.steps,
                 "updates": trainer.updates,
-                "adapter": trainer.policy.config.adapter.model_dump() if trainer.policy.config.adapter else None,
+                "adapter": trainer.policy.config.lora.model_dump() if trainer.policy.config.lora else None,
                 "state": state or {},
                 "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
             }
@@ -132,7 +132,7 @@ class Checkpoints:
             raise ConfigError(f"{skipped[0]} (no older checkpoint is sound)")
         return None
 
-    def sound_before(self, step: int) -> Path | None:
+    def latest_valid_before(self, step: int) -> Path | None:
         """The folder of the newest checkpoint before `step` that is not damaged."""
         for candidate in reversed([each for each in self.steps() if each < step]):
             with suppress(ConfigError):
@@ -140,18 +140,18 @@ class Checkpoints:
                 return self.path(candidate)
         return None
 
-    def best(self) -> Best | None:
+    def best(self) -> BestCheckpoint | None:
         """None before anything was rated. Raises `ConfigError` when what was noted cannot be read."""
         file = self.folder / "best.json"
         if not file.exists():
             return None
         try:
             noted = json.loads(file.read_text(encoding="utf-8"))
-            return Best(int(noted["step"]), float(noted["success"]))
+            return BestCheckpoint(int(noted["step"]), float(noted["success"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{file}: unreadable; remove it, and the next evaluation writes it anew") from error
 
-    def rate(self, step: int, success: float) -> bool:
+    def record_eval(self, step: int, success: float) -> bool:
         """Note a step's held-out success; a better one than all before is kept whatever follows, of equals the earlier step.
 
         Returns whether it is kept now.
@@ -216,7 +216,7 @@ def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
         for name, parameter in parameters.items():
             for moment, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{moment}/{prefix}{name}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
-            if trainer.policy.config.adapter is not None or parameter.data_ptr() not in held:
+            if trainer.policy.config.lora is not None or parameter.data_ptr() not in held:
                 tensors[f"{_PARAMETER}/{prefix}{name}"] = parameter.detach().to("cpu", copy=True).contiguous()
     return tensors
 
@@ -230,7 +230,7 @@ def _index(weights: Path) -> str:
 
 def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     """Load weights, moments and counters; everything is read and compared before anything is changed."""
-    adapter = trainer.policy.config.adapter.model_dump(mode="json") if trainer.policy.config.adapter else None
+    adapter = trainer.policy.config.lora.model_dump(mode="json") if trainer.policy.config.lora else None
     if adapter != manifest["adapter"]:
         raise ConfigError(f"{folder / 'manifest.json'}: saved with adapter {manifest['adapter']}, now {adapter}; set them equal")
     saved = _read(folder / "trainer.safetensors")
@@ -261,7 +261,7 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
                 if state:
                     optimizer.state[parameter] = state
             optimizer.zero_grad(set_to_none=True)
-        trainer.write_back()
+        trainer.sync_master_weights()
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
 
 

@@ -19,7 +19,7 @@ from deskhand.training.config import CriticConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class AdvantageEstimate:
     """For each row float32[sampled tokens]; `returns` and `values` are empty without a critic."""
 
     advantages: list[np.ndarray]
@@ -36,9 +36,9 @@ class Credit:
         return 1.0 - float((returns - values).var()) / spread if spread > 0 else None
 
 
-def group_credit(samples: Sequence[TrainingSample]) -> Credit:
+def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
     """Every token of a row is worth its episode's advantage."""
-    return Credit([np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples])
+    return AdvantageEstimate([np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples])
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:
@@ -48,7 +48,7 @@ def mean_reward(samples: Sequence[TrainingSample]) -> float:
     return float(np.average(rewards, weights=weights)) if sum(weights) > 0 else 0.0
 
 
-def critic_credit(samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig) -> Credit:
+def gae_advantages_of(samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig) -> AdvantageEstimate:
     """Generalised advantages over each episode; `values`: the critic's, for each row."""
     advantages = [np.zeros(len(row), dtype=np.float64) for row in values]
     returns = [np.zeros(len(row), dtype=np.float64) for row in values]
@@ -64,10 +64,10 @@ def critic_credit(samples: Sequence[TrainingSample], values: Sequence[np.ndarray
             rewards,
             value,
             turns,
-            token_discount=config.token_discount,
-            token_lambda=config.token_lambda,
-            turn_discount=config.turn_discount,
-            turn_lambda=config.turn_lambda,
+            token_discount=config.token_gamma,
+            token_lambda=config.token_gae_lambda,
+            turn_discount=config.turn_gamma,
+            turn_lambda=config.turn_gae_lambda,
         )
         position = 0
         for row, start, end in order:
@@ -77,7 +77,7 @@ def critic_credit(samples: Sequence[TrainingSample], values: Sequence[np.ndarray
             position = following
     lengths = np.cumsum([len(row) for row in advantages])[:-1]
     whitened = np.split(whiten(np.concatenate(advantages)), lengths) if advantages else []
-    return Credit(
+    return AdvantageEstimate(
         [row.astype(np.float32) for row in whitened],
         [row.astype(np.float32) for row in returns],
         [row.astype(np.float32) for row in values],
@@ -95,7 +95,7 @@ def _in_time(samples: Sequence[TrainingSample], rows: Sequence[int]) -> list[tup
     """The replies of an episode in the order in which they were sampled: (row, first, one past the last of its sampled tokens)."""
     found: list[tuple[int, int, int, int]] = []
     for row in rows:
-        places = [place for place, length in samples[row].replies if length]
+        places = [place for place, length in samples[row].turns if length]
         start = 0
         for number, length in enumerate(samples[row].reply_lengths()):
             place = places[number] if places else len(found)

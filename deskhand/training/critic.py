@@ -19,12 +19,12 @@ from deskhand.algorithms.ppo import value_loss
 from deskhand.engines.base import PreparedImage
 from deskhand.models.forward import unwrap
 from deskhand.recorder import graph
-from deskhand.training.batch import Batch
+from deskhand.training.batch import TrainBatch
 from deskhand.training.config import CriticConfig, TrainerConfig
-from deskhand.training.optimizer import apply, make_optimizer, update
+from deskhand.training.optimizer import clip_and_step, make_optimizer, optimizer_step
 from deskhand.training.policy import Policy
 
-Targets = Callable[[Batch], tuple[Tensor, Tensor, Tensor]]
+Targets = Callable[[TrainBatch], tuple[Tensor, Tensor, Tensor]]
 """For the tokens of a micro-batch: returns, values before the step, coefficients, float32[W] each."""
 
 
@@ -37,14 +37,14 @@ class Critic:
         self.head = torch.nn.Linear(lm_head.in_features, 1, device=lm_head.weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.own = policy.copy() if self.config.trunk == "own" else None
+        self.own = policy.copy() if self.config.backbone == "own" else None
         self.trunk = self.own or policy
         betas = (config.beta1, config.beta2)
         self._heads: dict[str, Tensor] = dict(self.head.named_parameters())
         self.optimizer = make_optimizer(self._heads, self.config.learning_rate, betas, 0.0)
         self.trunk_optimizer = None
         if self.own is not None:
-            rate = self.config.trunk_learning_rate
+            rate = self.config.backbone_learning_rate
             self.trunk_optimizer = make_optimizer(self.own.parameters(), rate, betas, config.weight_decay, config.optimizer)
 
     def parts(self) -> Iterator[tuple[str, dict[str, Tensor], torch.optim.Optimizer]]:
@@ -67,18 +67,18 @@ class Critic:
 
     def loss(self, hidden_WH: Tensor, targets: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """The value loss of tokens, times `coefficient`: on the policy's own hidden states it is added to the policy's loss."""
-        if not (self.own or self.config.through_trunk):
+        if not (self.own or self.config.train_backbone):
             hidden_WH = hidden_WH.detach()
         returns_W, values_W, coefficients_W = targets
-        losses_W = value_loss(self._read(hidden_WH), values_W, returns_W, self.config.clip)
-        return self.config.coefficient * (losses_W * coefficients_W).sum()
+        losses_W = value_loss(self._read(hidden_WH), values_W, returns_W, self.config.cliprange_value)
+        return self.config.vf_coef * (losses_W * coefficients_W).sum()
 
     def accumulate(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage], targets: Targets) -> float:
         """Add the gradient of the value loss to a trunk of its own; returns the loss."""
         assert self.own is not None
         total = 0.0
 
-        def loss(batch: Batch, hidden_WH: Tensor) -> Tensor:
+        def loss(batch: TrainBatch, hidden_WH: Tensor) -> Tensor:
             nonlocal total
             value = self.loss(hidden_WH, targets(batch))
             total += value.item()
@@ -89,6 +89,6 @@ class Critic:
 
     def update(self, warmth: float, max_gradient_norm: float) -> None:
         """One update of head and trunk, each clipped to its own norm. `warmth`: factor on the learning rates."""
-        apply(self._heads, self.optimizer, self.config.learning_rate * warmth, max_gradient_norm)
+        clip_and_step(self._heads, self.optimizer, self.config.learning_rate * warmth, max_gradient_norm)
         if self.own is not None and self.trunk_optimizer is not None:
-            update(self.own, self.trunk_optimizer, self.config.trunk_learning_rate * warmth, max_gradient_norm)
+            optimizer_step(self.own, self.trunk_optimizer, self.config.backbone_learning_rate * warmth, max_gradient_norm)

@@ -21,13 +21,13 @@ from deskhand.engines.base import PreparedImage
 from deskhand.models.forward import encode_images, stack_images, unwrap
 
 
-class Shown(Protocol):
+class BatchImages(Protocol):
     """What micro-batches take features from."""
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
 
 
-class Features:
+class VisionFeatureCache:
     """Features of `images` under the weights of now; `gradients=False` (or a frozen tower) keeps no graph.
 
     `kept_patches`: patches whose activations may be kept.

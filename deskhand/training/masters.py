@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-class Masters:
+class MasterWeights:
     """`tensors`: by name, what an optimizer is to update; all of them float32 (or float64) with their gradients in `.grad`."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
@@ -39,7 +39,7 @@ class Masters:
         return collect
 
     @torch.no_grad()
-    def write_back(self) -> None:
+    def sync_to_model(self) -> None:
         """Round the masters into the parameters."""
         for name, parameter in self._parameters.items():
             if self.tensors[name] is not parameter:

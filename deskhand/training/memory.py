@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Allocations(TorchDispatchMode):
+class AllocationMeter(TorchDispatchMode):
     """Inside the block, `live` are the bytes of storages made since it began, `peak` the most that there were at once."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ def make_optimizer(
     return library.AdamW8bit(groups, lr=learning_rate, betas=betas)
 
 
-def update(policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_gradient_norm: float) -> tuple[float, bool]:
+def optimizer_step(policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_gradient_norm: float) -> tuple[float, bool]:
     """Clip the gradient to `max_gradient_norm`, update the policy's weights, clear the gradient.
 
     Returns the norm before clipping, and whether the weights were updated: they are not when the norm is 0 or not finite.
@@ -56,10 +56,10 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: floa
             optimizer.step()
             policy.write_back()
 
-    return apply(policy.parameters(), optimizer, learning_rate, max_gradient_norm, step)
+    return clip_and_step(policy.parameters(), optimizer, learning_rate, max_gradient_norm, step)
 
 
-def apply(
+def clip_and_step(
     parameters: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
     learning_rate: float,
@@ -77,7 +77,7 @@ def apply(
     return norm, usable
 
 
-def warmup(step: int, warmup_steps: int) -> float:
+def warmup_factor(step: int, warmup_steps: int) -> float:
     """Factor on the learning rate of update `step` (from 0): rises linearly to 1 at update `warmup_steps`."""
     return min(1.0, (step + 1) / (warmup_steps + 1))
 

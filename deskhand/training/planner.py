@@ -61,7 +61,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class EngineSizes:
+class EngineLimits:
     """The engine in the trainer's process."""
 
     max_batch: int
@@ -78,19 +78,19 @@ class EngineSizes:
         return min(self.max_tokens, work.row_tokens)
 
 
-Place = Literal["device", "host"]
-Sent = Literal["adapters", "whole weights"]
+MemoryLocation = Literal["device", "host"]
+WeightSyncMode = Literal["adapters", "whole weights"]
 
 
 @dataclass(frozen=True)
-class Term:
+class MemoryTerm:
     """A part of the sum; `how` says what it is made of. `least`: bytes that it takes in any case; None: all of them."""
 
     name: str
     bytes: float
     how: str
     least: float | None = None
-    place: Place = "device"
+    place: MemoryLocation = "device"
 
     @property
     def certain(self) -> float:
@@ -98,22 +98,22 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class MemoryEstimate:
     """`available`: bytes of the device, None where nothing is known of it."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[MemoryTerm, ...]
     available: float | None
-    traced: tracing.Traced
-    tower: tracing.TracedTower
-    micro_batch: tracing.Shape
-    published: Sent | None = None
+    traced: tracing.MetaTrace
+    tower: tracing.VisionMetaTrace
+    micro_batch: tracing.MicrobatchShape
+    published: WeightSyncMode | None = None
     sent: float = 0.0
     """What is published at every step, and its bytes; None where engine and trainer share their weights."""
 
-    def total(self, place: Place = "device") -> float:
+    def total(self, place: MemoryLocation = "device") -> float:
         return sum(term.bytes for term in self.terms if term.place == place)
 
-    def least(self, place: Place = "device") -> float:
+    def least(self, place: MemoryLocation = "device") -> float:
         return sum(term.certain for term in self.terms if term.place == place)
 
     @property
@@ -144,8 +144,8 @@ class _Traced:
     """What the terms are made from: config.json, both traces, and the bytes of a number."""
 
     values: dict[str, Any]
-    lm: tracing.Traced
-    tower: tracing.TracedTower
+    lm: tracing.MetaTrace
+    tower: tracing.VisionMetaTrace
     size: int
 
     @property
@@ -181,123 +181,123 @@ class _Traced:
         return self.prepared(work) * self.values["vision_config"].get("temporal_patch_size", 2) * 4
 
 
-def predict(
+def estimate_memory(
     values: dict[str, Any],
     dtype: str,
     policy: PolicyConfig,
     trainer: TrainerConfig,
-    engine: EngineSizes | None,
+    engine: EngineLimits | None,
     work: Workload,
     *,
     cuda: bool,
     available: float | None = None,
     server: float = 0.0,
-    published: Sent | None = None,
-) -> Prediction:
+    published: WeightSyncMode | None = None,
+) -> MemoryEstimate:
     """Predict the peak of training for an architecture (`models.architectures.values_of`), of an engine in the same process, and
     of a `server` beside it that takes so many bytes. `published`: what a server is sent at every step, None without one."""
-    tower = tracing.tower(values, dtype, work.patches, policy)
+    tower = tracing.trace_vision_tower(values, dtype, work.patches, policy)
     shape = _micro_batch(policy, work)
     longest = engine.longest(work) if engine else 1
     prefill = (min(longest, engine.prefill_tokens), longest) if engine else (1, 1)
-    lm = tracing.language(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
+    lm = tracing.trace_language_model(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
     made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
         *_weight_terms(made, policy, trainer),
         *_micro_batch_terms(made, shape, policy, work),
-        *_image_terms(made, policy.image_patches, trainer, work),
+        *_image_terms(made, policy.max_vision_patches_per_mb, trainer, work),
     ]
     if trainer.optimizer == "adamw" and cuda:
         beyond = max(0.0, 4 * made.trained - made.micro_batch)
-        terms.append(Term("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
+        terms.append(MemoryTerm("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
     if engine is not None and not engine.shares_weights:
-        published = "adapters" if policy.adapter is not None and not policy.adapter.quantise else "whole weights"
+        published = "adapters" if policy.lora is not None and not policy.lora.load_in_4bit else "whole weights"
     sent = {None: 0.0, "adapters": made.trained * made.size, "whole weights": made.weights}[published]
     if engine is not None:
         terms += _engine_terms(made, engine, work, cuda=cuda, sent=sent)
     if cuda:
         tensors = sum(term.bytes for term in terms)
-        terms.append(Term("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
-        terms.append(Term("CUDA", CUDA_CONTEXT, "context and workspaces"))
+        terms.append(MemoryTerm("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
+        terms.append(MemoryTerm("CUDA", CUDA_CONTEXT, "context and workspaces"))
     if server:
-        terms.append(Term("server", server, "what the engine's server is given of the device"))
+        terms.append(MemoryTerm("server", server, "what the engine's server is given of the device"))
     if cuda:
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
-        terms.append(Term("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
+        terms.append(MemoryTerm("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
     if sent and engine is None:
-        terms.append(Term("on their way", sent, f"{published} that are handed to the server", 0.0, "host" if cuda else "device"))
+        terms.append(MemoryTerm("on their way", sent, f"{published} that are handed to the server", 0.0, "host" if cuda else "device"))
     prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
     how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches as bytes"
-    terms.append(Term("screenshots", prepared, how, place="host" if cuda else "device"))
-    return Prediction(tuple(terms), available, lm, tower, shape, published, sent)
+    terms.append(MemoryTerm("screenshots", prepared, how, place="host" if cuda else "device"))
+    return MemoryEstimate(tuple(terms), available, lm, tower, shape, published, sent)
 
 
-def _micro_batch(policy: PolicyConfig, work: Workload) -> tracing.Shape:
+def _micro_batch(policy: PolicyConfig, work: Workload) -> tracing.MicrobatchShape:
     """The largest: as many tokens as the settings allow, or one row that is longer."""
-    tokens = min(max(policy.batch_tokens, work.row_tokens), work.step_rows * work.row_tokens)
+    tokens = min(max(policy.max_tokens_per_mb, work.row_tokens), work.step_rows * work.row_tokens)
     turns = work.turns_in_row * tokens / work.row_tokens
-    return tracing.Shape(tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens)))
+    return tracing.MicrobatchShape(tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens)))
 
 
-def _micro_batch_terms(made: _Traced, shape: tracing.Shape, policy: PolicyConfig, work: Workload) -> Iterator[Term]:
+def _micro_batch_terms(made: _Traced, shape: tracing.MicrobatchShape, policy: PolicyConfig, work: Workload) -> Iterator[MemoryTerm]:
     """The least is that of rows of the longest kind, whole ones."""
     lm = made.lm
     tokens, least = shape.tokens, shape.tokens // work.row_tokens * work.row_tokens / shape.tokens
-    yield Term("activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved)
+    yield MemoryTerm("activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved)
     how = f"{shape.sampled} sampled tokens x {made.text['vocab_size']} ids"
-    yield Term("logits", lm.logits, how, least * lm.logits)
-    yield Term("passing", lm.passing, "more, where the backward pass holds most", least * lm.passing)
-    if policy.adapter is not None and policy.adapter.quantise:
-        yield Term("unpacking", lm.largest_packable * made.size, "one matrix of 4 bits at a time, as numbers to compute with")
+    yield MemoryTerm("logits", lm.logits, how, least * lm.logits)
+    yield MemoryTerm("passing", lm.passing, "more, where the backward pass holds most", least * lm.passing)
+    if policy.lora is not None and policy.lora.load_in_4bit:
+        yield MemoryTerm("unpacking", lm.largest_packable * made.size, "one matrix of 4 bits at a time, as numbers to compute with")
 
 
-def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -> Iterator[Term]:
+def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -> Iterator[MemoryTerm]:
     """What is trained in half precision has masters, and gradients and moments in float32."""
-    adapter, trained, weights, size, lm = policy.adapter, made.trained, made.weights, made.size, made.lm
+    adapter, trained, weights, size, lm = policy.lora, made.trained, made.weights, made.size, made.lm
     wide, eight = max(4, size), trainer.optimizer == "adamw_8bit"
     many = count(trained)
     how = f"{count(lm.parameters + made.tower.parameters)} x {size} B"
     if adapter is not None:
         weights, how = weights + made.tower.trained * size, f"{how}, and adapters"
-        if adapter.quantise:
+        if adapter.load_in_4bit:
             weights, how = weights - lm.packable * (size - PACKED), f"{how}, but {count(lm.packable)} x {PACKED:.3f} B"
     own = [
-        Term("weights", weights, how),
-        Term("masters", trained * wide if size < wide else 0, f"{many} trained x {wide} B"),
-        Term("gradients", trained * wide, f"{many} x {wide} B"),
-        Term("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
+        MemoryTerm("weights", weights, how),
+        MemoryTerm("masters", trained * wide if size < wide else 0, f"{many} trained x {wide} B"),
+        MemoryTerm("gradients", trained * wide, f"{many} x {wide} B"),
+        MemoryTerm("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
     ]
     yield from (term for term in own if term.bytes or term.name != "masters")
-    if ALGORITHMS[trainer.algorithm].uses_critic and trainer.critic.trunk == "own":
-        yield Term("critic", sum(term.bytes for term in own), "a second model, trained as the first")
-    if trainer.kl_coefficient and adapter is None:
-        yield Term("reference", weights, "the untrained model, for the KL penalty")
+    if ALGORITHMS[trainer.algorithm].uses_critic and trainer.critic.backbone == "own":
+        yield MemoryTerm("critic", sum(term.bytes for term in own), "a second model, trained as the first")
+    if trainer.kl_loss_coef and adapter is None:
+        yield MemoryTerm("reference", weights, "the untrained model, for the KL penalty")
 
 
-def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work: Workload) -> Iterator[Term]:
+def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work: Workload) -> Iterator[MemoryTerm]:
     """What `training.features` holds: features of all screenshots of an update (of the step, where its rows are scored before the
     first update), and the tower's own work on as many as it takes at a time.
 
     The tower keeps its graph beside the micro-batches when it takes all at once; otherwise it works before and after them.
     """
-    scored = trainer.proximal == "start" or trainer.kl_coefficient or ALGORITHMS[trainer.algorithm].uses_critic
-    images = work.step_images if scored else -(-work.step_images // trainer.minibatches)
+    scored = trainer.proximal == "start" or trainer.kl_loss_coef or ALGORITHMS[trainer.algorithm].uses_critic
+    images = work.step_images if scored else -(-work.step_images // trainer.num_minibatches)
     tower, learns = made.tower, made.tower.trained > 0
     each = made.token_features * (2 * max(4, made.size) / made.size if learns else 1)
     features = images * work.image_tokens * made.token_features
     kind = ", float32 with gradients" if learns else ""
     how = f"{images} screenshots x {work.image_tokens} tokens, {each / KIB:.0f} KiB each{kind}"
-    yield Term("image features", images * work.image_tokens * each, how)
+    yield MemoryTerm("image features", images * work.image_tokens * each, how)
     at_once = min(images, max(1, kept_patches // work.patches))
     busy = at_once * ((tower.saved + tower.passing if learns else tower.looking) + made.patch_values(work))
     if learns and at_once == images:
-        yield Term("tower", busy, f"{at_once} screenshots, kept for the backward pass")
+        yield MemoryTerm("tower", busy, f"{at_once} screenshots, kept for the backward pass")
     else:
         beyond = max(0.0, max(busy, features) - made.micro_batch)
-        yield Term("tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time")
+        yield MemoryTerm("tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time")
 
 
-def server_bytes(values: dict[str, Any], memory: Prediction, dtype: str, max_tokens: int) -> float:
+def server_bytes(values: dict[str, Any], memory: MemoryEstimate, dtype: str, max_tokens: int) -> float:
     """The least that a server can do with: the weights, and keys and values of one request of `max_tokens`."""
     return (memory.traced.parameters + memory.tower.parameters + max_tokens * _numbers_per_token(values)) * BYTES[dtype]
 
@@ -309,7 +309,7 @@ def _numbers_per_token(values: dict[str, Any]) -> int:
     return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
 
 
-def _engine_terms(made: _Traced, engine: EngineSizes, work: Workload, *, cuda: bool, sent: float) -> Iterator[Term]:
+def _engine_terms(made: _Traced, engine: EngineLimits, work: Workload, *, cuda: bool, sent: float) -> Iterator[MemoryTerm]:
     """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones.
 
     `sent`: bytes of what is published to an engine with weights of its own.
@@ -321,19 +321,19 @@ def _engine_terms(made: _Traced, engine: EngineSizes, work: Workload, *, cuda: b
         most = min(most, longest * 3 // 2)
     capacity = -(-most // 128) * 128
     if not engine.shares_weights:
-        yield Term("engine weights", made.weights, "a second copy")
-        yield Term("on their way", sent, "weights that are handed over", 0.0)
+        yield MemoryTerm("engine weights", made.weights, "a second copy")
+        yield MemoryTerm("on their way", sent, "weights that are handed over", 0.0)
     cache = slots * capacity * per_token
     how = f"{slots} requests x {capacity} tokens x {per_token / KIB:.0f} KiB"
-    yield Term("keys and values", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
+    yield MemoryTerm("keys and values", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
     if not cuda:
-        yield Term("growing", cache, "the old keys and values while larger ones are filled", 0.0)
+        yield MemoryTerm("growing", cache, "the old keys and values while larger ones are filled", 0.0)
     parked = min(engine.parked_tokens, max(1, engine.requests) * longest)
-    yield Term("parked", parked * per_token, f"{parked} tokens of finished requests", 0.0)
+    yield MemoryTerm("parked", parked * per_token, f"{parked} tokens of finished requests", 0.0)
     kept = min(engine.image_tokens, work.step_images * work.image_tokens)
-    yield Term("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
+    yield MemoryTerm("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.prefill_tokens)
     seen = min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
     looking = seen * (made.tower.looking + made.patch_values(work))
-    yield Term("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)
-    yield Term("drawing", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)
+    yield MemoryTerm("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)
+    yield MemoryTerm("drawing", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)

@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.engines.base import Adapter, PreparedImage
-from deskhand.models.forward import decode, log_softmax, unwrap
+from deskhand.engines.base import LoraWeights, PreparedImage
+from deskhand.models.forward import forward_decoder, log_softmax, unwrap
 from deskhand.recorder import graph
-from deskhand.training.adapter import adapter_of, adapters_off, inject_adapter, merged_weights
-from deskhand.training.batch import Batch, Plan, check_sequence, plan
+from deskhand.training.adapter import extract_lora, lora_disabled, inject_lora, merged_weights
+from deskhand.training.batch import TrainBatch, MicrobatchPlan, check_sequence, plan_microbatches
 from deskhand.training.config import PolicyConfig
-from deskhand.training.features import Features, Shown
-from deskhand.training.masters import Masters
+from deskhand.training.features import VisionFeatureCache, BatchImages
+from deskhand.training.masters import MasterWeights
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class TokenScores:
     """float32[W] in nats: log-probs of the trained tokens (with gradient) and the entropy where each was sampled (without)."""
 
     logprobs_W: Tensor
@@ -57,16 +57,16 @@ class Policy:
         self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         """Entered while the model computes something else than the policy; an engine that shares it samples nothing meanwhile."""
         self._reference: Policy | None = None
-        self._kept: Features | None = None
+        self._kept: VisionFeatureCache | None = None
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
-        if self.config.adapter is not None:
+        if self.config.lora is not None:
             torch.manual_seed(seed)
-            inject_adapter(unwrap(model), self.config.adapter)
+            inject_lora(unwrap(model), self.config.lora)
         self._masters = self._make_masters()
 
-    def _make_masters(self) -> Masters:
-        return Masters({name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad})
+    def _make_masters(self) -> MasterWeights:
+        return MasterWeights({name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad})
 
     def parameters(self) -> dict[str, Tensor]:
         """What an optimizer is to update, by name, tied parameters once: the trained parameters, or the float32 masters of those
@@ -75,36 +75,36 @@ class Policy:
 
     def write_back(self) -> None:
         """Bring the model up to its masters after an update; call it with the lock."""
-        self._masters.write_back()
+        self._masters.sync_to_model()
 
     @property
     def is_rounded(self) -> bool:
         """Whether the weights differ from the checkpoint's from the start, because some are kept in 4 bits."""
-        return self.config.adapter is not None and self.config.adapter.quantise
+        return self.config.lora is not None and self.config.lora.load_in_4bit
 
     def snapshot(self, device: str | None = None) -> dict[str, Tensor]:
         """A consistent copy of all weights under the checkpoint's own names, adapters merged in; on `device`, or where they are."""
         with self.lock:
             return merged_weights(unwrap(self.model), device)
 
-    def adapter(self, *, tower: bool = False) -> Adapter | None:
+    def adapter(self, *, tower: bool = False) -> LoraWeights | None:
         """A consistent copy of the adapter, where an engine that holds the model below it can take one: that model's weights are
         not rounded here, and the adapter is for the language model alone or (`tower`) for the vision tower, too."""
-        config = self.config.adapter
-        if config is None or config.quantise or (config.vision and not tower):
+        config = self.config.lora
+        if config is None or config.load_in_4bit or (config.vision and not tower):
             return None
         with self.lock:
-            return adapter_of(unwrap(self.model), config)
+            return extract_lora(unwrap(self.model), config)
 
     def check(self, sequence: graph.Sequence, images: Mapping[str, PreparedImage]) -> None:
         """Raise `RecordError` when a row cannot be trained on."""
         check_sequence(sequence, images, unwrap(self.model).config.image_token_id, self.banned_ids)
 
-    def plan(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> Plan:
+    def plan(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> MicrobatchPlan:
         """Micro-batches of the rows; raises `RecordError` when one is unsound."""
         for sequence in sequences:
             self.check(sequence, images)
-        return plan(sequences, images, self.model, self.config.batch_tokens)
+        return plan_microbatches(sequences, images, self.model, self.config.max_tokens_per_mb)
 
     def logprobs(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
         """Log-probs of the sampled tokens of each row, float32[sampled tokens], under the weights of now."""
@@ -115,14 +115,14 @@ class Policy:
         """The same under the weights that the policy began with: adapters off, or the copy that `keep_reference` made."""
         if self._reference is not None:
             return self._reference.logprobs(sequences, images)
-        if self.config.adapter is None:
+        if self.config.lora is None:
             raise ValueError("no reference was kept; call keep_reference before training")
-        with self.aside(), adapters_off(unwrap(self.model)):
+        with self.aside(), lora_disabled(unwrap(self.model)):
             return self.logprobs(sequences, images)
 
-    def keep_reference(self) -> None:
+    def freeze_reference(self) -> None:
         """Make `reference_logprobs` possible; call it before the first update. Without adapters it copies the whole model."""
-        if self.config.adapter is None:
+        if self.config.lora is None:
             self._reference = self.copy(frozen=True)
 
     def copy(self, *, frozen: bool = False) -> Policy:
@@ -135,25 +135,25 @@ class Policy:
         return twin
 
     @contextmanager
-    def encoding_once(self, images: Mapping[str, PreparedImage]) -> Iterator[None]:
+    def cached_vision(self, images: Mapping[str, PreparedImage]) -> Iterator[None]:
         """Inside the block a vision tower that nothing trains encodes each of the images once, however often rows that show them
         are scored and gradients taken. One that learns does so for every gradient."""
         if not any(parameter.requires_grad for parameter in unwrap(self.model).model.visual.parameters()):
-            self._kept = Features(self.model, images, self.config.image_patches, gradients=False)
+            self._kept = VisionFeatureCache(self.model, images, self.config.max_vision_patches_per_mb, gradients=False)
         try:
             yield
         finally:
             self._kept = None
 
-    def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> Features:
-        return self._kept or Features(self.model, images, self.config.image_patches, gradients=gradients)
+    def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> VisionFeatureCache:
+        return self._kept or VisionFeatureCache(self.model, images, self.config.max_vision_patches_per_mb, gradients=gradients)
 
     @torch.no_grad()
     def each(
         self,
         sequences: Sequence[graph.Sequence],
         images: Mapping[str, PreparedImage],
-        function: Callable[[Batch, Tensor], Tensor],
+        function: Callable[[TrainBatch, Tensor], Tensor],
     ) -> list[np.ndarray]:
         """`function(batch, hidden_WH)` gives a number for each trained token of a micro-batch; returns those of each row."""
         work = self.plan(sequences, images)
@@ -165,33 +165,33 @@ class Policy:
                 result[index] = values_W[rows_W == b]
         return result
 
-    def hidden(self, batch: Batch, features: Shown) -> Tensor:
+    def hidden(self, batch: TrainBatch, features: BatchImages) -> Tensor:
         """The hidden states [W, H] that each trained token of a micro-batch was sampled from."""
         inputs = batch.inputs
         shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)
-        hidden_BTH = decode(
+        hidden_BTH = forward_decoder(
             self.model,
             inputs.input_ids_BT,
             inputs.position_ids_3BT,
             shown_NH,
             inputs.placeholder_index_N,
-            recompute=self.config.recompute_activations,
+            recompute=self.config.gradient_checkpointing,
         )
         return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
 
-    def scores(self, batch: Batch, hidden_WH: Tensor) -> Scores:
+    def scores(self, batch: TrainBatch, hidden_WH: Tensor) -> TokenScores:
         """Score the trained tokens of a micro-batch."""
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
         targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
         with torch.no_grad():
             entropies_W = torch.special.entr(logprobs_WV.detach().exp()).sum(-1)
-        return Scores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
+        return TokenScores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
 
-    def accumulate(self, work: Plan, loss: Callable[[Batch, Scores], Tensor]) -> None:
+    def accumulate(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, TokenScores], Tensor]) -> None:
         """Add the gradient of the sum over micro-batches of `loss(batch, scores)` to the parameters' `.grad`."""
         self.accumulate_hidden(work, lambda batch, hidden_WH: loss(batch, self.scores(batch, hidden_WH)))
 
-    def accumulate_hidden(self, work: Plan, loss: Callable[[Batch, Tensor], Tensor]) -> None:
+    def accumulate_hidden(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, Tensor], Tensor]) -> None:
         """The same for a loss that is a function of the hidden states: `loss(batch, hidden_WH)`."""
         features = self._features(work.images, gradients=True)
         for batch in work.batches:

@@ -6,13 +6,13 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from deskhand.engines.base import Engine, TakesAdapters
+from deskhand.engines.base import Engine, SupportsLora
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
 
 @runtime_checkable
-class SharesWeights(Protocol):
+class SupportsSharedWeights(Protocol):
     """An engine that can sample from a trainer's own tensors (`engines.hf`)."""
 
     def shares(self, model: Any) -> bool: ...
@@ -24,25 +24,25 @@ class SharesWeights(Protocol):
     async def adopt(self, version: int) -> None: ...
 
 
-def join(trainer: Trainer, engine: Engine) -> None:
+def attach_engine(trainer: Trainer, engine: Engine) -> None:
     """Where engine and trainer share their weights, stop the engine before each update (`publish` lets it go on) and while adapters
     are off."""
-    if isinstance(engine, SharesWeights) and engine.shares(trainer.policy.model):
+    if isinstance(engine, SupportsSharedWeights) and engine.shares(trainer.policy.model):
         trainer.optimizer.register_step_pre_hook(lambda *_: engine.hold())
         trainer.policy.aside = engine.held
 
 
-async def publish(policy: Policy, engine: Engine, version: int) -> None:
+async def push_weights(policy: Policy, engine: Engine, version: int) -> None:
     """Hand the weights of now to the engine: a copy, made outside the event loop and between two updates, or (where the engine
     shares them) only the word that they are those of `version`. An engine that takes adapters gets the adapter alone. A copy for a
     server is made in this machine's memory: the device has no room for a second model."""
-    if isinstance(engine, SharesWeights) and engine.shares(policy.model):
+    if isinstance(engine, SupportsSharedWeights) and engine.shares(policy.model):
         await engine.adopt(version)
         return
-    if isinstance(engine, TakesAdapters) and engine.takes_adapters:
-        adapter = await asyncio.to_thread(policy.adapter, tower=engine.takes_tower_adapters)
+    if isinstance(engine, SupportsLora) and engine.takes_adapters:
+        adapter = await asyncio.to_thread(policy.adapter, tower=engine.supports_vision_lora)
         if adapter is not None:
-            await engine.publish_adapter(version, adapter)
+            await engine.update_lora(version, adapter)
             return
-    weights = await asyncio.to_thread(policy.snapshot, None if isinstance(engine, SharesWeights) else "cpu")
-    await engine.publish(version, weights)
+    weights = await asyncio.to_thread(policy.snapshot, None if isinstance(engine, SupportsSharedWeights) else "cpu")
+    await engine.update_weights(version, weights)

@@ -17,7 +17,7 @@ from deskhand.errors import ConfigError
 from deskhand.models.load import quiet_bitsandbytes
 
 
-def quantise(model: Any) -> None:
+def quantize_linear(model: Any) -> None:
     """Quantise in place, where the model lies. Raises `ConfigError` where bitsandbytes does not load."""
     library = _library()
     layers = model.model.language_model.layers
@@ -39,12 +39,12 @@ def quantise(model: Any) -> None:
     model.is_loaded_in_4bit = True  # peft asks for this before it wraps such layers
 
 
-def is_quantised(module: Any) -> bool:
+def is_quantized(module: Any) -> bool:
     """Whether a module's weight is packed."""
     return getattr(getattr(module, "weight", None), "quant_state", None) is not None
 
 
-def restored(module: Any) -> Tensor:
+def dequantize(module: Any) -> Tensor:
     """The weight of a packed module, unpacked, in the precision that it computes in."""
     weight = module.weight
     return _library().functional.dequantize_4bit(weight.data, weight.quant_state).to(module.compute_dtype)
@@ -57,5 +57,5 @@ def _library() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"policy.adapter.quantise: the package bitsandbytes does not load ({why}); install it, or leave quantise out"
+            f"policy.lora.load_in_4bit: the package bitsandbytes does not load ({why}); install it, or leave quantise out"
         ) from error

@@ -19,17 +19,17 @@ from torch import Tensor
 
 from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.recorder.graph import Sequence
-from deskhand.training.batch import Batch
-from deskhand.training.optimizer import update
-from deskhand.training.policy import Policy, Scores
+from deskhand.training.batch import TrainBatch
+from deskhand.training.optimizer import optimizer_step
+from deskhand.training.policy import Policy, TokenScores
 
 B = TypeVar("B", contravariant=True)
 T = TypeVar("T")
-Report = Callable[[int, float, float], None]
+SftCallback = Callable[[int, float, float], None]
 """Told (updates made, mean loss of those since it was last told, seconds)."""
 
 
-class Learner(Protocol[B]):
+class SupervisedLearner(Protocol[B]):
     """A model with its optimizers."""
 
     def gradient(self, batch: B) -> float:
@@ -60,14 +60,14 @@ class Schedule:
         return rising * (min(1.0, (1.0 - progress) / self.decay) if self.decay else 1.0)
 
 
-def fit(
-    learner: Learner[T],
+def run_sft(
+    learner: SupervisedLearner[T],
     batches: Iterator[T],
     schedule: Schedule,
     *,
     start: int = 0,
     clock: Callable[[], float] = time.monotonic,
-    report: Report | None = None,
+    report: SftCallback | None = None,
     every: int = 50,
     keep: Callable[[int], None] | None = None,
 ) -> None:
@@ -118,7 +118,7 @@ SupervisedBatch = tuple[Rows[SupervisedRow], Mapping[str, PreparedImage]]
 
 
 @dataclass
-class PolicyLearner:
+class PolicySftLearner:
     """A policy and the optimizer of its parameters. `norm` is that of the last gradient before clipping."""
 
     policy: Policy
@@ -132,7 +132,7 @@ class PolicyLearner:
         return gradient(self.policy, *batch)
 
     def update(self, factor: float) -> None:
-        self.norm, _ = update(self.policy, self.optimizer, self.learning_rate * factor, self.max_gradient_norm)
+        self.norm, _ = optimizer_step(self.policy, self.optimizer, self.learning_rate * factor, self.max_gradient_norm)
 
 
 def gradient(policy: Policy, rows: Rows[SupervisedRow], images: Mapping[str, PreparedImage]) -> float:
@@ -143,7 +143,7 @@ def gradient(policy: Policy, rows: Rows[SupervisedRow], images: Mapping[str, Pre
         return 0.0
     total = 0.0
 
-    def loss(batch: Batch, scores: Scores) -> Tensor:
+    def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
         nonlocal total
         weights_B = torch.tensor([rows[index].weight / mass for index in batch.rows], device=scores.logprobs_W.device)
         value = -(scores.logprobs_W * weights_B.index_select(0, batch.rows_W)).sum()

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.training.planner import GIB, Prediction, Workload
+from deskhand.training.planner import GIB, MemoryEstimate, Workload
 
-TRAIN_SHARE = 0.35
+TRAIN_MFU = 0.35
 """Of the peak that training is assumed to reach."""
-SAMPLE_SHARE = 0.5
+SAMPLE_BANDWIDTH_SHARE = 0.5
 """Of the memory bandwidth that sampling is assumed to reach."""
 LAUNCH_S = 250e-6
 """Of a decoder layer in a decoding step: the time in which its operations are launched, one by one."""
@@ -93,7 +93,7 @@ def _available() -> float | None:
 
 
 @dataclass(frozen=True)
-class Speed:
+class ThroughputEstimate:
     """Seconds and tokens a second; a step's tokens are those of its rows, padding left out."""
 
     flops_per_token: float
@@ -111,7 +111,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Operations:
+class FlopCount:
     """Floating-point operations of a step's rows and screenshots: one pass forward, and what flows back."""
 
     forward: float
@@ -126,7 +126,7 @@ class Operations:
         return self.forward + self.backward + self.tower
 
 
-def operations(values: dict[str, Any], memory: Prediction, work: Workload, *, adapters: bool) -> Operations:
+def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *, adapters: bool) -> FlopCount:
     """Operations of one gradient of a step, nothing computed a second time.
 
     A matrix takes 2 a weight forward, and 2 or 4 backward: what flows through it, and its own gradient where it learns. Attention
@@ -147,24 +147,24 @@ def operations(values: dict[str, Any], memory: Prediction, work: Workload, *, ad
     looks = work.step_images * 4 * work.patches**2 * vision["hidden_size"] * everywhere
     tower = work.step_images * 2 * memory.tower.parameters * work.patches + looks
     passes = 1 if not memory.tower.trained else 2 if adapters else 3
-    return Operations(forward, backward, tower * passes, 3 * attention + looks * passes)
+    return FlopCount(forward, backward, tower * passes, 3 * attention + looks * passes)
 
 
-def speed_of(values: dict[str, Any], config: Any, memory: Prediction, work: Workload, device: Device) -> Speed:
+def estimate_throughput(values: dict[str, Any], config: Any, memory: MemoryEstimate, work: Workload, device: Device) -> ThroughputEstimate:
     """What a device of these peaks may reach with a config (`deskhand.config.Config`)."""
     trainer, tokens = config.trainer, work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=config.policy.adapter is not None)
     scored = trainer.proximal == "start" and trainer.passes * trainer.minibatches > 1
     again = done.forward * (trainer.passes * config.policy.recompute_activations + scored)
-    peak = TRAIN_SHARE * device.flops(config.dtype)
+    peak = TRAIN_MFU * device.flops(config.dtype)
     step_s = (done.total * trainer.passes + again) / peak
     requests = min(config.engine.max_batch, config.loop.desktops)
     cache = next((term.bytes for term in memory.terms if term.name == "keys and values"), 0.0)
     weights = next(term.bytes for term in memory.terms if term.name == "weights")
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
-    token_s = max((weights + cache / 2) / (SAMPLE_SHARE * device.bandwidth), launch)
+    token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_SHARE:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_SHARE:.0f} % of "
+        f"{100 * TRAIN_MFU:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
         f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
     )
-    return Speed(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)
+    return ThroughputEstimate(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)

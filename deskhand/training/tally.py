@@ -12,8 +12,8 @@ from torch import Tensor
 
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.algorithms.objective import ClippedLoss
-from deskhand.training.batch import Batch
-from deskhand.training.policy import Scores
+from deskhand.training.batch import TrainBatch
+from deskhand.training.policy import TokenScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class StepMetrics:
     step: int
     loss: float
     """Objective, mean over the step's updates, with the penalty and without the value loss."""
-    gradient_norm: float
+    grad_norm: float
     """Largest norm before clipping."""
     clip_fraction: float
     ratio_mean: float
@@ -66,7 +66,7 @@ class StepMetrics:
     seconds: float = 0.0
 
 
-class Tally:
+class StepMetricsAccumulator:
     """Sums over the tokens of a step. `version`: that of the weights before it."""
 
     def __init__(self, version: int) -> None:
@@ -76,7 +76,7 @@ class Tally:
         self.tokens = 0
         self.ratio_max = self.gap_max = 0.0
 
-    def add(self, batch: Batch, scores: Scores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool) -> None:
+    def add(self, batch: TrainBatch, scores: TokenScores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool) -> None:
         """A micro-batch with its loss. `first`: whether it is of the first pass; `updated`: whether the weights are no longer those
         before the step."""
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
@@ -84,8 +84,8 @@ class Tally:
         self.sums["scored"] += len(new_W)
         self.sums["clipped"] += result.clipped.sum().item()
         self.sums["ratio"] += result.ratios.detach().sum().item()
-        self.sums["weight"] += result.behaviour_weights.sum().item()
-        self.sums["dropped"] += (result.behaviour_weights == 0).sum().item()
+        self.sums["weight"] += result.importance_weights.sum().item()
+        self.sums["dropped"] += (result.importance_weights == 0).sum().item()
         self.ratio_max = max(self.ratio_max, result.ratios.max().item())
         if first:
             kl_W = kl_estimate(new_W, old_W)
@@ -96,7 +96,7 @@ class Tally:
                 self._compare(batch, kl_W)
                 self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
 
-    def _compare(self, batch: Batch, kl_W: Tensor) -> None:
+    def _compare(self, batch: TrainBatch, kl_W: Tensor) -> None:
         own_W = batch.versions_W == self.version
         for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
             self.sums[f"{context}_tokens"] += int(chosen_W.sum())

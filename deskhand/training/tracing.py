@@ -19,17 +19,17 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from deskhand.models import architectures
-from deskhand.models.forward import ModelInputs, decode
-from deskhand.training.batch import Batch
+from deskhand.models.forward import ModelInputs, forward_decoder
+from deskhand.training.batch import TrainBatch
 from deskhand.training.config import PolicyConfig
-from deskhand.training.memory import Allocations
+from deskhand.training.memory import AllocationMeter
 from deskhand.training.policy import Policy
 
 ATTENTION = "deskhand_traced"
 
 
 @dataclass(frozen=True)
-class Shape:
+class MicrobatchShape:
     """A micro-batch of `tokens`, with `images` image tokens and `sampled` trained tokens among them."""
 
     tokens: int
@@ -38,7 +38,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Traced:
+class MetaTrace:
     """Bytes, unless it says otherwise."""
 
     parameters: float
@@ -100,17 +100,17 @@ def deepstack(values: dict[str, Any]) -> list[int]:
     return values["vision_config"].get("deepstack_visual_indexes", []) if values["model_type"] == "qwen3_vl" else []
 
 
-def language(
-    values: dict[str, Any], dtype: str, config: PolicyConfig, shape: Shape, prefill: tuple[int, int], *, tower_learns: bool
-) -> Traced:
+def trace_language_model(
+    values: dict[str, Any], dtype: str, config: PolicyConfig, shape: MicrobatchShape, prefill: tuple[int, int], *, tower_learns: bool
+) -> MetaTrace:
     """Trace the language model of an architecture.
 
     `prefill`: tokens that an engine runs in one pass, and keys that they attend to. `tower_learns`: gradients go on to the
     screenshots' features.
     """
     config = config.model_copy(update={"train_vision": True})
-    if config.adapter is not None and config.adapter.quantise:
-        config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"quantise": False})})
+    if config.lora is not None and config.lora.load_in_4bit:
+        config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
     values = {**values, "vision_config": {**values["vision_config"], "depth": 1}}
     with torch.device("meta"):
         model = _built(values, dtype)
@@ -128,7 +128,7 @@ def language(
         for leaf in leaves:
             leaf.requires_grad_(tower_learns)
         batch = _batch(shape)
-        counted = Allocations()
+        counted = AllocationMeter()
         counted.know(*model.parameters(), *model.buffers(), *trained.values(), *gradients, *leaves)
         with counted:
             hidden_WH = policy.hidden(batch, _Given(leaves))
@@ -138,7 +138,7 @@ def language(
             scores.logprobs_W.sum().backward()
             peak = counted.peak
         del hidden_WH, scores
-        return Traced(
+        return MetaTrace(
             parameters=parameters,
             trained=sum(tensor.numel() for tensor in trained.values()),
             weights=sum(parameter.nbytes for parameter in model.parameters()),
@@ -161,12 +161,12 @@ class _Given:
         return tuple(leaf.index_select(0, index_N) for leaf in self._leaves)
 
 
-def _batch(shape: Shape) -> Batch:
+def _batch(shape: MicrobatchShape) -> TrainBatch:
     numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
     ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
     marks_BT, places_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
     inputs = ModelInputs(ids_BT, marks_BT, places_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
-    return Batch(
+    return TrainBatch(
         inputs,
         rows=(0,),
         positions_W=numbers_W,
@@ -191,17 +191,17 @@ class _Keys:
 
 def _prefill(model: Any, tokens: int, keys: int) -> float:
     """A prefill that begins with reused keys: every query has a mask over all keys."""
-    counted = Allocations()
+    counted = AllocationMeter()
     cache = _Keys(model.config.text_config, keys, model.lm_head.weight.dtype)
     counted.know(*model.parameters(), *model.buffers(), cache.stored)
     with torch.no_grad(), counted:
         ids_BT, places_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
-        decode(model, ids_BT, places_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache)
+        forward_decoder(model, ids_BT, places_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache)
     return counted.peak
 
 
 @dataclass(frozen=True)
-class TracedTower:
+class VisionMetaTrace:
     """The vision tower, bytes unless it says otherwise."""
 
     parameters: int
@@ -217,7 +217,7 @@ class TracedTower:
     """The most that a pass without gradients holds."""
 
 
-def tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConfig) -> TracedTower:
+def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConfig) -> VisionMetaTrace:
     """Trace the vision tower on one image of `patches_S` patches."""
     text = {**values["text_config"], "num_hidden_layers": 1}
     text.pop("layer_types", None)
@@ -227,8 +227,8 @@ def tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConf
         model.lm_head.requires_grad_(False)
         visual = model.model.visual
         parameters, weights = (sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True))
-        if config.adapter is not None:
-            config = config.model_copy(update={"adapter": config.adapter.model_copy(update={"quantise": False})})
+        if config.lora is not None:
+            config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
         policy = Policy(model, config)
         trained = {name: tensor for name, tensor in policy.parameters().items() if ".visual." in name}
         gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
@@ -237,12 +237,12 @@ def tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConf
         known = [*visual.parameters(), *visual.buffers(), *trained.values(), *gradients]
         saved, passing = _look(visual, values["vision_config"], patches_S, known, learns=True) if trained else (0, 0)
         _, looking = _look(visual, values["vision_config"], patches_S, known, learns=False)
-        return TracedTower(parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking)
+        return VisionMetaTrace(parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking)
 
 
 def _look(visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, learns: bool) -> tuple[float, float]:
     """(saved, more at the peak) of one image through patch embedding, blocks and mergers, each of which reads its own block."""
-    counted = Allocations()
+    counted = AllocationMeter()
     ends = np.array([0, patches_S])
     head_size = vision["hidden_size"] // vision["num_heads"]
     merging = dict(zip(vision.get("deepstack_visual_indexes", ()), getattr(visual, "deepstack_merger_list", ()), strict=False))

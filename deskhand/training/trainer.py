@@ -20,16 +20,16 @@ from torch import Tensor
 from deskhand.algorithms.kl import kl_estimate, reference_penalty
 from deskhand.algorithms.objective import clipped_loss
 from deskhand.algorithms.registry import ALGORITHMS
-from deskhand.algorithms.weighting import token_coefficients
+from deskhand.algorithms.weighting import token_weights
 from deskhand.engines.base import PreparedImage
 from deskhand.errors import RecordError
-from deskhand.training.batch import Batch, TrainingSample
+from deskhand.training.batch import TrainBatch, TrainingSample
 from deskhand.training.config import TrainerConfig
-from deskhand.training.credit import Credit, critic_credit, group_credit, mean_reward
+from deskhand.training.credit import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
 from deskhand.training.critic import Critic
-from deskhand.training.optimizer import make_optimizer, torch_threads, update, warmup
-from deskhand.training.policy import Policy, Scores
-from deskhand.training.tally import StepMetrics, Tally
+from deskhand.training.optimizer import make_optimizer, torch_threads, optimizer_step, warmup_factor
+from deskhand.training.policy import Policy, TokenScores
+from deskhand.training.tally import StepMetrics, StepMetricsAccumulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Work:
 
     samples: Sequence[TrainingSample]
     images: Mapping[str, PreparedImage]
-    credit: Credit
+    credit: AdvantageEstimate
     reply_lengths: list[list[int]]
     proximal: list[np.ndarray] | None
     """Log-probs under the weights at the start; None where those of the moment will do."""
@@ -56,8 +56,8 @@ class Trainer:
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer)
         self.critic = Critic(policy, config) if self.algorithm.uses_critic else None
-        if config.kl_coefficient:
-            policy.keep_reference()
+        if config.kl_loss_coef:
+            policy.freeze_reference()
         self.steps = 0
         self.updates = 0
         self.versions_ahead = 0
@@ -74,7 +74,7 @@ class Trainer:
             for name, parameters, optimizer in self.critic.parts():
                 yield f"critic.{name}.", parameters, optimizer
 
-    def write_back(self) -> None:
+    def sync_master_weights(self) -> None:
         """Bring every model that is trained up to its masters, after these were replaced; call it with the policy's lock."""
         self.policy.write_back()
         if self.critic is not None and self.critic.own is not None:
@@ -82,7 +82,7 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the rows of some episodes, all rows of an episode together. `images` by sha256."""
-        with torch_threads(self.config.threads):
+        with torch_threads(self.config.torch_threads):
             return self._step(samples, images)
 
     def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
@@ -90,34 +90,34 @@ class Trainer:
         samples, rejected = self._accepted(samples, images)
         if not self._scores_first:
             return self._take(samples, rejected, images, started)
-        with self.policy.encoding_once({span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}):
+        with self.policy.cached_vision({span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}):
             return self._take(samples, rejected, images, started)
 
     def _take(
         self, samples: Sequence[TrainingSample], rejected: dict[str, int], images: Mapping[str, PreparedImage], started: float
     ) -> StepMetrics:
         config = self.config
-        work, tally = self._prepare(samples, images), Tally(self.version)
+        work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
-        for number in range(config.passes):
-            for part in _minibatches(samples, config.minibatches, order):
+        for number in range(config.ppo_epochs):
+            for part in _minibatches(samples, config.num_minibatches, order):
                 self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
-                warmth = warmup(self.updates, config.warmup_steps)
+                warmth = warmup_factor(self.updates, config.warmup_steps)
                 rate = config.learning_rate * warmth
-                norm, updated = update(self.policy, self.optimizer, rate, config.max_gradient_norm)
+                norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
                 if self.critic is not None:
-                    self.critic.update(warmth, config.max_gradient_norm)
+                    self.critic.update(warmth, config.max_grad_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
         trained = [samples[index] for index in self._active(work, range(len(samples)))]
-        rounds = config.passes * config.minibatches
+        rounds = config.ppo_epochs * config.num_minibatches
         return StepMetrics(
             step=self.steps,
             loss=tally.loss / rounds,
-            gradient_norm=float(np.max(norms)),
+            grad_norm=float(np.max(norms)),
             **tally.means(),
             mismatch_kl=tally.mismatch_kl("text", "images"),
             mismatch_kl_text=tally.mismatch_kl("text"),
@@ -158,46 +158,46 @@ class Trainer:
     def _scores_first(self) -> bool:
         """Whether the policy scores the rows before the first update, so that their pictures are needed more than once."""
         config = self.config
-        several = config.passes * config.minibatches > 1
-        proximal, reference = config.proximal == "start" and several, config.kl_coefficient and self.policy.config.adapter
+        several = config.ppo_epochs * config.num_minibatches > 1
+        proximal, reference = config.proximal == "start" and several, config.kl_loss_coef and self.policy.config.lora
         return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _Work:
         """Score the rows under the weights before the first update, as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
-        several = config.passes * config.minibatches > 1
+        several = config.ppo_epochs * config.num_minibatches > 1
         proximal = self.policy.logprobs(rows, images) if config.proximal == "start" and several else None
-        reference = self.policy.reference_logprobs(rows, images) if config.kl_coefficient else None
+        reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
-            credit = group_credit(samples)
+            credit = group_advantages_of(samples)
         else:
             if self.steps == 0 and samples:
                 self.critic.begin(mean_reward(samples))
-            credit = critic_credit(samples, self.critic.values(rows, images), config.critic)
+            credit = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
         return _Work(samples, images, credit, [sample.reply_lengths() for sample in samples], proximal, reference)
 
     def _active(self, work: _Work, part: Sequence[int]) -> list[int]:
         """Rows that cost anything. Those whose advantage is zero weigh in the mean, and there is nothing to compute for them."""
-        if self.critic is not None or self.config.kl_coefficient:
+        if self.critic is not None or self.config.kl_loss_coef:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
-    def _accumulate(self, work: _Work, part: Sequence[int], tally: Tally, *, first: bool, updated: bool) -> None:
+    def _accumulate(self, work: _Work, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool) -> None:
         """Add the gradient of one minibatch to the policy's, and to the critic's."""
         config, algorithm, samples = self.config, self.algorithm, work.samples
-        divisor = config.divisor_tokens if algorithm.average == "constant" else None
+        divisor = config.loss_divisor if algorithm.loss_norm == "constant" else None
         counts = [sum(work.reply_lengths[index]) for index in part]
         episodes, weights = [samples[index].episode_id for index in part], [samples[index].weight for index in part]
-        coefficients = dict(zip(part, token_coefficients(episodes, counts, weights, divisor), strict=True))
-        means = dict(zip(part, token_coefficients(episodes, counts, weights), strict=True)) if divisor else coefficients
+        coefficients = dict(zip(part, token_weights(episodes, counts, weights, divisor), strict=True))
+        means = dict(zip(part, token_weights(episodes, counts, weights), strict=True)) if divisor else coefficients
         chosen = self._active(work, part)
 
-        def targets(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
             rows = [chosen[index] for index in batch.rows]
             weights_W = _per_row([means[index] for index in rows], batch.rows_W)
             return _joined(work.credit.returns, rows, weights_W), _joined(work.credit.values, rows, weights_W), weights_W
 
-        def loss(batch: Batch, scores: Scores) -> Tensor:
+        def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_row([coefficients[index] for index in rows], batch.rows_W)
             if config.proximal == "behaviour":
@@ -211,21 +211,21 @@ class Trainer:
                 batch.behaviour_logprobs_W,
                 _joined(work.credit.advantages, rows, logprobs_W),
                 torch.ones_like(logprobs_W, dtype=torch.bool),
-                algorithm.clip_low if config.clip_low is None else config.clip_low,
-                algorithm.clip_high if config.clip_high is None else config.clip_high,
+                algorithm.clip_low if config.clip_ratio_low is None else config.clip_ratio_low,
+                algorithm.clip_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
-                config.behaviour_cap,
-                config.cap_mode,
+                config.importance_weight_cap,
+                config.importance_weight_mode,
                 config.dual_clip,
                 _owners([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
-                if algorithm.unit == "reply"
+                if algorithm.ratio_level == "reply"
                 else None,
             )
             value = (result.values * coefficients_W).sum()
             if work.reference is not None:
                 reference_W = _joined(work.reference, rows, logprobs_W)
                 penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
-                value = value + config.kl_coefficient * (penalty_W * coefficients_W).sum()
+                value = value + config.kl_loss_coef * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
             tally.add(batch, scores, result, value, first=first, updated=updated)
             if self.critic is not None and self.critic.own is None:

@@ -11,9 +11,9 @@ from deskhand.agents.desktop_agent import Step
 from deskhand.desktop.remote import parking
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
-from deskhand.rollout.evaluate import report_of
+from deskhand.rollout.evaluate import build_eval_report
 from deskhand.rollout.journal import load_result
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.rates import Proportion
 from deskhand.rollout.record import EpisodeResult
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
@@ -28,7 +28,7 @@ from deskhand.view.model import (
     TrainStepView,
 )
 
-SHOWN_PER_PHASE = 36
+EPISODES_PER_PHASE = 36
 MOST_NAMED = 20
 """Tasks that one line names."""
 TRAINER_METRICS = ("kl", "entropy", "clip_fraction", "gradient_norm", "tokens", "images", "seconds")
@@ -47,7 +47,7 @@ def token_text_of(folder: Path) -> TokenText | None:
     return lambda token_id: tokenizer.decode([token_id], skip_special_tokens=False)
 
 
-def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportView:
+def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) -> ReportView:
     """Everything that the report of `run` shows; at most `shown_per_phase` episodes before, in and after training."""
     evaluations = evaluation_views(run)
     token_text = token_text_of(run.folder / "checkpoints" / "step-000000")
@@ -58,12 +58,12 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
     for purpose in order:
         finished = [row for row in run.episodes(purpose) if row.state != "in_flight" and row.cause != "cancelled"]
         rows = [row for row in finished if run.has_record(row.id)]  # of those that a kill cut off nothing is known
-        chosen = choose(rows, shown_per_phase)
+        chosen = select_episodes(rows, shown_per_phase)
         left_out += len(rows) - len(chosen)
         episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]
     names = {name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name}
-    about = run.about
-    more = {"Parked": parking.kept_line(run.folder / parking.FILE), "Taught nothing": barren_families(run.episodes(TRAIN))}
+    about = run.metadata
+    more = {"Parked": parking.saved_summary(run.folder / parking.FILE), "Taught nothing": families_without_signal(run.episodes(TRAIN))}
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
         facts={name: str(value) for name, value in about.get("facts", {}).items()}
@@ -72,13 +72,13 @@ def report_view(run: Run, *, shown_per_phase: int = SHOWN_PER_PHASE) -> ReportVi
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
         frames=dict(_frames(run, names)),
-        ledger=ledger_of(run.books()),
+        episode_counts=format_episode_counts(run.episode_counts()),
         episodes_left_out=left_out,
         updates=tuple(entry for entry in run.metrics() if "version" not in entry),
     )
 
 
-def barren_families(rows: Iterable[EpisodeRow]) -> str:
+def families_without_signal(rows: Iterable[EpisodeRow]) -> str:
     """The trained tasks (of families, the families) of which no group has taught anything so far, by name and with what it was."""
     of: dict[str, list[EpisodeRow]] = {}
     for row in rows:
@@ -114,10 +114,10 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
     found: dict[str, int] = {}
     on_training_tasks: set[str] = set()
     for row in run.episodes():
-        if row.purpose != TRAIN and row.state == "scored":
-            found[row.purpose] = max(found.get(row.purpose, 0), row.version_max or 0)
+        if row.phase != TRAIN and row.state == "scored":
+            found[row.phase] = max(found.get(row.phase, 0), row.version_max or 0)
             if row.split == "train":
-                on_training_tasks.add(row.purpose)
+                on_training_tasks.add(row.phase)
     views: dict[str, EvaluationView] = {}
     steps = {each.version: each.step for each in run.checkpoints()}
     newest = max((version for name, version in found.items() if name == f"version-{version}"), default=0)
@@ -128,7 +128,7 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
         else set()
     )
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
-        report = report_of(run, name, both if both and name in sides else None)
+        report = build_eval_report(run, name, both if both and name in sides else None)
         own = name == f"version-{version}"
         label = name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
         views[name] = EvaluationView(
@@ -145,11 +145,11 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
     return views
 
 
-def interval_of(rate: Rate) -> Interval:
+def interval_of(rate: Proportion) -> Interval:
     return Interval(rate.hits, rate.total, *rate.interval)
 
 
-def ledger_of(books: dict[str, Any]) -> dict[str, int]:
+def format_episode_counts(books: dict[str, Any]) -> dict[str, int]:
     """The books as one row a place, unscored by cause."""
     rows = {name: value for name, value in books.items() if isinstance(value, int)}
     return rows | {f"unscored ({cause})": count for cause, count in books.get("unscored", {}).items()}
@@ -181,7 +181,7 @@ def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
         )
 
 
-def choose(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
+def select_episodes(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
     """At most `limit` rows, spread evenly over time, and unscored ones first of all (up to a sixth of them)."""
     if len(rows) <= limit:
         return list(rows)
@@ -207,7 +207,7 @@ def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenT
         instruction=result.instruction,
         outcome=("success" if result.success else "failure") if scored else "unscored",
         value=outcome.value if isinstance(outcome, Scored) else None,
-        cause=transcript.stopped.replace("_", " ") if isinstance(outcome, Scored) else f"{outcome.cause}: {outcome.message}",
+        cause=transcript.stop_reason.replace("_", " ") if isinstance(outcome, Scored) else f"{outcome.cause}: {outcome.message}",
         reward=result.reward,
         terms=terms,
         first_click_on_target=result.first_click_on_target,

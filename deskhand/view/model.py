@@ -127,7 +127,7 @@ class ReportView:
     evaluations: tuple[EvaluationView, ...]
     episodes: tuple[EpisodeView, ...]
     frames: dict[str, bytes]
-    ledger: dict[str, int] = field(default_factory=dict)
+    episode_counts: dict[str, int] = field(default_factory=dict)
     """The books: started, trained, zero_variance, stale, unscored by cause."""
     episodes_left_out: int = 0
     """Episodes that the run has and the report does not show."""

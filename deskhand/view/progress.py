@@ -12,8 +12,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from deskhand.rollout.evaluate import Report
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.evaluate import EvalReport
+from deskhand.rollout.rates import Proportion
 from deskhand.view.report import duration
 
 ROWS = 14
@@ -44,7 +44,7 @@ class StepLike(Protocol):
     def eta_s(self) -> float: ...
 
 
-class Display:
+class TerminalDisplay:
     """Use as a context. `say` prints a line, `step` adds a row, `working` sets the line below the table."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -57,7 +57,7 @@ class Display:
         self._live: Live | None = None
         self._last_line_s = self._began
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> TerminalDisplay:
         if self.console.is_terminal:
             self._live = Live(self, console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
@@ -69,7 +69,7 @@ class Display:
             self._live.stop()
             self._live = None
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line that stays."""
         self._print(text)
 
@@ -77,7 +77,7 @@ class Display:
         self._last_line_s = time.monotonic()
         self.console.print(Text(text), soft_wrap=True)
 
-    def working(self, text: str) -> None:
+    def status(self, text: str) -> None:
         """What is going on now; shown only where there is a terminal, and there with the time since the start."""
         self._status = text
 
@@ -88,7 +88,7 @@ class Display:
         if self._live is None:
             self._print(line_of(progress))
 
-    def parked(self, text: str) -> None:
+    def quota_wait(self, text: str) -> None:
         """What waits for a quota now; "" when nothing does."""
         began, self._parked = bool(text) and not self._parked, text
         if self._live is None and (began or (text and time.monotonic() - self._parked_line_s > QUIET_S)):
@@ -106,7 +106,7 @@ class Display:
         """Held-out episodes that have a score so far; `lost` tries had none, and are made again."""
         self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, lost)
 
-    def demonstrated(self, done: int, total: int, successes: int, lost: int) -> None:
+    def demonstrations(self, done: int, total: int, successes: int, lost: int) -> None:
         """The same of demonstrations; they are of training tasks."""
         self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, lost)
 
@@ -157,7 +157,7 @@ def steps_table(rows: list[StepLike]) -> Table:
     return table
 
 
-def comparison(before: Report, after: Report) -> Table:
+def comparison(before: EvalReport, after: EvalReport) -> Table:
     """Held-out success before and after, by family, with 95 % Wilson intervals and whether they are apart; 80 columns wide where
     families have short names."""
     title = f"{before.success.total} held-out episodes before, {after.success.total} after; 95 % Wilson intervals"
@@ -175,7 +175,7 @@ def comparison(before: Report, after: Report) -> Table:
     return table
 
 
-def evaluation_table(report: Report) -> Table:
+def evaluation_table(report: EvalReport) -> Table:
     """An evaluation by family, with 95 % Wilson intervals, and pass@k where tasks were played more than once."""
     table = Table(box=None, pad_edge=False, header_style="bold", title=report.name, title_justify="left")
     table.add_column("family")
@@ -193,12 +193,12 @@ def evaluation_table(report: Report) -> Table:
     return table
 
 
-def share_text(rate: Rate) -> str:
+def share_text(rate: Proportion) -> str:
     """`62.1 % [55.8, 68.0]`, the interval in percent."""
     low, high = rate.interval
     return f"{100 * rate.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def interval_text(rate: Rate) -> str:
+def interval_text(rate: Proportion) -> str:
     """`62.1 % [55.8, 68.0] 149/240`, the interval in percent."""
     return f"{share_text(rate)} {rate.hits}/{rate.total}" if rate.total else "no episode has a score"

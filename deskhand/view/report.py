@@ -63,7 +63,7 @@ def render(view: ReportView) -> str:
 <noscript>Replaying episodes needs JavaScript.</noscript>{_left_out(view)}</section>
 {_others(view.evaluations)}
 <section><h2>Steps</h2>{_steps_table(view)}</section>
-<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_ledger(view.ledger)}</div></section>
+<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_ledger(view.episode_counts)}</div></section>
 </main>
 <script type="application/json" id="data">{_data(view)}</script>
 <script>{script}</script>
@@ -115,7 +115,7 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
         tiles.append(("Held-out success", charts.percent(only.overall.rate), charts.described(only.overall)))
     if view.steps:
         trained, end = sum(step.episodes for step in view.steps), view.steps[-1]
-        played = view.ledger.get("started", trained)
+        played = view.episode_counts.get("started", trained)
         tiles.append(("Training episodes", f"{played}", f"{trained} trained, {end.episodes_per_minute:.0f} a minute at the end"))
         tiles.append(("Training", duration(end.elapsed_s), f"{len(view.steps)} steps, policy version {end.version}"))
         if parked_s := max((step.metrics.get("parked_s", 0.0) for step in view.steps), default=0.0):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects.calls import MAX_CODE, MAX_STATEMENTS, MAX_TURNS, Call, Grammar, read_calls
+from deskhand.actions.dialects.calls import MAX_CODE, MAX_STATEMENTS, MAX_TURNS, ParsedCall, CallGrammar, parse_calls
 from deskhand.errors import ParseError
 
-GRAMMAR = Grammar(
+GRAMMAR = CallGrammar(
     modules=frozenset({"gui", "time"}),
     words=frozenset({"DONE"}),
     settings=frozenset({"gui.PAUSE"}),
@@ -20,8 +20,8 @@ GRAMMAR = Grammar(
 )
 
 
-def read(code: str) -> list[Call]:
-    return read_calls(code, 0, len(code), GRAMMAR)
+def read(code: str) -> list[ParsedCall]:
+    return parse_calls(code, 0, len(code), GRAMMAR)
 
 
 def refused(code: str) -> ParseError:
@@ -42,7 +42,7 @@ def said(code: str) -> str:
 def test_a_call_has_its_literals_and_its_characters():
     code = "gui.click(1, -2.5, [True, None, ('a',)], button='left')"
     (call,) = read(code)
-    assert call == Call("gui.click", (1, -2.5, (True, None, ("a",))), (("button", "left"),), (0, len(code)))
+    assert call == ParsedCall("gui.click", (1, -2.5, (True, None, ("a",))), (("button", "left"),), (0, len(code)))
 
 
 def test_statements_stand_on_lines_or_between_semicolons():
@@ -79,7 +79,7 @@ def test_spans_count_characters_and_not_bytes(before):
 def test_spans_are_those_of_the_whole_reply():
     text = "Sure:\ngui.a(1)\ngui.b(x)\nbye"
     with pytest.raises(ParseError) as caught:
-        read_calls(text, 6, text.index("\nbye"), GRAMMAR)
+        parse_calls(text, 6, text.index("\nbye"), GRAMMAR)
     assert text[slice(*caught.value.span)] == "x"
 
 
@@ -281,7 +281,7 @@ def test_any_text_is_calls_or_a_parse_error(code):
     assert all(0 <= start <= end <= len(code) for start, end in spans)
 
 
-def calls_or_error(code: str) -> list[Call] | ParseError:
+def calls_or_error(code: str) -> list[ParsedCall] | ParseError:
     try:
         return read(code)
     except ParseError as error:

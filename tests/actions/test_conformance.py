@@ -11,14 +11,14 @@ import pytest
 
 from deskhand import cli
 from deskhand.actions import conformance, dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import REL_1000, Answer, Click, Drag, Point, Scroll, Wait, Zoom
-from deskhand.actions.plain import completed, plain_op
-from deskhand.actions.sketch import COLUMNS, sketch
-from deskhand.actions.table import table
+from deskhand.actions.plain import with_defaults, op_to_json
+from deskhand.actions.sketch import COLUMNS, ascii_preview
+from deskhand.actions.table import support_table
 from deskhand.errors import ConfigError
 
-CASES = [case for name in dialects.names() for case in conformance.cases(name)]
+CASES = [case for name in dialects.available_formats() for case in conformance.load_cases(name)]
 PAGE = Path(__file__).parents[2] / "docs" / "actions.md"
 
 
@@ -40,9 +40,9 @@ def called(monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("name", dialects.names())
+@pytest.mark.parametrize("name", dialects.available_formats())
 def test_every_case_is_read_as_it_is_published(name):
-    cases = conformance.cases(name)
+    cases = conformance.load_cases(name)
     assert not [text for text in map(conformance.mismatch, cases) if text]
     assert len(cases) >= 25
     assert sum(case.error is not None for case in cases) >= 5
@@ -56,19 +56,19 @@ def test_the_corpus_is_large_and_mostly_not_our_own_writing():
 
 
 def test_what_is_wrong_is_noticed():
-    good = next(case for case in conformance.cases("computer_13") if case.ops)
+    good = next(case for case in conformance.load_cases("computer_13") if case.ops)
     assert conformance.mismatch(good) is None
     changes = ({"ops": [{"op": "done"}]}, {"text": "garbage"}, {"ops": None, "error": "no such action"})
     for change in changes:
         assert "computer_13.jsonl line 1: expected" in str(conformance.mismatch(conformance.Case(**{**vars(good), **change})))
-    bad = next(case for case in conformance.cases("computer_13") if case.span)
+    bad = next(case for case in conformance.load_cases("computer_13") if case.span)
     assert "span" in str(conformance.mismatch(conformance.Case(**{**vars(bad), "span": [0, 1]})))
 
 
 def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     code, out, err = called("actions", "check")
     assert (code, err) == (0, "")
-    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *dialects.names()}
+    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *dialects.available_formats()}
     case = {"dialect": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
     (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
     code, out, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
@@ -138,8 +138,8 @@ def test_the_page_holds_the_table_that_the_command_prints(called):
     code, out, _ = called("actions", "table")
     assert code == 0
     between = PAGE.read_text().split("<!-- table -->")[1].split("<!-- end of table -->")[0]
-    assert between.strip() == out.strip() == table()
-    for name in dialects.names():
+    assert between.strip() == out.strip() == support_table()
+    for name in dialects.available_formats():
         assert f"| `{name}` |" in out
 
 
@@ -154,14 +154,14 @@ def test_plain_ops_are_pixels_of_the_screen_without_what_is_default():
         (Answer("a"), {"op": "answer", "text": "a"}),
         (Zoom(at, at), {"op": "zoom", "top_left": [100, 99], "bottom_right": [100, 99]}),
     ):
-        assert plain_op(op, 200, 100) == plain
-    assert completed({"op": "wait"}) == {"op": "wait", "seconds": 1.0}
-    assert sketch([Wait()], 200, 100) == '  {"op": "wait"}'
+        assert op_to_json(op, 200, 100) == plain
+    assert with_defaults({"op": "wait"}) == {"op": "wait", "seconds": 1.0}
+    assert ascii_preview([Wait()], 200, 100) == '  {"op": "wait"}'
 
 
 def test_a_line_that_is_no_case_names_its_file_and_line(tmp_path):
     (tmp_path / "gemini.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"gemini\.jsonl line 1"):
-        conformance.cases("gemini", tmp_path)
-    assert conformance.cases("qwen3_vl", tmp_path) == []
-    assert View.of_screen(3, 4).image == View.of_screen(3, 4).screen
+        conformance.load_cases("gemini", tmp_path)
+    assert conformance.load_cases("qwen3_vl", tmp_path) == []
+    assert ScreenView.of_screen(3, 4).image == ScreenView.of_screen(3, 4).screen

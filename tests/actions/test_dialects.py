@@ -1,6 +1,6 @@
 """Every dialect of the registry: nothing is lost or moved without a word, and no reply is anything but ops or a `ParseError`.
 
-`DESKHAND_CASES=10000` asks more of every property; `python -m benchmarks.actions --full` asks most.
+`DESKHAND_TEST_CASES=10000` asks more of every property; `python -m benchmarks.actions --full` asks most.
 """
 
 import os
@@ -14,8 +14,8 @@ from deskhand.actions import dialects
 from deskhand.actions.ops import TERMINAL_OPS
 from deskhand.errors import AgentError, ConfigError
 
-CASES = int(os.environ.get("DESKHAND_CASES", "60"))
-everyone = pytest.mark.parametrize("name", dialects.names())
+CASES = int(os.environ.get("DESKHAND_TEST_CASES", "60"))
+everyone = pytest.mark.parametrize("name", dialects.available_formats())
 quick = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
@@ -47,8 +47,8 @@ def test_ops_that_are_said_together_are_read_back_as_the_same_acts(name):
 @pytest.mark.parametrize("view", cases.VIEWS, ids=str)
 def test_every_kind_of_op_is_carried_as_the_dialect_says(name, view):
     dialect = dialects.get(name)
-    assert set(dialect.carries) == set(cases.KINDS)
-    for kind, carriage in dialect.carries.items():
+    assert set(dialect.supported_ops) == set(cases.KINDS)
+    for kind, carriage in dialect.supported_ops.items():
         op = cases.plain_op(kind, view)
         if carriage.kind == "absent":
             with pytest.raises(AgentError):

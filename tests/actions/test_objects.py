@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from benchmarks import action_cases as cases
 from deskhand.actions import dialects
 from deskhand.actions.dialects import rules
-from deskhand.actions.dialects.objects import ObjectDialect
+from deskhand.actions.dialects.objects import JsonActionFormat
 from deskhand.actions.keys import NAMES
 from deskhand.desktop.embedded import performer
 from deskhand.errors import AgentError, ParseError
 
-OBJECTS = [name for name in dialects.names() if isinstance(dialects.get(name), ObjectDialect)]
+OBJECTS = [name for name in dialects.available_formats() if isinstance(dialects.get(name), JsonActionFormat)]
 everyone = pytest.mark.parametrize("name", OBJECTS)
 TYPABLE = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from("\n\t"), max_size=12)
 
@@ -116,7 +116,7 @@ def test_the_schema_has_every_action_that_is_offered(name):
         (rules.number_below(0, 10), [0, 9.99], [10, -1]),
         (rules.one_of("a", "b"), ["a"], ["c", 1, None]),
         (rules.text(1, 3), ["a", "abc"], ["", "abcd", 3, "\ud800"]),
-        (rules.row(rules.integer(0, 5), rules.integer(0, 9)), [[5, 9]], [[6, 9], [5, 10], [5], [1, 2, 3], "12", {}]),
+        (rules.fixed_items(rules.integer(0, 5), rules.integer(0, 9)), [[5, 9]], [[6, 9], [5, 10], [5], [1, 2, 3], "12", {}]),
         (rules.items(rules.text(), 1, 2), [["a"], ["a", "b"]], [[], ["a"] * 3, [1], "a"]),
         (rules.object_of(x=rules.integer(0, 1)), [{"x": 1}], [{}, {"x": 2}, {"x": 1, "y": 1}, [], None]),
         (rules.BOOLEAN, [True, False], [0, 1, "true", None]),

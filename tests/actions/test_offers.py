@@ -11,16 +11,16 @@ from test_objects import OBJECTS, instances
 
 from benchmarks import action_cases as cases
 from deskhand.actions import conformance, dialects
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.limits import check_all, check_op
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.limits import check_ops, check_op
 from deskhand.actions.ops import TERMINAL_OPS, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Screenshot, Wait, Zoom
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import AgentError, ParseError
 
-everyone = pytest.mark.parametrize("name", dialects.names())
+everyone = pytest.mark.parametrize("name", dialects.available_formats())
 json_only = pytest.mark.parametrize("name", OBJECTS)
-VIEW = View(640, 480, 512, 384)
+VIEW = ScreenView(640, 480, 512, 384)
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 BY_THE_AGENT = (*TERMINAL_OPS, Screenshot, Zoom)
 """What is the agent's to do: the end, the next screenshot, and what was zoomed in on."""
@@ -35,21 +35,21 @@ def test_what_the_prompt_offers_is_read_within_the_limits(name, view):
     kinds = set()
     for text in offered:
         ops = dialect.parse(text, view)
-        assert check_all(ops) is None
+        assert check_ops(ops) is None
         for op in ops:
             check_op(op)
         kinds |= {type(op) for op in ops}
     if {MouseDown, MouseUp} <= kinds:  # what a drag from where the pointer is comes to
         kinds.add(Drag)
-    said = {kind for kind in cases.carried(dialect) if "does not offer" not in dialect.carries[kind].how}
+    said = {kind for kind in cases.carried(dialect) if "does not offer" not in dialect.supported_ops[kind].how}
     assert kinds >= said, "the prompt says nothing of what the dialect carries"
 
 
 async def perform(replies):
     """Perform the ops of (text, ops) on one desktop, waits cut short; what was raised, by text."""
-    desktop, raised, sequence = EmbeddedDesktop(quiet_ms=1, cap_s=0.2), {}, 0
+    desktop, raised, sequence = LocalDesktop(quiet_ms=1, cap_s=0.2), {}, 0
     try:
-        await desktop.reset(Template("plain", VIEW.screen_width, VIEW.screen_height))
+        await desktop.reset(DesktopSpec("plain", VIEW.screen_width, VIEW.screen_height))
         for number, (text, ops) in enumerate(replies):
             acts = [Wait(min(op.seconds, 0.01)) if isinstance(op, Wait) else op for op in ops if not isinstance(op, BY_THE_AGENT)]
             try:
@@ -66,7 +66,7 @@ async def perform(replies):
 
 async def test_what_every_prompt_offers_is_performed_on_a_real_desktop():
     replies = {}
-    for name in dialects.names():
+    for name in dialects.available_formats():
         dialect = dialects.get(name)
         for text in offers(dialect, VIEW):
             ops = tuple(dialect.parse(text, VIEW))
@@ -107,7 +107,7 @@ def test_what_the_schema_admits_is_what_is_read(name):
             outcomes.add((admitted, isinstance(found, ParseError)))
             if isinstance(found, ParseError):
                 assert not admitted or "nothing may follow" in found.reason or "zooms" in found.reason, f"{candidate}: {found}"
-            elif not admitted and all(dialect.carries[type(op)].kind == "lossless" for op in found):
+            elif not admitted and all(dialect.supported_ops[type(op)].kind == "lossless" for op in found):
                 said = said_again(dialect, found)
                 assert said is None or all(map(validator.is_valid, said)), f"{candidate}: {found}"
 
@@ -169,10 +169,10 @@ def test_every_op_that_is_said_is_admitted_by_the_schema(name):
 def test_what_the_corpus_reads_can_be_said_within_the_schema(name):
     """However a published reply is written, the ops that it means have a form that constrained decoding would let through."""
     dialect, said = dialects.get(name), 0
-    for case in conformance.cases(name):
+    for case in conformance.load_cases(name):
         if case.ops is None:
             continue
-        view = View(*case.view)
+        view = ScreenView(*case.view)
         try:
             text = dialect.emit(dialect.parse(case.text, view), view)
         except AgentError:

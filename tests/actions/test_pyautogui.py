@@ -3,7 +3,7 @@
 import pytest
 
 from deskhand.actions.dialects import opencua
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.pyautogui import DIALECT
 from deskhand.actions.ops import (
     Answer,
@@ -24,7 +24,7 @@ from deskhand.actions.ops import (
 )
 from deskhand.errors import AgentError, ParseError
 
-VIEW = View.of_screen(1280, 720)
+VIEW = ScreenView.of_screen(1280, 720)
 
 
 def at(x, y):
@@ -175,10 +175,10 @@ def test_a_block_never_begins_with_with():
 
 
 def test_opencua_points_at_the_resized_image():
-    view = View.of_screen(1920, 1080)
+    view = ScreenView.of_screen(1920, 1080)
     (op,) = opencua.QWEN25.parse("```python\npyautogui.click(x=1931, y=1091)\n```", view)
     assert (op.point.space.width, op.point.space.height) == (1932, 1092)
-    seen = View(1920, 1080, 1932, 1092)
+    seen = ScreenView(1920, 1080, 1932, 1092)
     assert opencua.QWEN25.space(seen) == opencua.QWEN25.space(view)
 
 

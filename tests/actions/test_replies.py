@@ -4,8 +4,8 @@ from json import loads
 
 import pytest
 
-from deskhand.actions.dialects.reasoning import after_reasoning
-from deskhand.actions.dialects.replies import NO_REASONING, exact_values, loose_values
+from deskhand.actions.dialects.reasoning import end_of_reasoning
+from deskhand.actions.dialects.replies import NO_REASONING, parse_json_values, parse_lenient_values
 from deskhand.errors import ParseError
 
 A, B = '{"a": 1}', '{"b": [2]}'
@@ -31,9 +31,9 @@ A, B = '{"a": 1}', '{"b": [2]}'
     ],
 )
 def test_the_actions_are_found_behind_the_reasoning(text, values):
-    assert [value for value, _ in loose_values(text)] == values
-    for value, (start, end) in loose_values(text):
-        assert exact_values(text[start:end])[0][0] == value
+    assert [value for value, _ in parse_lenient_values(text)] == values
+    for value, (start, end) in parse_lenient_values(text):
+        assert parse_json_values(text[start:end])[0][0] == value
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_the_actions_are_found_behind_the_reasoning(text, values):
 )
 def test_what_is_left_over_is_named(text, rest, part):
     with pytest.raises(ParseError) as caught:
-        loose_values(text)
+        parse_lenient_values(text)
     assert part in caught.value.reason
     assert caught.value.span == (len(text) - len(rest), len(text))
 
 
 @pytest.mark.parametrize("text", ["DONE", " DONE\n", "```DONE```", "```\nDONE\n```", "I am sure.\n```\nDONE\n```"])
 def test_a_word_is_an_action_alone_or_in_a_fence(text):
-    ((word, (start, end)),) = loose_values(text, {"DONE"})
+    ((word, (start, end)),) = parse_lenient_values(text, {"DONE"})
     assert word == "DONE"
     assert text[start:end] == "DONE"
 
@@ -70,14 +70,14 @@ def test_a_word_is_an_action_alone_or_in_a_fence(text):
 @pytest.mark.parametrize("text", ["I am DONE", "DONE DONE", "```DONE```", "done"])
 def test_a_word_is_no_action_in_a_sentence_or_where_there_are_none(text):
     with pytest.raises(ParseError):
-        loose_values(text, {"DONE"} if "`" not in text else set())
+        parse_lenient_values(text, {"DONE"} if "`" not in text else set())
 
 
 def test_reasoning_ends_where_it_says():
-    assert after_reasoning("<think>a</think>b") == len("<think>a</think>")
-    assert after_reasoning("a</think>b") == len("a</think>")
-    assert after_reasoning(" {", NO_REASONING) == 0
-    assert after_reasoning('{"a": "</think>"}', NO_REASONING) == 0
+    assert end_of_reasoning("<think>a</think>b") == len("<think>a</think>")
+    assert end_of_reasoning("a</think>b") == len("a</think>")
+    assert end_of_reasoning(" {", NO_REASONING) == 0
+    assert end_of_reasoning('{"a": "</think>"}', NO_REASONING) == 0
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,24 @@ def test_reasoning_ends_where_it_says():
      "write('C:\\\\</think>')", "press(keys=['</think>'])"],
 )  # fmt: skip
 def test_an_action_that_types_the_end_of_reasoning_is_no_reasoning(action):
-    assert after_reasoning(f"So: {action}\nclick(1, 2)") == 0
+    assert end_of_reasoning(f"So: {action}\nclick(1, 2)") == 0
     thought = "I'd write it, \"so\", don't I?</think>"
-    assert after_reasoning(f"{thought}\n{action}\nclick(1, 2)") == len(thought)
+    assert end_of_reasoning(f"{thought}\n{action}\nclick(1, 2)") == len(thought)
 
 
 def test_an_endless_reply_is_read_in_time():
     for text in ("{ " * 50_000, "[ " * 50_000, "``` " * 50_000, '{"' * 50_000, "[{" * 30_000, '{"a":' * 30_000, "<think>" * 9_999):
         with pytest.raises(ParseError):
-            loose_values(text)
+            parse_lenient_values(text)
 
 
 def test_what_is_nested_within_the_limit_is_read_and_nothing_beyond_it_makes_anything_recurse():
     """A list that is nested just less deeply than Python can read could not be shown in an error."""
     deep = "[" * 31 + "]" * 31
-    ((value, _),) = loose_values('{"a":' + deep + "}")
+    ((value, _),) = parse_lenient_values('{"a":' + deep + "}")
     assert value == {"a": loads(deep)}
     wide = '{"a": [' + ", ".join(["[1, 2]"] * 64) + "]}"
-    assert len(loose_values(wide)) == 1
+    assert len(parse_lenient_values(wide)) == 1
     for depth in range(900, 1000):
         with pytest.raises(ParseError, match="nested too deeply"):
-            loose_values('{"a":' + "[" * depth + "]" * depth + "}")
+            parse_lenient_values('{"a":' + "[" * depth + "]" * depth + "}")

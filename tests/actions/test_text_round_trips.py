@@ -1,7 +1,7 @@
 """Text dialects: what is emitted is parsed back exactly, every call that a prompt offers is parsed, and no reply is anything but
 ops or a `ParseError`.
 
-`DESKHAND_CASES=10000` asks more of the round trips.
+`DESKHAND_TEST_CASES=10000` asks more of the round trips.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deskhand.actions.dialects import openadapt_text, opencua, pyautogui, uitars, waa_navi
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.limits import MAX_REPLY
 from deskhand.actions.keys import NAMES
 from deskhand.actions.ops import (
@@ -48,8 +48,8 @@ EVERYONE = (
     opencua.QWEN25,
     waa_navi.DIALECT,
 )
-CASES = int(os.environ.get("DESKHAND_CASES", "100"))
-VIEWS = (View.of_screen(1920, 1080), View.of_screen(640, 480), View(1280, 720, 1288, 728))
+CASES = int(os.environ.get("DESKHAND_TEST_CASES", "100"))
+VIEWS = (ScreenView.of_screen(1920, 1080), ScreenView.of_screen(640, 480), ScreenView(1280, 720, 1288, 728))
 everyone = pytest.mark.parametrize("dialect", EVERYONE, ids=lambda dialect: dialect.name)
 TRAPS = (
     "```", "</think>", "<think>", "Action: ", "')", "')\n", '")', "'''", '"""', "\\", "\\n", "#", ";", "DONE", "\nDONE\n", "wait()",

@@ -3,12 +3,12 @@
 import pytest
 
 from deskhand.actions.dialects import openadapt_text
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.uitars import POINT, V1_0, V1_5
 from deskhand.actions.ops import REL_1, REL_1000, Answer, Click, Done, Drag, Fail, Key, KeyDown, Move, Point, Scroll, Type, Wait
 from deskhand.errors import AgentError, ParseError
 
-VIEW = View.of_screen(1920, 1080)
+VIEW = ScreenView.of_screen(1920, 1080)
 
 
 def read(action, dialect=V1_0):

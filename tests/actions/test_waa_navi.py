@@ -2,12 +2,12 @@
 
 import pytest
 
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.dialects.waa_navi import DIALECT
 from deskhand.actions.ops import REL_1, Click, Done, Drag, Fail, Key, MouseDown, MouseUp, Move, Point, Scroll, Type, Wait
 from deskhand.errors import AgentError, ParseError
 
-VIEW = View.of_screen(1280, 720)
+VIEW = ScreenView.of_screen(1280, 720)
 
 
 def at(x, y):

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import Click, Done, KeyDown
-from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise
-from deskhand.desktop.base import Template
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise_frame
+from deskhand.desktop.base import DesktopSpec
 from deskhand.errors import AgentError, InfrastructureError
 
 BLUE, RED = '{"op":"click","x":187,"y":800}', '{"op":"click","x":687,"y":800}'
@@ -49,7 +49,7 @@ async def solve(replies: list, desktop: painted.PaintedDesktop | None = None, co
     endpoint = Endpoint(replies)
     desktop = desktop or painted.PaintedDesktop()
     task = painted.square_task(1)
-    await desktop.reset(Template("plain", task.width, task.height))
+    await desktop.reset(DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     transcript = await DesktopAgent(config).solve(desktop, task.instruction, endpoint.client(), **more)
     return transcript, endpoint, desktop
@@ -66,7 +66,7 @@ async def test_it_looks_asks_does_and_ends_at_done():
         seen.append(step.index)
 
     transcript, endpoint, desktop = await solve([BLUE, '{"op":"done"}'], keep_frame=keep_frame, after_step=after_step)
-    assert transcript.stopped == "done"
+    assert transcript.stop_reason == "done"
     assert [type(step.ops[0]) for step in transcript.steps] == [Click, Done]
     assert [step.call_id for step in transcript.steps] == ["call-1", "call-2"]
     assert desktop.clicked == ["blue"]
@@ -94,7 +94,7 @@ async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
         kept[frame.sha256] = frame.png()
 
     replies = [BLUE, '{"op":"done"}']
-    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(blind=True), keep_frame=keep_frame)
+    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(noise_images=True), keep_frame=keep_frame)
     first, second = pixels_shown(endpoint)
     assert desktop.clicked == ["blue"], "the desktop itself is untouched"
     assert first.shape == (painted.HEIGHT, painted.WIDTH, 3)
@@ -102,14 +102,14 @@ async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
     assert not np.array_equal(first, second)
     assert [step.frame_sha256 for step in transcript.steps] == [hashlib.sha256(p.tobytes()).hexdigest() for p in (first, second)]
     assert {step.frame_sha256 for step in transcript.steps} <= kept.keys()
-    before = await painted.PaintedDesktop().reset(Template("plain", 64, 48))
-    assert noise(before, "seed").sha256 == noise(await desktop.observe(), "seed").sha256 != noise(before, "other").sha256
+    before = await painted.PaintedDesktop().reset(DesktopSpec("plain", 64, 48))
+    assert noise_frame(before, "seed").sha256 == noise_frame(await desktop.observe(), "seed").sha256 != noise_frame(before, "other").sha256
 
 
 async def test_what_is_not_understood_is_told_and_performs_nothing():
     transcript, endpoint, desktop = await solve(["click it", BLUE, '{"op":"done"}'])
-    assert transcript.stopped == "done"
-    assert transcript.errors == 1
+    assert transcript.stop_reason == "done"
+    assert transcript.num_errors == 1
     assert transcript.steps[0].ops == ()
     assert endpoint.asked[1]["messages"][-1]["content"][1]["text"].startswith("Click the ")
     assert "\nerror: not JSON" in endpoint.asked[1]["messages"][-1]["content"][1]["text"]
@@ -118,8 +118,8 @@ async def test_what_is_not_understood_is_told_and_performs_nothing():
 
 
 async def test_what_was_wrong_is_not_told_when_it_should_not_be():
-    transcript, endpoint, _ = await solve(["click it", BLUE, '{"op":"done"}'], config=AgentConfig(tell_errors=False))
-    assert transcript.errors == 1
+    transcript, endpoint, _ = await solve(["click it", BLUE, '{"op":"done"}'], config=AgentConfig(error_feedback=False))
+    assert transcript.num_errors == 1
     assert "not JSON" in str(transcript.steps[0].error)
     assert all("error" not in json.dumps(asked) for asked in endpoint.asked)
 
@@ -133,19 +133,19 @@ async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format
 
     replies = ["click it", BLUE, ('{"op":"cl', "length"), '{"op":"key_down","key":"foo"}', '{"op":"done"}']
     transcript, endpoint, _ = await solve(replies, Narrow())
-    assert [step.fault for step in transcript.steps] == ["format", "", "truncated", "action", ""]
-    assert (transcript.errors, transcript.format_errors, transcript.stopped) == (3, 1, "done")
+    assert [step.reply_error for step in transcript.steps] == ["format", "", "truncated", "action", ""]
+    assert (transcript.num_errors, transcript.num_format_errors, transcript.stop_reason) == (3, 1, "done")
     assert "error: unknown key 'foo'" in endpoint.asked[4]["messages"][-1]["content"][1]["text"]
 
 
 async def test_it_speaks_any_dialect_and_shows_the_model_the_screen_that_it_has():
     dialect = dialects.get("anthropic_20250124")
     replies = ['I click. {"action": "left_click", "coordinate": [12, 38]}', '{"type": "text", "text": "It is blue"}']
-    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(dialect=dialect, style="full"))
+    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(action_format=dialect, prompt_style="full"))
     assert desktop.clicked == ["blue"]
-    assert (transcript.stopped, transcript.answer) == ("answer", "It is blue")
+    assert (transcript.stop_reason, transcript.answer) == ("answer", "It is blue")
     prompt = endpoint.asked[0]["messages"][0]
-    assert prompt == {"role": "system", "content": dialect.prompt(View.of_screen(painted.WIDTH, painted.HEIGHT))}
+    assert prompt == {"role": "system", "content": dialect.prompt(ScreenView.of_screen(painted.WIDTH, painted.HEIGHT))}
     assert f"{painted.WIDTH}x{painted.HEIGHT}" in prompt["content"]
 
 
@@ -156,28 +156,28 @@ async def test_ends_keep_their_meaning():
         ('{"op":"answer","text":"42"}', "answer", "42"),
     ):
         transcript, _, desktop = await solve([reply])
-        assert (transcript.stopped, transcript.answer, desktop.actions) == (stopped, answer, 0)
+        assert (transcript.stop_reason, transcript.answer, desktop.actions) == (stopped, answer, 0)
 
 
 async def test_mistakes_in_a_row_end_the_episode_and_a_good_step_forgives_them():
-    transcript, _, _ = await solve(["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_errors=3))
-    assert transcript.stopped == "too_many_errors"
+    transcript, _, _ = await solve(["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_consecutive_errors=3))
+    assert transcript.stop_reason == "too_many_errors"
     assert len(transcript.steps) == 6
 
 
 async def test_a_cut_reply_is_never_performed_and_is_reported_as_truncated():
     cut = (BLUE, "length")
     transcript, _, desktop = await solve([cut, cut, cut])
-    assert transcript.stopped == "truncated"
+    assert transcript.stop_reason == "truncated"
     assert desktop.actions == 0
     assert "cut at 64 tokens" in str(transcript.steps[0].error)
 
 
 async def test_running_out_of_steps_and_overflow_are_the_agents_own_end():
     transcript, _, _ = await solve([BLUE, RED], max_steps=2)
-    assert transcript.stopped == "max_steps"
+    assert transcript.stop_reason == "max_steps"
     transcript, _, _ = await solve([BLUE, (400, "context_length_exceeded")])
-    assert transcript.stopped == "overflow"
+    assert transcript.stop_reason == "overflow"
     assert len(transcript.steps) == 1
 
 
@@ -185,7 +185,7 @@ async def test_running_out_of_steps_and_overflow_are_the_agents_own_end():
 async def test_an_endpoint_that_fails_is_an_outage_and_is_asked_once(reply):
     endpoint = Endpoint([reply, BLUE])
     desktop = painted.PaintedDesktop()
-    await desktop.reset(Template("plain", 64, 48))
+    await desktop.reset(DesktopSpec("plain", 64, 48))
     with pytest.raises(InfrastructureError, match="http://model/v1"):
         await DesktopAgent().solve(desktop, "x", endpoint.client())
     assert len(endpoint.asked) == 1
@@ -198,7 +198,7 @@ async def test_an_endpoint_that_never_answers_is_an_outage():
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(silence))
     client = openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
     desktop = painted.PaintedDesktop()
-    await desktop.reset(Template("plain", 64, 48))
+    await desktop.reset(DesktopSpec("plain", 64, 48))
     with pytest.raises(InfrastructureError, match=r"did not answer within 0\.05 s"):
         await DesktopAgent(AgentConfig(reply_timeout_s=0.05)).solve(desktop, "x", client)
 
@@ -223,15 +223,15 @@ def images_shown(asked: dict) -> int:
 async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_on_from_there():
     too_long = (400, "context_length_exceeded")
     replies = [RED, "nonsense", RED, too_long, too_long, '{"op":"wait","seconds":0}', '{"op":"done"}']
-    config = AgentConfig(style="full", dropped="steps", overflow="drop", max_errors=9)
+    config = AgentConfig(prompt_style="full", dropped="steps", on_overflow="drop", max_consecutive_errors=9)
     transcript, endpoint, _ = await solve(replies, config=config)
-    assert transcript.stopped == "done"
+    assert transcript.stop_reason == "done"
     assert [images_shown(asked) for asked in endpoint.asked] == [1, 2, 3, 4, 2, 1, 2]
     told = endpoint.asked[5]["messages"][1]["content"][-1]["text"]
     assert f"1. {RED}\n2. nonsense (not performed: " in told
     assert f"3. {RED}" in told
     assert endpoint.asked[6]["messages"][1] == endpoint.asked[5]["messages"][1], "the next call extends the one that fitted"
-    ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(overflow="end"))
-    assert (ended.stopped, len(endpoint.asked)) == ("overflow", 2)
+    ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(on_overflow="end"))
+    assert (ended.stop_reason, len(endpoint.asked)) == ("overflow", 2)
     ended, endpoint, _ = await solve([too_long], config=config)
-    assert (ended.stopped, len(endpoint.asked)) == ("overflow", 1)
+    assert (ended.stop_reason, len(endpoint.asked)) == ("overflow", 1)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deskhand.actions.dialects import deskhand_json
-from deskhand.agents.prompts import Turn, build_messages, image_url
+from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 
 
 def user(url: str, text: str) -> dict:
@@ -37,4 +37,4 @@ def test_one_more_turn_only_adds_messages(pairs, style):
 
 
 def test_image_is_a_data_uri():
-    assert image_url(b"\x89PNG") == "data:image/png;base64,iVBORw=="
+    assert png_data_uri(b"\x89PNG") == "data:image/png;base64,iVBORw=="

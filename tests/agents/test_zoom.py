@@ -14,8 +14,8 @@ from PIL import Image
 from deskhand.actions import dialects
 from deskhand.actions.ops import REL_1000, Point, Zoom, screen_px
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.agents.zoom import zoomed
-from deskhand.desktop.base import Frame, Template
+from deskhand.agents.zoom import crop_and_enlarge
+from deskhand.desktop.base import Frame, DesktopSpec
 from deskhand.errors import AgentError
 
 PX = screen_px(64, 48)
@@ -34,7 +34,7 @@ def at(x, y, space=PX):
 
 
 def test_the_rectangle_is_enlarged_to_what_fits_the_screen():
-    closer = zoomed(chequered(), Zoom(at(8, 12), at(23, 23)))
+    closer = crop_and_enlarge(chequered(), Zoom(at(8, 12), at(23, 23)))
     assert closer.size == (64, 48)
     assert abs(closer.rgb()[0, 0].astype(int) - [200, 12, 8]).max() <= 1
     assert abs(closer.rgb()[-1, -1].astype(int) - [200, 23, 23]).max() <= 1
@@ -47,7 +47,7 @@ def test_what_is_left_of_the_frame_is_black_so_that_it_is_always_as_large_as_the
         (Zoom(at(2, 0), at(3, 47)), 2, 48),
         (Zoom(at(5, 0), at(5, 47)), 1, 48),
     ):
-        closer = zoomed(chequered(), zoom)
+        closer = crop_and_enlarge(chequered(), zoom)
         assert closer.size == (64, 48)
         assert (closer.rgb()[:height, :width, 0] == 200).all()
         assert closer.rgb().astype(bool)[:, :, 0].sum() == width * height
@@ -56,15 +56,15 @@ def test_what_is_left_of_the_frame_is_black_so_that_it_is_always_as_large_as_the
 def test_corners_may_be_given_in_any_order_and_the_whole_screen_is_itself():
     frame = chequered()
     several = [Zoom(at(8, 12), at(23, 23)), Zoom(at(23, 23), at(8, 12)), Zoom(at(23, 12), at(8, 23))]
-    assert len({zoomed(frame, zoom).sha256 for zoom in several}) == 1
-    assert zoomed(frame, Zoom(at(0, 0, REL_1000), at(1000, 1000, REL_1000))).sha256 == frame.sha256
-    one = zoomed(frame, Zoom(at(63, 47), at(63, 47))).rgb()
+    assert len({crop_and_enlarge(frame, zoom).sha256 for zoom in several}) == 1
+    assert crop_and_enlarge(frame, Zoom(at(0, 0, REL_1000), at(1000, 1000, REL_1000))).sha256 == frame.sha256
+    one = crop_and_enlarge(frame, Zoom(at(63, 47), at(63, 47))).rgb()
     assert {tuple(pixel) for row in one[:, :48] for pixel in row} == {(200, 47, 63)}
 
 
 def test_a_corner_off_the_screen_is_an_agent_error():
     with pytest.raises(AgentError, match="off the screen"):
-        zoomed(chequered(), Zoom(at(0, 0), at(64, 47)))
+        crop_and_enlarge(chequered(), Zoom(at(0, 0), at(64, 47)))
 
 
 async def asked_after(replies, config):
@@ -81,7 +81,7 @@ async def asked_after(replies, config):
         kept[frame.sha256] = frame.png()
 
     desktop, task = painted.PaintedDesktop(), painted.square_task(1)
-    await desktop.reset(Template("plain", task.width, task.height))
+    await desktop.reset(DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(endpoint))
     client = openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
@@ -105,9 +105,9 @@ SPOKEN = {
 
 @pytest.mark.parametrize("name", SPOKEN)
 async def test_what_was_zoomed_in_on_stands_behind_the_next_screenshot_and_is_kept(name):
-    config = AgentConfig(dialect=dialects.get(name))
+    config = AgentConfig(action_format=dialects.get(name))
     texts, images, transcript, kept = await asked_after(SPOKEN[name], config)
-    assert transcript.errors == 0
+    assert transcript.num_errors == 0
     assert [len(shown) for shown in images] == [1, 3]
     assert texts == ["look", "look\nBehind the screen: what you zoomed in on."]
     screen, quarter, whole = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB")) for png in images[1])
@@ -118,11 +118,11 @@ async def test_what_was_zoomed_in_on_stands_behind_the_next_screenshot_and_is_ke
 
 
 async def test_a_blind_agent_zooms_in_on_noise():
-    _, images, _, _ = await asked_after(SPOKEN["deskhand_json"], AgentConfig(blind=True))
+    _, images, _, _ = await asked_after(SPOKEN["deskhand_json"], AgentConfig(noise_images=True))
     assert images[1][0] == images[1][2]
     assert images[1][0] != images[0][0]
 
 
 def test_every_dialect_that_offers_a_zoom_has_it_tested_here():
-    offering = {name for name in dialects.names() if dialects.get(name).carries[Zoom].kind != "absent"}
+    offering = {name for name in dialects.available_formats() if dialects.get(name).supported_ops[Zoom].kind != "absent"}
     assert offering == set(SPOKEN)

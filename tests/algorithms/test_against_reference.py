@@ -17,7 +17,7 @@ from deskhand.algorithms import grpo, ppo
 from deskhand.algorithms.kl import reference_penalty
 from deskhand.algorithms.objective import clipped_loss
 from deskhand.algorithms.registry import ALGORITHMS
-from deskhand.algorithms.weighting import token_coefficients
+from deskhand.algorithms.weighting import token_weights
 
 TOLERANCE = 1e-6
 VARIANTS = {
@@ -74,8 +74,8 @@ def our_loss(name: str, episodes: list[Episode], settings: Settings, change: Cal
         "low": settings.clip_low,
         "high": settings.clip_high,
         "proximal": data["proximal"] if settings.decoupled else None,
-        "replies": torch.from_numpy(replies) if algorithm.unit == "reply" else None,
-        "divisor": settings.divisor if algorithm.average == "constant" else None,
+        "replies": torch.from_numpy(replies) if algorithm.ratio_level == "reply" else None,
+        "divisor": settings.divisor if algorithm.loss_norm == "constant" else None,
         "episodes": [str(number) for number in range(len(episodes))],
         "counts": counts,
         "weights": [episode.weight for episode in episodes],
@@ -99,7 +99,7 @@ def our_loss(name: str, episodes: list[Episode], settings: Settings, change: Cal
         given["dual"],
         given["replies"],
     )
-    coefficients = token_coefficients(given["episodes"], given["counts"], given["weights"], given["divisor"])
+    coefficients = token_weights(given["episodes"], given["counts"], given["weights"], given["divisor"])
     coefficients_N = torch.from_numpy(np.repeat(coefficients, given["counts"]))
     penalty = reference_penalty(given["new"], given["reference"], settings.kl_estimator)
     total = ((result.values + settings.kl_coefficient * penalty) * coefficients_N).sum()
@@ -161,7 +161,7 @@ def test_the_value_loss_equals_the_reference():
             returns = torch.from_numpy(np.concatenate([estimates(episode, settings).returns for episode in episodes]))
             counts = [len(episode.tokens) for episode in episodes]
             weights = [episode.weight for episode in episodes]
-            coefficients = np.repeat(token_coefficients([str(n) for n in range(len(counts))], counts, weights), counts)
+            coefficients = np.repeat(token_weights([str(n) for n in range(len(counts))], counts, weights), counts)
             losses = ppo.value_loss(data["value_new"], data["value"], returns, settings.value_clip)
             ours = (losses * torch.from_numpy(coefficients)).sum().item()
             assert ours == pytest.approx(reference.value_loss(episodes, settings), abs=TOLERANCE)

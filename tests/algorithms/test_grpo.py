@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.weighting import token_coefficients
+from deskhand.algorithms.weighting import token_weights
 
 
 def test_advantages_are_centred_and_divided_by_the_population_deviation():
@@ -85,12 +85,12 @@ def test_decoupled_form_weighs_by_proximal_over_behaviour_and_clips_around_proxi
     new, proximal, old = np.array([0.5, 0.5]), np.array([0.4, 0.4]), np.array([0.0, -2.0])
     result = clipped_loss(new, old, np.array([1.0, 1.0]), np.array([True, True]), 0.2, 0.2, proximal, behaviour_cap=5.0)
     np.testing.assert_allclose(result.ratios, np.exp(0.1))
-    np.testing.assert_allclose(result.behaviour_weights, [np.exp(0.4), 0.0])
+    np.testing.assert_allclose(result.importance_weights, [np.exp(0.4), 0.0])
     np.testing.assert_allclose(result.values, [-np.exp(0.1) * np.exp(0.4), 0.0])
     truncated = clipped_loss(new, old, np.ones(2), np.ones(2, dtype=bool), 0.2, 0.2, proximal, 5.0, "truncate")
-    np.testing.assert_allclose(truncated.behaviour_weights, [np.exp(0.4), 5.0])
+    np.testing.assert_allclose(truncated.importance_weights, [np.exp(0.4), 5.0])
     free = clipped_loss(new, old, np.ones(2), np.ones(2, dtype=bool), 0.2, 0.2, proximal, None)
-    np.testing.assert_allclose(free.behaviour_weights, np.exp([0.4, 2.4]))
+    np.testing.assert_allclose(free.importance_weights, np.exp([0.4, 2.4]))
 
 
 def test_masked_tokens_cost_nothing_whatever_they_hold():
@@ -118,7 +118,7 @@ def test_numpy_and_torch_agree(length, seed):
 def test_an_episode_weighs_the_same_however_it_is_cut(rows, random):
     """Any per-token losses, summed with the coefficients, give the mean over episodes of the mean over tokens."""
     losses = [[random.uniform(-1, 1) for _ in range(count)] for _, count in rows]
-    coefficients = token_coefficients([str(episode) for episode, _ in rows], [count for _, count in rows], [1.0] * len(rows))
+    coefficients = token_weights([str(episode) for episode, _ in rows], [count for _, count in rows], [1.0] * len(rows))
     total = sum(coefficient * sum(row) for coefficient, row in zip(coefficients, losses, strict=True))
     by_episode: dict[int, list[float]] = {}
     for (episode, _), row in zip(rows, losses, strict=True):
@@ -128,7 +128,7 @@ def test_an_episode_weighs_the_same_however_it_is_cut(rows, random):
 
 
 def test_the_weight_of_an_episode_scales_it():
-    coefficients = token_coefficients(["a", "b", "b"], [4, 1, 3], [1.0, 0.5, 0.5])
+    coefficients = token_weights(["a", "b", "b"], [4, 1, 3], [1.0, 0.5, 0.5])
     np.testing.assert_allclose(coefficients, [1 / 8, 0.5 / 8, 0.5 / 8])
 
 

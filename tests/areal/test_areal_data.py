@@ -11,15 +11,15 @@ import numpy as np
 import painted
 import pytest
 
-from deskhand.areal.data import read_openadapt_rows, read_rows, rows, task_of
-from deskhand.areal.stored import trajectories
+from deskhand.areal.data import read_openadapt_rows, read_rows, make_rows, task_from_row
+from deskhand.areal.stored import load_trajectories
 from deskhand.engines.base import Completion, ImageSpan
 from deskhand.errors import ConfigError, RecordError
-from deskhand.models.load import load_reading
+from deskhand.models.load import load_processors
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.rollout.episode import unscored_result
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.episode import errored_result
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.journal import new_row, row_of
 from deskhand.rollout.record import to_record
 from deskhand.store.run import TRAIN, GroupRow, Run
@@ -28,14 +28,14 @@ from deskhand.tasks.task import HELD_OUT_START
 
 
 def test_families_take_turns_with_seeds_of_their_own_split():
-    made = rows(["terminal_run", "calculator_number"], 4, "held_out", first=3)
+    made = make_rows(["terminal_run", "calculator_number"], 4, "held_out", first=3)
     assert [row["family"] for row in made] == ["terminal_run", "calculator_number"] * 2
     assert [row["seed"] for row in made] == [HELD_OUT_START + 3, HELD_OUT_START + 3, HELD_OUT_START + 4, HELD_OUT_START + 4]
-    assert task_of(made[1]).family == "calculator_number"
-    assert task_of(made[1]).id == task_of(made[1]).id
+    assert task_from_row(made[1]).family == "calculator_number"
+    assert task_from_row(made[1]).id == task_from_row(made[1]).id
 
 
-@pytest.mark.parametrize(("call", "word"), [(lambda: rows([], 1), "terminal_run"), (lambda: task_of({"seed": 1}), "family")])
+@pytest.mark.parametrize(("call", "word"), [(lambda: make_rows([], 1), "terminal_run"), (lambda: task_from_row({"seed": 1}), "family")])
 def test_a_row_that_names_no_task_is_told_what_there_is(call, word):
     with pytest.raises(ConfigError, match=word):
         call()
@@ -72,13 +72,13 @@ def test_a_row_of_openadapt_that_names_a_task_file_is_that_task():
     if not file.is_file():
         pytest.skip(f"{file} is not there; it is a file of OSWorld's repository")
     brought = {"task_id": "a", "max_steps": 4, "server_url": "http://h:1", "task_config_path": str(file), "instruction": "Do it"}
-    task = task_of(brought)
-    assert (task.id, task.max_steps, task.instruction) == (task_of({"osworld": str(file)}).id, 4, "Do it")
+    task = task_from_row(brought)
+    assert (task.id, task.max_steps, task.instruction) == (task_from_row({"osworld": str(file)}).id, 4, "Do it")
 
 
 def episode(run: Run, member: int, reward: float | None) -> None:
     """An episode of one call on one screen, stored."""
-    tokenizer, processor = load_reading("tiny")
+    tokenizer, processor = load_processors("tiny")
     image_id = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     screen = np.full((64, 64, 3), member, np.uint8)
     name = hashlib.sha256(screen.tobytes()).hexdigest()
@@ -87,8 +87,8 @@ def episode(run: Run, member: int, reward: float | None) -> None:
     prompt = (1, *[image_id] * shown.tokens, 2)
     spans = (ImageSpan(1, shown.tokens, name),)
     graph = CallGraph([Call(f"c{member}", None, prompt, spans, Completion((5, 6), (-0.5, -0.25), (3, 3), "stop", prompt))])
-    ticket = Ticket(f"e{member}", painted.square_task(1), "g", member)
-    result = replace(unscored_result(ticket, "infrastructure", "lost"), graph=graph)
+    ticket = EpisodeRequest(f"e{member}", painted.square_task(1), "g", member)
+    result = replace(errored_result(ticket, "infrastructure", "lost"), graph=graph)
     if reward is not None:
         result = replace(result, outcome=Scored(reward), reward=reward)
     run.start_episode(new_row(ticket, TRAIN))
@@ -100,11 +100,11 @@ def test_episodes_of_a_run_are_the_rows_that_a_worker_would_have_handed_over(tmp
         run.open_group(GroupRow("g", 0, "square", 1, "waiting"))
         for member, reward in enumerate([1.0, None, 0.0]):
             episode(run, member, reward)
-        (made,) = trajectories(run, "tiny")
+        (made,) = load_trajectories(run, "tiny")
         assert made["rewards"].tolist() == pytest.approx([1.0, -1.0], abs=1e-3)
         assert made["input_ids"].shape == (2, 8)
         assert made["loss_mask"].sum(-1).tolist() == [2, 2]
         assert made["versions"][0].tolist()[-2:] == [3, 3]
         assert [len(one["image_grid_thw"]) for one in made["multi_modal_input"]] == [1, 1]
         with pytest.raises(RecordError, match="too_long"):
-            next(trajectories(run, "tiny", max_tokens=4))
+            next(load_trajectories(run, "tiny", max_tokens=4))

@@ -8,49 +8,49 @@ from dataclasses import replace
 import painted
 import pytest
 
-from deskhand.areal.group import play_group
+from deskhand.areal.group import run_group
 from deskhand.errors import InfrastructureError
-from deskhand.rollout.episode import unscored_result
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.episode import errored_result
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.record import EpisodeResult
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 
 TASK = painted.square_task(1)
 
 
-def scored(ticket: Ticket, reward: float) -> EpisodeResult:
-    return replace(unscored_result(ticket, "cancelled", ""), outcome=Scored(reward), reward=reward)
+def scored(ticket: EpisodeRequest, reward: float) -> EpisodeResult:
+    return replace(errored_result(ticket, "cancelled", ""), outcome=Scored(reward), reward=reward)
 
 
 async def test_one_outage_leaves_a_gap_and_the_others_go_on():
-    async def play(ticket: Ticket) -> EpisodeResult:
+    async def play(ticket: EpisodeRequest) -> EpisodeResult:
         if ticket.member == 1:
             raise InfrastructureError("told to fail")
         await asyncio.sleep(0.01)
         return scored(ticket, float(ticket.member == 0))
 
-    group, results = await play_group("g", TASK, 4, play, timeout_s=5)
+    group, results = await run_group("g", TASK, 4, play, timeout_s=5)
     assert [result.reward for result in results] == [1.0, None, 0.0, 0.0]
-    assert isinstance(results[1].outcome, Unscored)
+    assert isinstance(results[1].outcome, Errored)
     assert results[1].outcome.cause == "infrastructure"
     assert len(group.scored) == 3
-    assert group.teaches
+    assert group.has_signal
 
 
 async def test_unscored_episodes_are_refilled_while_there_are_refills():
-    async def play(ticket: Ticket) -> EpisodeResult:
-        return scored(ticket, ticket.member / 10) if ticket.member >= 2 else unscored_result(ticket, "infrastructure", "lost")
+    async def play(ticket: EpisodeRequest) -> EpisodeResult:
+        return scored(ticket, ticket.member / 10) if ticket.member >= 2 else errored_result(ticket, "infrastructure", "lost")
 
-    group, results = await play_group("g", TASK, 2, play, timeout_s=5, refills=3)
+    group, results = await run_group("g", TASK, 2, play, timeout_s=5, refills=3)
     assert len(group.scored) == 2
     assert len(results) == 4
-    assert group.refills_left == 1
+    assert group.retries_left == 1
 
 
 async def test_what_is_late_is_cut_off_before_the_group_returns():
     acting: set[int] = set()
 
-    async def play(ticket: Ticket) -> EpisodeResult:
+    async def play(ticket: EpisodeRequest) -> EpisodeResult:
         acting.add(ticket.member)
         try:
             await asyncio.sleep(0 if ticket.member == 0 else 60)
@@ -59,16 +59,16 @@ async def test_what_is_late_is_cut_off_before_the_group_returns():
             await asyncio.sleep(0.01)  # giving the desktop back takes time
             acting.discard(ticket.member)
 
-    group, results = await play_group("g", TASK, 3, play, timeout_s=0.1)
+    group, results = await run_group("g", TASK, 3, play, timeout_s=0.1)
     assert not acting
-    assert [type(result.outcome) for result in results] == [Scored, Unscored, Unscored]
-    assert not group.teaches
+    assert [type(result.outcome) for result in results] == [Scored, Errored, Errored]
+    assert not group.has_signal
 
 
 async def test_a_cancelled_group_ends_its_episodes_first():
     ended: list[int] = []
 
-    async def play(ticket: Ticket) -> EpisodeResult:
+    async def play(ticket: EpisodeRequest) -> EpisodeResult:
         try:
             await asyncio.sleep(60)
         finally:
@@ -76,7 +76,7 @@ async def test_a_cancelled_group_ends_its_episodes_first():
             ended.append(ticket.member)
         raise AssertionError("it was cancelled")
 
-    work = asyncio.ensure_future(play_group("g", TASK, 3, play, timeout_s=60))
+    work = asyncio.ensure_future(run_group("g", TASK, 3, play, timeout_s=60))
     await asyncio.sleep(0.01)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):

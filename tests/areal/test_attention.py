@@ -44,6 +44,6 @@ def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
 
 
 def test_pictures_are_placed_right_by_this_transformers_and_nothing_is_mended():
-    from deskhand.areal.positions import mend
+    from deskhand.areal.positions import patch_rope_positions
 
-    assert mend() is False
+    assert patch_rope_positions() is False

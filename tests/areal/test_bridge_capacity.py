@@ -9,8 +9,8 @@ import pytest
 
 from deskhand.areal.launch import check_bridge
 from deskhand.areal.settings import Desktops
-from deskhand.bridge.server import Settings, serving
-from deskhand.desktop.base import Template
+from deskhand.bridge.server import ServerConfig, serve_pool
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
 
@@ -18,12 +18,12 @@ KEY = "an-owner-key-of-this-test"
 
 
 async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
-    template = Template(width=64, height=48)
+    template = DesktopSpec(width=64, height=48)
     async with (
         DesktopPool(3, template, spares=0, make=painted.PaintedDesktop, expected_mib=1) as pool,
-        serving(pool, Settings(port=0, owner_key=KEY)) as running,
+        serve_pool(pool, ServerConfig(port=0, owner_key=KEY)) as running,
     ):
-        desktops = Desktops(bridge=f"http://127.0.0.1:{running.port}", key_variable="BRIDGE_KEY")
+        desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
         with pytest.raises(ConfigError, match="BRIDGE_KEY is not set"):
             await asyncio.to_thread(check_bridge, desktops, 3)
         monkeypatch.setenv("BRIDGE_KEY", KEY)

@@ -9,14 +9,14 @@ import openai
 import pytest
 
 from deskhand.areal import clients
-from deskhand.areal.place import visiting
+from deskhand.areal.place import use_worker_resources
 from deskhand.areal.settings import WorkflowSettings
 from deskhand.errors import ConfigError
 
 
 async def test_whoever_asks_in_a_loop_gets_the_same_client_until_the_last_visitor_leaves():
     settings = WorkflowSettings.of({**areal_workflows.SETTINGS, "model": "tiny"}, {})
-    async with visiting(settings, keep=False):
+    async with use_worker_resources(settings, keep=False):
         first = await clients.httpx_client()
         assert await clients.httpx_client() is first
         openai.AsyncOpenAI(base_url="http://h/v1", api_key="k", http_client=first)

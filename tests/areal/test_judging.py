@@ -10,7 +10,7 @@ from pathlib import Path
 import judges
 import pytest
 
-from deskhand.areal.judging import OutsideJudge, PureReward
+from deskhand.areal.judging import ProcessReward, PureReward
 from deskhand.errors import ConfigError, EvaluatorError
 
 
@@ -27,10 +27,10 @@ def is_alive(process: int) -> bool:
 
 
 async def test_a_judge_says_its_number_whatever_it_prints_and_in_another_process(tmp_path):
-    assert await OutsideJudge(judges.half, timeout_s=20)("an argument", 2) == 0.5
-    assert await OutsideJudge(judges.quarter, timeout_s=20)() == 0.25
+    assert await ProcessReward(judges.half, timeout_s=20)("an argument", 2) == 0.5
+    assert await ProcessReward(judges.quarter, timeout_s=20)() == 0.25
     path = tmp_path / "asked"
-    assert await OutsideJudge(judges.counted, timeout_s=20)(str(path), "zero") == 0.0
+    assert await ProcessReward(judges.counted, timeout_s=20)(str(path), "zero") == 0.0
     assert int(path.read_text()) != os.getpid()
 
 
@@ -38,7 +38,7 @@ async def test_a_late_judge_is_no_zero_is_asked_once_and_leaves_no_process(tmp_p
     path = tmp_path / "asked"
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=r"longer than 1\.5 s"):
-        await OutsideJudge(judges.counted, timeout_s=1.5)(str(path), "hang")
+        await ProcessReward(judges.counted, timeout_s=1.5)(str(path), "hang")
     assert time.monotonic() - began < 10
     assert asked(path) == 1
     left = [int(word) for word in path.with_suffix(".children").read_text().split()]
@@ -56,20 +56,20 @@ async def test_a_late_judge_is_no_zero_is_asked_once_and_leaves_no_process(tmp_p
 async def test_a_judge_that_fails_gives_no_number_and_is_not_repeated(tmp_path, then, word):
     path = tmp_path / "asked"
     with pytest.raises(EvaluatorError, match=word):
-        await OutsideJudge(judges.counted, timeout_s=20)(str(path), then)
+        await ProcessReward(judges.counted, timeout_s=20)(str(path), then)
     assert asked(path) == 1
 
 
 async def test_only_a_judge_that_may_be_repeated_is(tmp_path):
     path = tmp_path / "asked"
-    assert await OutsideJudge(judges.counted, timeout_s=20, repeats=2)(str(path), "recover") == 1.0
+    assert await ProcessReward(judges.counted, timeout_s=20, repeats=2)(str(path), "recover") == 1.0
     assert asked(path) == 2
     assert await PureReward(judges.counted, timeout_s=20)(str(path), "zero") == 0.0
 
 
 async def test_the_event_loop_goes_on_and_a_cancelled_judge_is_ended(tmp_path):
     path = tmp_path / "asked"
-    work = asyncio.ensure_future(OutsideJudge(judges.counted, timeout_s=60)(str(path), "hang"))
+    work = asyncio.ensure_future(ProcessReward(judges.counted, timeout_s=60)(str(path), "hang"))
     children, ticks = path.with_suffix(".children"), 0
     while not (children.is_file() and children.read_text()):
         await asyncio.sleep(0.01)
@@ -86,4 +86,4 @@ async def test_the_event_loop_goes_on_and_a_cancelled_judge_is_ended(tmp_path):
 @pytest.mark.parametrize("judge", [lambda: 1.0, "a text"])
 def test_what_no_other_process_can_find_is_refused_at_once(judge):
     with pytest.raises(ConfigError, match=r"another process|no function"):
-        OutsideJudge(judge, timeout_s=1)
+        ProcessReward(judge, timeout_s=1)

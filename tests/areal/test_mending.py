@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deskhand.areal import doctor
-from deskhand.areal.start import surroundings_of
+from deskhand.areal.start import worker_environment
 from deskhand.errors import ConfigError
 
 
@@ -46,16 +46,16 @@ def test_pydrive2_answers_to_the_name_that_osworld_imports(made, tmp_path):
     python, environment = made
     program = "from pydrive.auth import GoogleAuth; import pydrive.drive, pydrive2.drive; print(pydrive.drive is pydrive2.drive)"
     assert subprocess.run([python, "-c", program], capture_output=True, check=False).returncode != 0
-    assert len(doctor.fix(tmp_path, environment)) == 2
+    assert len(doctor.install_fixes(tmp_path, environment)) == 2
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr
 
 
 def test_workers_and_nvcc_find_a_compiler_that_takes_cpp20(made, tmp_path):
     python, environment = made
-    path = surroundings_of(python, environment)["PATH"]
+    path = worker_environment(python, environment)["PATH"]
     assert not doctor._compiles_cpp20(str(shutil.which("g++", path=path)))
-    doctor.fix(tmp_path, environment)
+    doctor.install_fixes(tmp_path, environment)
     for name in ("g++", "gcc", "c++", "cc"):
         found = Path(str(shutil.which(name, path=path)))
         assert found.parent == python.parent
@@ -64,13 +64,13 @@ def test_workers_and_nvcc_find_a_compiler_that_takes_cpp20(made, tmp_path):
 
 def test_mending_again_changes_nothing_and_a_half_written_mend_is_finished(made, tmp_path):
     python, environment = made
-    doctor.fix(tmp_path, environment)
+    doctor.install_fixes(tmp_path, environment)
     before = kept(python.parents[1])
-    assert doctor.fix(tmp_path, environment) == []
+    assert doctor.install_fixes(tmp_path, environment) == []
     assert kept(python.parents[1]) == before
     shim = next(python.parents[1].glob("lib/python3.*/site-packages/pydrive/__init__.py"))
     shim.write_text("")
-    assert len(doctor.fix(tmp_path, environment)) == 1
+    assert len(doctor.install_fixes(tmp_path, environment)) == 1
     assert shim.read_text() == doctor.SHIM
 
 
@@ -81,15 +81,15 @@ def test_an_environment_s_own_compiler_and_pydrive_are_left_alone(made, tmp_path
     packages = next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
     (packages / "PyDrive-1.3.1.dist-info").mkdir()
     with pytest.raises(ConfigError, match="own and does not take"):
-        doctor.fix(tmp_path, environment)
+        doctor.install_fixes(tmp_path, environment)
     assert not (packages / "pydrive").exists()
 
 
 def test_the_finding_follows_what_is_there(made, tmp_path):
     python, environment = made
     said = {"executable": str(python), "desktop-env": "1.0.2", "pydrive": None, "pydrive2": None}
-    assert "pip install pydrive2" in doctor._pydrive(said).mend
+    assert "pip install pydrive2" in doctor._pydrive(said).fix
     said["pydrive2"] = "1.21.3"
-    assert doctor._pydrive(said).mend == "deskhand areal doctor --fix"
-    doctor.fix(tmp_path, environment)
-    assert doctor._pydrive(said).fine
+    assert doctor._pydrive(said).fix == "deskhand areal doctor --fix"
+    doctor.install_fixes(tmp_path, environment)
+    assert doctor._pydrive(said).ok

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.areal.online import Gateway, GatewayGone, is_scored, play
+from deskhand.areal.online import ProxyGateway, ProxyGatewayClosed, is_scored, run_online
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 
 
@@ -76,7 +76,7 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     desk = Desk()
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
-        played = await play(Agent(), [{"then": each} for each in then], Gateway(address, "admin"), at_once=3)
+        played = await run_online(Agent(), [{"then": each} for each in then], ProxyGateway(address, "admin"), at_once=3)
     assert sorted(played.rewards) == [0.0, 0.5, 1.0]
     assert sorted(played.unscored) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
     assert desk.refused
@@ -89,9 +89,9 @@ async def test_a_cancelled_or_misconfigured_player_ends_its_session_without_a_nu
     desk = Desk()
     with listening(desk.app()) as address:
         with pytest.raises(ConfigError):
-            await play(Agent(), [{"then": ConfigError("wrong")}], Gateway(address, "admin"))
+            await run_online(Agent(), [{"then": ConfigError("wrong")}], ProxyGateway(address, "admin"))
         desk.slow_s = 0.2
-        work = asyncio.ensure_future(play(Slow(), [{}], Gateway(address, "admin")))
+        work = asyncio.ensure_future(run_online(Slow(), [{}], ProxyGateway(address, "admin")))
         while len(desk.sessions) < 2:  # noqa: ASYNC110 the desk has no event for it
             await asyncio.sleep(0.01)
         work.cancel()
@@ -107,10 +107,10 @@ class Slow:
 
 
 async def test_a_gateway_that_is_gone_or_refuses_the_key_is_named():
-    with pytest.raises(GatewayGone, match=r"127\.0\.0\.1:9"):
-        await play(Agent(), [{"then": 1.0}], Gateway("http://127.0.0.1:9", "admin"))
+    with pytest.raises(ProxyGatewayClosed, match=r"127\.0\.0\.1:9"):
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway("http://127.0.0.1:9", "admin"))
     with listening(Desk().app()) as address, pytest.raises(InfrastructureError, match="HTTP 401"):
-        await play(Agent(), [{"then": 1.0}], Gateway(address, "another"))
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "another"))
 
 
 async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_played(monkeypatch):
@@ -124,10 +124,10 @@ async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_p
 
     with listening(desk.app()) as address:
         desk.sick["start"] = [502, 502]  # away for a moment
-        played = await play(Last(), [{"then": 1.0}, {"then": 1.0}], Gateway(address, "admin"))
+        played = await run_online(Last(), [{"then": 1.0}, {"then": 1.0}], ProxyGateway(address, "admin"))
         assert played.rewards == [1.0]
-        with pytest.raises(GatewayGone, match="HTTP 502"):
-            await play(Agent(), [{"then": 1.0}], Gateway(address, "admin"))
+        with pytest.raises(ProxyGatewayClosed, match="HTTP 502"):
+            await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "admin"))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, a
     desk = Desk()
     desk.sick["reward"] = list(answers)
     with listening(desk.app()) as address:
-        await play(Agent(), [{"then": 1.0}], Gateway(address, "admin"))
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "admin"))
     assert list(desk.sessions.values()) == [session]
 
 
 def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):
-    path = Gateway("http://h:1", "secret").keep(tmp_path)
+    path = ProxyGateway("http://h:1", "secret").keep(tmp_path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    Gateway("http://h:2", "secret").keep(tmp_path)
-    assert Gateway.of_run(tmp_path).address == "http://h:2"
+    ProxyGateway("http://h:2", "secret").keep(tmp_path)
+    assert ProxyGateway.of_run(tmp_path).address == "http://h:2"
     with pytest.raises(ConfigError, match="names no gateway"):
-        Gateway.of_run(tmp_path / "none")
+        ProxyGateway.of_run(tmp_path / "none")
 
 
 @pytest.mark.parametrize(("rewards", "fine"), [([0.0, 1.0], True), ([0.0, np.nan], False), ([np.inf], False)])

@@ -41,7 +41,7 @@ def endpoint(tmp_path_factory):
     model = load(str(source))
     recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model, max_tokens=1024), ImageCache(model.image_processor))
     with listening(create_app(recorder, secrets.token_urlsafe(32))) as address:
-        yield f"{address}/v1", recorder.start("episode"), recorder, source
+        yield f"{address}/v1", recorder.open_session("episode"), recorder, source
     recorder.close()
 
 
@@ -97,8 +97,8 @@ def test_episodes_in_one_loop_share_a_place_which_the_last_one_closes(endpoint):
 
 def test_agents_of_windows_agent_arena_answer_in_its_form_unless_told_otherwise():
     told = {"desktops": {"embedded": 1}}
-    assert WAADesktopWorkflow(told).settings.agent.dialect == "waa_navi"
-    assert WAADesktopWorkflow({**told, "agent": {"dialect": "pyautogui"}}).settings.agent.dialect == "pyautogui"
+    assert WAADesktopWorkflow(told).settings.agent.action_format == "waa_navi"
+    assert WAADesktopWorkflow({**told, "agent": {"action_format": "pyautogui"}}).settings.agent.action_format == "pyautogui"
 
 
 @pytest.mark.parametrize(

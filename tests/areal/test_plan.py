@@ -14,13 +14,13 @@ import yaml
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.areal.experiment import stage_overrides
 from deskhand.areal.objective import is_agent, largest_advantage
-from deskhand.areal.plan import Picture, desktops_needed, problems, shown_at_once, trajectory_mib
+from deskhand.areal.plan import ImageCost, desktops_needed, find_config_problems, max_images_in_context, trajectory_mib
 from deskhand.areal.settings import WorkflowSettings
 from deskhand.areal.tensors import _scales
 from deskhand.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "areal").glob("*.yaml"))
-SMALL = Picture(300, 1 << 20)
+SMALL = ImageCost(300, 1 << 20)
 
 
 def experiment(path: Path = CONFIGS[0]) -> tuple[dict[str, Any], WorkflowSettings]:
@@ -38,7 +38,7 @@ def experiment(path: Path = CONFIGS[0]) -> tuple[dict[str, Any], WorkflowSetting
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_experiments_add_up(path):
     content, settings = experiment(path)
-    assert problems(content, settings, SMALL, 10) == []
+    assert find_config_problems(content, settings, SMALL, 10) == []
 
 
 CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
@@ -77,7 +77,7 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
         for part in path:
             place = place.setdefault(part, {})
         place[last] = value
-    found = problems(changed, settings, SMALL, 10)
+    found = find_config_problems(changed, settings, SMALL, 10)
     assert len(found) == 1, found
     assert CHANGES[name][1] in found[0]
 
@@ -86,14 +86,14 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "embedded_tiny_cpu"))
     content["rollout"]["max_concurrent_rollouts"] = 3
     assert desktops_needed(content, settings) == 12
-    assert "12 episodes at a time" in problems(content, settings, SMALL, 10)[0]
-    large = problems(experiment()[0], experiment()[1], Picture(2000, 1 << 24), 30)
+    assert "12 episodes at a time" in find_config_problems(content, settings, SMALL, 10)[0]
+    large = find_config_problems(experiment()[0], experiment()[1], ImageCost(2000, 1 << 24), 30)
     assert any("show at most" in line for line in large)
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
-    settings = WorkflowSettings.of({"desktops": {"embedded": 4}, "group_size": 4, "agent": {"window": "sliding", "keep": 2}}, {})
-    assert shown_at_once(settings, 10) == 2
+    settings = WorkflowSettings.of({"desktops": {"embedded": 4}, "group_size": 4, "agent": {"history": "sliding", "sliding_turns": 2}}, {})
+    assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
     full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
     assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
@@ -120,7 +120,7 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
     content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
     words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
-    assert problems(content, words, None, 10) == []
+    assert find_config_problems(content, words, None, 10) == []
     assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
 
 
@@ -144,18 +144,18 @@ def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
     for key, value in beside.items():
         content[key] = content.get(key, {}) | value
     words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
-    found = problems(content, words, None, 10)
+    found = find_config_problems(content, words, None, 10)
     assert len(found) == 1, found
     assert word in found[0]
 
 
 def test_an_algorithm_is_what_it_is_called():
     content, settings = experiment()
-    (line,) = problems(content, settings.model_copy(update={"algorithm": "gspo"}), SMALL, 10)
+    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "gspo"}), SMALL, 10)
     assert "importance_sampling_level: sequence" in line
-    (line,) = problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
+    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
     assert "weigh_episodes" in line
-    assert problems(content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10) == []
+    assert find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10) == []
 
 
 def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
@@ -168,11 +168,11 @@ def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
 def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "waa_qwen25vl_3b"))
     content["scheduler"]["type"] = "ray"
-    assert problems(content, settings, SMALL, 10, "qwen3_vl") == []
-    (line,) = problems(content, settings, SMALL, 10, "qwen2_5_vl")
+    assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []
+    (line,) = find_config_problems(content, settings, SMALL, 10, "qwen2_5_vl")
     assert "scheduler.type ray" in line
     content["actor"]["enable_tree_training"] = True
-    (line,) = problems(content, settings, SMALL, 10, "qwen3_vl")
+    (line,) = find_config_problems(content, settings, SMALL, 10, "qwen3_vl")
     assert "actor.enable_tree_training" in line
 
 

@@ -19,7 +19,7 @@ def words() -> list[str]:
 
 
 def test_whoever_probes_finds_a_held_port_taken_and_its_server_listens(words):
-    held = ports.hold(words)
+    held = ports.hold_port(words)
     assert held is not None
     address = held.getsockname()
     with held, socket.socket() as probe, socket.socket() as server:
@@ -33,15 +33,15 @@ def test_whoever_probes_finds_a_held_port_taken_and_its_server_listens(words):
 
 
 def test_two_workers_do_not_hold_one_port(words):
-    held = ports.hold(words)
+    held = ports.hold_port(words)
     assert held is not None
     with held, pytest.raises(OSError, match="in use"):
-        ports.hold(words)
+        ports.hold_port(words)
 
 
 def test_a_worker_without_a_port_holds_none():
-    assert ports.hold(["worker", "--role", "actor"]) is None
-    assert ports.hold(["worker", "--port"]) is None
+    assert ports.hold_port(["worker", "--role", "actor"]) is None
+    assert ports.hold_port(["worker", "--port"]) is None
 
 
 def test_a_worker_whose_port_is_taken_says_so_before_it_imports_anything():

@@ -15,7 +15,7 @@ import recording
 import torch
 from safetensors.torch import load_file, save_file
 
-from deskhand.areal.serving import Serving, expanded
+from deskhand.areal.serving import CpuInferenceServer, expanded
 from deskhand.engines.base import PreparedImage
 from deskhand.models.load import load
 
@@ -48,14 +48,14 @@ def checkpoint(tmp_path_factory):
 
 @pytest_asyncio.fixture
 async def serving(checkpoint):
-    made = Serving(load(str(checkpoint)), 256)
+    made = CpuInferenceServer(load(str(checkpoint)), 256)
     transport = httpx2.ASGITransport(app=made.app())
     async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
         yield made, client
     await made.engine.close()
 
 
-def request(made: Serving, **params: Any) -> dict[str, Any]:
+def request(made: CpuInferenceServer, **params: Any) -> dict[str, Any]:
     """What AReaL's SGLang adapter sends."""
     wanted = {
         "top_p": 1.0, "top_k": 100_000_000, "max_new_tokens": 8, "temperature": 1.0, "stop_token_ids": [], "ignore_eos": False,

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from deskhand.areal.tensors import trajectory
-from deskhand.areal.trajectory import Limits, check_batch, check_trajectory
+from deskhand.areal.tensors import samples_to_tensors
+from deskhand.areal.trajectory import TrajectoryLimits, check_batch, check_trajectory
 from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import Sequence
 from deskhand.training.batch import TrainingSample
 
 IMAGE, OTHER = 150, 151
-LIMITS = Limits(IMAGE, merge_size=2, banned_ids=(IMAGE, OTHER), max_tokens=40)
+LIMITS = TrajectoryLimits(IMAGE, merge_size=2, banned_ids=(IMAGE, OTHER), max_tokens=40)
 
 
 def image(name: str, rows: int, columns: int) -> PreparedImage:
@@ -47,7 +47,7 @@ def sample(episode: str, shown: list[str], replies: int = 2) -> TrainingSample:
 
 def good() -> dict[str, Any]:
     """Three ragged rows; the last shows nothing."""
-    return trajectory([sample("e", ["a", "bb"]), sample("f", ["bb", "a", "ccc"]), sample("g", [], 3)], IMAGES, IMAGE)
+    return samples_to_tensors([sample("e", ["a", "bb"]), sample("f", ["bb", "a", "ccc"]), sample("g", [], 3)], IMAGES, IMAGE)
 
 
 def test_a_sound_trajectory_passes_and_holds_what_was_recorded():
@@ -65,7 +65,7 @@ def test_a_sound_trajectory_passes_and_holds_what_was_recorded():
 
 def test_weighed_episodes_of_a_group_count_the_same_whatever_their_length():
     rows = [sample("short", ["a"], 1), sample("long", ["a"], 4), sample("long", ["bb"], 3)]
-    made = trajectory(rows, IMAGES, IMAGE, weigh_episodes=True)
+    made = samples_to_tensors(rows, IMAGES, IMAGE, weigh_episodes=True)
     worth = made["rewards"] * made["loss_mask"].sum(-1)
     assert float(worth[0]) == pytest.approx(float(worth[1] + worth[2]))
     assert float(worth.sum() / made["loss_mask"].sum()) == pytest.approx(0.5)
@@ -103,7 +103,7 @@ def spoilt(name: str) -> dict[str, Any]:
     elif name == "reward":
         made["rewards"][0] = float("inf")
     elif name == "no_picture":
-        made = trajectory([sample("g", [], 3)], IMAGES, IMAGE)
+        made = samples_to_tensors([sample("g", [], 3)], IMAGES, IMAGE)
     return made
 
 
@@ -122,7 +122,7 @@ def test_a_broken_rule_is_refused_by_its_cause(cause):
 
 def test_a_row_above_the_budget_is_refused():
     with pytest.raises(RecordError, match="too_long"):
-        check_trajectory(good(), Limits(IMAGE, 2, (), max_tokens=20))
+        check_trajectory(good(), TrajectoryLimits(IMAGE, 2, (), max_tokens=20))
 
 
 def test_pictures_of_other_sizes_with_the_same_total_are_refused():
@@ -134,11 +134,11 @@ def test_pictures_of_other_sizes_with_the_same_total_are_refused():
 
 
 def test_text_alone_passes_where_the_model_has_no_eyes():
-    made = trajectory([sample("g", [], 3)], IMAGES, IMAGE, sees=False)
+    made = samples_to_tensors([sample("g", [], 3)], IMAGES, IMAGE, sees=False)
     assert "multi_modal_input" not in made
-    check_trajectory(made, Limits(IMAGE, 2, needs_picture=False))
+    check_trajectory(made, TrajectoryLimits(IMAGE, 2, needs_picture=False))
     with pytest.raises(RecordError, match="keys"):
-        check_trajectory(good(), Limits(IMAGE, 2, needs_picture=False))
+        check_trajectory(good(), TrajectoryLimits(IMAGE, 2, needs_picture=False))
 
 
 def test_a_batch_is_refused_when_its_trajectories_cannot_be_joined():

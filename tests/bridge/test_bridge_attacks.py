@@ -12,22 +12,22 @@ import pytest
 from bridge_client import OWNER_KEY, bearer
 from painted_pool import Painted, painted_pool
 
-from deskhand.bridge.leases import UNCLAIMED_S, BridgeLeases
-from deskhand.bridge.limits import Bounds
-from deskhand.bridge.server import Running, Settings, serving
-from deskhand.desktop.base import Completed, Frame
+from deskhand.bridge.leases import UNCLAIMED_S, ActiveLeases
+from deskhand.bridge.limits import RequestLimits
+from deskhand.bridge.server import RunningServer, ServerConfig, serve_pool
+from deskhand.desktop.base import CommandResult, Frame
 from deskhand.errors import DeliveryUnknown, FrameError
 
 
 @asynccontextmanager
-async def served(*, desktops: int = 1, key: str | None = OWNER_KEY, **settings) -> AsyncIterator[tuple[Running, list[Painted]]]:
+async def served(*, desktops: int = 1, key: str | None = OWNER_KEY, **settings) -> AsyncIterator[tuple[RunningServer, list[Painted]]]:
     made: list[Painted] = []
-    async with painted_pool(desktops, made) as pool, serving(pool, Settings(port=0, owner_key=key, **settings)) as running:
+    async with painted_pool(desktops, made) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running:
         yield running, made
 
 
 @asynccontextmanager
-async def leased(running: Running) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
+async def leased(running: RunningServer) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
     """A client that shows the key of a lease, and the lease's root."""
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as http:
         lease = (await http.post("/leases", json={}, headers=bearer(OWNER_KEY))).json()
@@ -43,7 +43,7 @@ async def test_who_goes_on_sending_a_body_after_the_answer_is_hung_up_on():
             writer.write(b"x")
             await asyncio.sleep(0.05)
 
-    async with served(bounds=Bounds(head_s=0.3)) as (running, _):
+    async with served(bounds=RequestLimits(head_s=0.3)) as (running, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(b"POST /leases HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000000\r\n\r\n")
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
@@ -60,7 +60,7 @@ async def test_who_goes_on_sending_a_body_after_the_answer_is_hung_up_on():
 
 async def test_who_does_not_take_an_answer_is_hung_up_on():
     size = 48 << 20
-    async with served(bounds=Bounds(body_s=0.4)) as (running, made), leased(running) as (http, root):
+    async with served(bounds=RequestLimits(body_s=0.4)) as (running, made), leased(running) as (http, root):
         made[0].files |= {"big": bytes(size), "small": bytes(100_000)}
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         key = http.headers["authorization"]
@@ -123,7 +123,7 @@ class Shaky(Painted):
         await super().perform(ops, action_id=action_id)
         raise FrameError("the screen is black")
 
-    async def run(self, argv, **named) -> Completed:
+    async def run(self, argv, **named) -> CommandResult:
         done = await super().run(argv, **named)
         if argv[-2:-1] == ["-c"]:
             raise DeliveryUnknown("the answer was lost")
@@ -151,10 +151,10 @@ async def test_a_bridge_that_fails_itself_does_not_speak_for_the_guest(monkeypat
 async def test_a_lease_whose_client_was_gone_before_it_was_granted_is_not_kept_for_long():
     now = 1000.0
     async with painted_pool(2, []) as pool:
-        book = BridgeLeases(pool, idle_s=600, clock=lambda: now)
-        (lost, _), (used, _) = await book.take(None, 30), await book.take(None, 30)
+        book = ActiveLeases(pool, idle_s=600, clock=lambda: now)
+        (lost, _), (used, _) = await book.acquire(None, 30), await book.acquire(None, 30)
         for held in (lost, used):
-            book.nobody_took(held)
+            book.release_unclaimed(held)
         with book.using(used):
             now += UNCLAIMED_S + 1
         await book.reclaim()

@@ -14,14 +14,14 @@ from bridge_client import OWNER_KEY, SCREEN, bearer, bridge
 from painted_pool import Painted, painted_pool
 
 from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
-from deskhand.bridge.server import Settings, serving
+from deskhand.bridge.server import ServerConfig, serve_pool
 from deskhand.desktop import wire
-from deskhand.desktop.base import Desktop, Frame, Template
-from deskhand.desktop.bridge import BridgePool, Timeouts
+from deskhand.desktop.base import Desktop, Frame, DesktopSpec
+from deskhand.desktop.bridge import ServerPool, RemoteTimeouts
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
-QUICK = Timeouts(connect_s=2, read_s=5, attempts=4, pause_s=0.02)
-PATIENT = Timeouts(connect_s=2, read_s=5, attempts=12, pause_s=0.005)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=4, pause_s=0.02)
+PATIENT = RemoteTimeouts(connect_s=2, read_s=5, attempts=12, pause_s=0.005)
 
 
 def at(x: float, y: float) -> Point:
@@ -56,9 +56,9 @@ class Lossy(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def pool_of(running, transport: httpx2.AsyncBaseTransport | None = None, **settings) -> BridgePool:
+def pool_of(running, transport: httpx2.AsyncBaseTransport | None = None, **settings) -> ServerPool:
     address = f"http://127.0.0.1:{running.port}"
-    return BridgePool(address, OWNER_KEY, template=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
+    return ServerPool(address, OWNER_KEY, template=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
 
 
 async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
@@ -94,7 +94,7 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
         assert await desktop.windows() == []
         assert await desktop.clipboard() is None
         await desktop.accessibility_tree()
-        fresh = await desktop.reset(Template("dark", 400, 300))
+        fresh = await desktop.reset(DesktopSpec("dark", 400, 300))
         assert fresh.size == (400, 300)
         assert await desktop.listdir(".") == await held.desktop.listdir(".")
         await pool.release(lease)
@@ -107,15 +107,15 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
 async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_no_other(certificate, monkeypatch):
     chain, private = certificate
     made: list[Painted] = []
-    settings = Settings(port=0, owner_key=OWNER_KEY, certificate=chain, certificate_key=private)
-    async with painted_pool(1, made) as own, serving(own, settings) as running:
-        address, screen = f"https://127.0.0.1:{running.port}", Template("plain", 64, 48)
+    settings = ServerConfig(port=0, owner_key=OWNER_KEY, certificate=chain, certificate_key=private)
+    async with painted_pool(1, made) as own, serve_pool(own, settings) as running:
+        address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        async with BridgePool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
+        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
             with pytest.raises(InfrastructureError, match="SSL_CERT_FILE"):
                 await stranger.lease()
         monkeypatch.setenv("SSL_CERT_FILE", str(chain))
-        async with BridgePool(address, OWNER_KEY, template=screen, timeouts=QUICK) as pool:
+        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as pool:
             lease = await pool.lease()
             await lease.desktop.perform([Move(Point(5, 5, screen_px(64, 48)))], action_id="1")
         assert made[0].actions == ["1"]
@@ -139,9 +139,9 @@ async def test_errors_of_the_desktop_arrive_as_themselves():
         with pytest.raises(PermissionError):
             await desktop.push("link", b"x")
         with pytest.raises(ConfigError, match="screen size"):
-            await desktop.reset(Template("plain", 9, 9))
+            await desktop.reset(DesktopSpec("plain", 9, 9))
         with pytest.raises(ConfigError, match="no such"):
-            await pool.lease(Template("no such"))
+            await pool.lease(DesktopSpec("no such"))
 
 
 async def test_lost_replies_neither_repeat_nor_lose_an_action():
@@ -189,7 +189,7 @@ async def test_a_late_client_of_a_lease_that_is_over_reaches_nothing():
         (held,) = running.book
         await running.book.end(held, "test")
         for call in (lease.desktop.observe(), lease.desktop.perform([Wait(0)], action_id="x")):
-            with pytest.raises(wire.LeaseOver):
+            with pytest.raises(wire.RemoteLeaseExpired):
                 await call
         again = await pool.lease()
         assert again.epoch > lease.epoch
@@ -225,7 +225,7 @@ async def test_many_desktops_share_few_clients_which_later_ones_use_again(monkey
             assert (await lease.desktop.observe()).size == (320, 240)
             await pool.release(lease)
         with pytest.raises(ConfigError):
-            await pool.lease(Template("no such"))
+            await pool.lease(DesktopSpec("no such"))
         assert pool._users == [0, 0]
         again = await pool.lease()
         assert again.desktop._link is pool.link
@@ -274,16 +274,16 @@ def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
     after = before.copy()
     after[10:12, 20:25] ^= 255
     base, frame = frame_of(before, "a"), frame_of(after, "b")
-    header, body = wire.packed(frame, base)
+    header, body = wire.encode_frame(frame, base)
     assert len(body) == 2 * 5 * 4
-    got = wire.unpacked(header, body, base)
+    got = wire.decode_frame(header, body, base)
     assert (got.bgrx == after).all()
-    assert (got.content_hash, got.cursor, got.settled_ms) == ("b", (1, 2), 12.5)
-    same, nothing = wire.packed(frame_of(before, "a"), base)
+    assert (got.content_hash, got.cursor, got.settle_ms) == ("b", (1, 2), 12.5)
+    same, nothing = wire.encode_frame(frame_of(before, "a"), base)
     assert nothing == b""
-    assert (wire.unpacked(same, nothing, base).bgrx == before).all()
-    whole, all_of_it = wire.packed(frame, None)
-    assert (wire.unpacked(whole, all_of_it, None).bgrx == after).all()
+    assert (wire.decode_frame(same, nothing, base).bgrx == before).all()
+    whole, all_of_it = wire.encode_frame(frame, None)
+    assert (wire.decode_frame(whole, all_of_it, None).bgrx == after).all()
     for broken in (
         (header, body[:-1], base),
         (header, body, None),
@@ -294,18 +294,18 @@ def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
         (header.replace("[20,10,25,12]", "[20,10,2500,12]"), body, base),
     ):
         with pytest.raises(FrameError):
-            wire.unpacked(*broken)
+            wire.decode_frame(*broken)
 
 
 def test_a_frame_is_packed_where_that_makes_it_smaller_and_what_unpacks_to_another_size_is_refused():
     plain = np.full((40, 60, 4), 200, np.uint8)
-    header, body = wire.packed(frame_of(plain, "a"), None)
+    header, body = wire.encode_frame(frame_of(plain, "a"), None)
     assert len(body) < 200
-    assert (wire.unpacked(header, body, None).bgrx == plain).all()
+    assert (wire.decode_frame(header, body, None).bgrx == plain).all()
     bomb = zstandard.ZstdCompressor().compress(bytes(100_000_000))
     for broken in (body[:-3], bomb, b"", plain.tobytes()):
         with pytest.raises(FrameError):
-            wire.unpacked(header, broken, None)
+            wire.decode_frame(header, broken, None)
 
 
 def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_changed():
@@ -313,15 +313,15 @@ def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_change
     after = before.copy()
     after[5:9, 7:12] = 3
     base = Frame(before, 8, "a", 0.0, "quiet", None, (1, 2))
-    header, body = wire.packed(Frame(after, 9, "b", 0.0, "quiet", (7, 5, 12, 9), (1, 2)), base)
+    header, body = wire.encode_frame(Frame(after, 9, "b", 0.0, "quiet", (7, 5, 12, 9), (1, 2)), base)
     assert json.loads(header)["box"] == [7, 5, 12, 9]
-    assert (wire.unpacked(header, body, base).bgrx == after).all()
-    nothing = wire.packed(Frame(before, 9, "a", 0.0, "quiet", None, (1, 2)), base)
-    assert (wire.unpacked(*nothing, base).bgrx == before).all()
+    assert (wire.decode_frame(header, body, base).bgrx == after).all()
+    nothing = wire.encode_frame(Frame(before, 9, "a", 0.0, "quiet", None, (1, 2)), base)
+    assert (wire.decode_frame(*nothing, base).bgrx == before).all()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8700", "ftp://x", "http://user:secret@host:1", "http://"])
 def test_an_address_that_is_none_is_refused_without_saying_what_is_in_it(address):
     with pytest.raises(ConfigError) as told:
-        BridgePool(address)
+        ServerPool(address)
     assert "secret" not in str(told.value)

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from bridge_client import OWNER_KEY, bearer, bridge, leased
 
-from deskhand.bridge.limits import Bounds
+from deskhand.bridge.limits import RequestLimits
 
 
 async def raw(port: int, data: bytes, *, wait_s: float = 5.0) -> bytes:
@@ -27,7 +27,7 @@ async def raw(port: int, data: bytes, *, wait_s: float = 5.0) -> bytes:
 
 
 async def test_a_head_that_never_ends_closes_its_connection():
-    async with bridge(bounds=Bounds(head_s=0.3)) as running:
+    async with bridge(bounds=RequestLimits(head_s=0.3)) as running:
         start = time.monotonic()
         silent, slow = await asyncio.gather(
             raw(running.port, b""), raw(running.port, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ")
@@ -41,12 +41,12 @@ async def test_a_head_that_never_ends_closes_its_connection():
 
 async def test_a_head_that_is_too_large_is_refused():
     async with bridge() as running:
-        reply = await raw(running.port, b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"x" * (Bounds.head_bytes + 1024))
+        reply = await raw(running.port, b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"x" * (RequestLimits.head_bytes + 1024))
         assert reply.startswith(b"HTTP/1.1 400")
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for():
-    async with bridge(bounds=Bounds(body_s=0.3)) as running, leased(running) as client:
+    async with bridge(bounds=RequestLimits(body_s=0.3)) as running, leased(running) as client:
         head = (
             f"POST {client.osworld}/execute HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {client.lease['key']}\r\n"
             "content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
@@ -61,7 +61,7 @@ async def test_bodies_past_their_bounds_are_refused_as_they_come():
         while True:
             yield b" " * 65536
 
-    async with bridge(bounds=Bounds(body_bytes=1 << 20, upload_bytes=2 << 20)) as running, leased(running) as client:
+    async with bridge(bounds=RequestLimits(body_bytes=1 << 20, upload_bytes=2 << 20)) as running, leased(running) as client:
         with contextlib.suppress(httpx2.WriteError, httpx2.ReadError):
             reply = await client.post("/execute", content=endless(), headers={"content-type": "application/json"})
             assert reply.status_code == 413

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from bridge_client import OWNER_KEY, bearer, bridge, leased
 
-from deskhand.bridge.keys import check_binding, owner_key, presented
+from deskhand.bridge.keys import check_binding, load_admin_key, key_from_headers
 from deskhand.errors import ConfigError
 
 
@@ -73,20 +73,20 @@ def test_the_owners_key_is_read_from_a_file_that_others_cannot_read(tmp_path):
     file = tmp_path / "key"
     file.write_text("  0123456789abcdef\n")
     file.chmod(0o600)
-    assert owner_key(file, {}) == "0123456789abcdef"
+    assert load_admin_key(file, {}) == "0123456789abcdef"
     file.chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
-        owner_key(file, {})
+        load_admin_key(file, {})
     with pytest.raises(ConfigError, match="cannot be read"):
-        owner_key(tmp_path / "absent", {})
+        load_admin_key(tmp_path / "absent", {})
     for short in ("", "short", "sixteen letters and a space"):
         with pytest.raises(ConfigError, match="16 or more") as told:
-            owner_key(None, {"DESKHAND_BRIDGE_KEY": short})
+            load_admin_key(None, {"DESKHAND_SERVER_API_KEY": short})
         assert not short or short not in str(told.value)
-    assert owner_key(None, {}) is None
+    assert load_admin_key(None, {}) is None
 
 
 def test_a_key_is_taken_from_the_header_alone():
-    assert presented({"authorization": "bearer  a b"}) == "a b"
-    assert presented({"authorization": "Basic !"}) == ""
-    assert presented({}) == ""
+    assert key_from_headers({"authorization": "bearer  a b"}) == "a b"
+    assert key_from_headers({"authorization": "Basic !"}) == ""
+    assert key_from_headers({}) == ""

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from bridge_client import OWNER_KEY, SCREEN, bearer, bridge, leased
 
-from deskhand.bridge.leases import BridgeLeases
-from deskhand.bridge.server import Settings, serving
+from deskhand.bridge.leases import ActiveLeases
+from deskhand.bridge.server import ServerConfig, serve_pool
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
 
@@ -42,8 +42,8 @@ async def test_a_template_is_what_was_asked_for():
 async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
     now = 1000.0
     async with DesktopPool(2, SCREEN, spares=0) as pool:
-        book = BridgeLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
-        (idle, _), (busy, _) = await book.take(None, 30), await book.take(None, 30)
+        book = ActiveLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
+        (idle, _), (busy, _) = await book.acquire(None, 30), await book.acquire(None, 30)
         now += 59
         await book.reclaim()
         assert {held.id for held in book} == {idle.id, busy.id}
@@ -51,7 +51,7 @@ async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
             now += 2
             await book.reclaim()
             assert [held.id for held in book] == [busy.id]
-        assert book.at_door(idle.port) is None
+        assert book.by_port(idle.port) is None
         now += 59
         await book.reclaim()
         assert [held.id for held in book] == [busy.id]
@@ -63,10 +63,10 @@ async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
 
 async def test_a_door_is_given_out_again_as_late_as_can_be():
     async with DesktopPool(2, SCREEN, spares=0) as pool:
-        book = BridgeLeases(pool, (1, 2), idle_s=60)
-        first, _ = await book.take(None, 30)
+        book = ActiveLeases(pool, (1, 2), idle_s=60)
+        first, _ = await book.acquire(None, 30)
         await book.end(first, "test")
-        second, _ = await book.take(None, 30)
+        second, _ = await book.acquire(None, 30)
         assert (first.port, second.port) == (1, 2)
         await book.close()
 
@@ -81,10 +81,10 @@ async def test_the_desktops_are_gone_when_the_bridge_ends():
 
 
 async def test_a_port_that_is_taken_is_named():
-    async with DesktopPool(1, SCREEN, spares=0) as pool, serving(pool, Settings(port=0)) as running:
+    async with DesktopPool(1, SCREEN, spares=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port} cannot be listened on"):
-            async with serving(pool, Settings(port=running.port)):
+            async with serve_pool(pool, ServerConfig(port=running.port)):
                 pass
         with pytest.raises(ConfigError, match="--port 65535"):
-            async with serving(pool, Settings(port=65535)):
+            async with serve_pool(pool, ServerConfig(port=65535)):
                 pass

@@ -21,29 +21,29 @@ from painted_pool import Painted, painted_pool
 from serving import on_a_port
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
-from deskhand.bridge.gateway import Gateway, Upstream
-from deskhand.bridge.server import Settings, serving
-from deskhand.desktop.base import Template
-from deskhand.desktop.gateway import GatewayPool
-from deskhand.desktop.osworld import Looking
+from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
+from deskhand.bridge.server import ServerConfig, serve_pool
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.gateway import SandboxPool
+from deskhand.desktop.osworld import ScreenPolling
 from deskhand.desktop.remote import sandboxes
-from deskhand.desktop.remote.link import Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
-from deskhand.desktop.remote.sandboxes import GuestPort, HttpGateway, Sandbox, endpoint_of, gateway_at
+from deskhand.desktop.remote.link import RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
+from deskhand.desktop.remote.sandboxes import GuestPort, HttpSandboxApi, Sandbox, endpoint_of, connect_sandbox_api
 from deskhand.errors import ConfigError, InfrastructureError
 
 TOKEN = "the-token-of-the-tests"
 KEY_OF_BRIDGE = OWNER_KEY
-QUICK = Timeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
 TEXT = resources.files(sandboxes.__package__ or "").joinpath("gateway.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 
 
 @asynccontextmanager
-async def gateway(desktops: int = 2, bridges: int = 1, **settings: Any) -> AsyncIterator[tuple[str, Gateway, list[Painted]]]:
+async def gateway(desktops: int = 2, bridges: int = 1, **settings: Any) -> AsyncIterator[tuple[str, SandboxGatewayServer, list[Painted]]]:
     made: list[Painted] = []
     async with _bridges(desktops, bridges, made) as upstreams:
-        server = Gateway(upstreams, {TOKEN: None, "another-token-of-tests": 1}, **settings)
+        server = SandboxGatewayServer(upstreams, {TOKEN: None, "another-token-of-tests": 1}, **settings)
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             try:
                 yield address, server, made
@@ -52,16 +52,16 @@ async def gateway(desktops: int = 2, bridges: int = 1, **settings: Any) -> Async
 
 
 @asynccontextmanager
-async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncIterator[list[Upstream]]:
+async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncIterator[list[UpstreamServer]]:
     if count == 0:
         yield []
         return
     async with (
         painted_pool(desktops, made) as pool,
-        serving(pool, Settings(port=0, owner_key=OWNER_KEY)) as running,
+        serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running,
         _bridges(desktops, count - 1, made) as others,
     ):
-        yield [Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY), *others]
+        yield [UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY), *others]
 
 
 async def settle(holds, seconds: float = 5.0) -> None:
@@ -87,7 +87,7 @@ def check(reply: httpx2.Response, path: str, method: str) -> Any:
 async def test_the_server_and_the_openapi_file_say_the_same():
     paths = {
         (route.path.replace(":int", "").replace(":path", ""), method.lower())
-        for route in Gateway([Upstream("http://a", None)], {TOKEN: None}).app()._app.routes  # type: ignore[attr-defined]
+        for route in SandboxGatewayServer([UpstreamServer("http://a", None)], {TOKEN: None}).app()._app.routes  # type: ignore[attr-defined]
         for method in route.methods
         if method != "HEAD"
     }
@@ -119,9 +119,9 @@ async def test_the_server_and_the_openapi_file_say_the_same():
 
 async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
     async with bridge() as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            async with GatewayPool(address, TOKEN, template=SCREEN, looking=Looking(0.05, 2, 2)) as pool:
+            async with SandboxPool(address, TOKEN, template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
                 lease = await pool.lease()
                 desktop = lease.desktop
                 await desktop.push("a.txt", b"x")
@@ -141,12 +141,12 @@ async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
 
 
 async def test_a_full_gateway_parks_and_goes_on():
-    lot = ParkingLot(seed=1)
-    async with gateway(1) as (address, server, _), GatewayPool(address, TOKEN, timeouts=QUICK, lot=lot) as pool:
+    lot = QuotaManager(seed=1)
+    async with gateway(1) as (address, server, _), SandboxPool(address, TOKEN, timeouts=QUICK, lot=lot) as pool:
         first = Sandbox("", "", 1.0)
         first = await pool.create(SCREEN)
         waiting = asyncio.create_task(pool.create(SCREEN))
-        await settle(lambda: lot.parked_now == 1)
+        await settle(lambda: lot.num_waiting == 1)
         assert "parked at" in lot.line()
         assert TOKEN not in lot.line()
         await pool.delete(first)
@@ -159,7 +159,7 @@ async def test_a_full_gateway_parks_and_goes_on():
 async def test_a_refused_request_for_a_sandbox_holds_nothing():
     async with gateway(1) as (address, _, _):
         for token, size in (("a-wrong-token-of-tests", 64), (TOKEN, 3)):
-            client = HttpGateway(address, token, timeouts=QUICK)
+            client = HttpSandboxApi(address, token, timeouts=QUICK)
             with pytest.raises(ConfigError, match=r"40[01]"):
                 await client.create(image=None, width=size, height=48, ttl_s=60, request_id="a")
             assert client.link.gate.desktops.held == 0
@@ -190,7 +190,7 @@ async def test_a_token_has_its_quota_and_its_own_sandboxes():
 async def test_a_sandbox_that_nobody_renews_is_ended():
     now = [0.0]
     async with gateway(2, clock=lambda: now[0]) as (address, server, made):
-        client = HttpGateway(address, TOKEN, timeouts=QUICK)
+        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK)
         kept = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="a")
         lost = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")
         assert (await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")).id == lost.id
@@ -200,7 +200,7 @@ async def test_a_sandbox_that_nobody_renews_is_ended():
         await server.reclaim()
         assert list(server._sandboxes) == [kept.id]
         with pytest.raises(InfrastructureError, match="410"):
-            await client.look(lost)
+            await client.get(lost)
         await settle(lambda: sum(desktop.closed for desktop in made) >= 1)
         await client.delete(lost)
         await client.delete(kept)
@@ -209,10 +209,10 @@ async def test_a_sandbox_that_nobody_renews_is_ended():
 
 async def test_one_of_several_bridges_may_be_away():
     async with gateway(1, bridges=2) as (address, server, _):
-        dead = Upstream("http://127.0.0.1:9", None)
-        other = Gateway([dead, *server.upstreams], {TOKEN: None})
+        dead = UpstreamServer("http://127.0.0.1:9", None)
+        other = SandboxGatewayServer([dead, *server.upstreams], {TOKEN: None})
         async with on_a_port(other.app()) as second:  # type: ignore[arg-type]
-            client = HttpGateway(second, TOKEN, timeouts=QUICK)
+            client = HttpSandboxApi(second, TOKEN, timeouts=QUICK)
             made = [await client.create(image=None, width=64, height=48, ttl_s=60, request_id=str(number)) for number in range(2)]
             assert len({each.id for each in made}) == 2
             await client.close()
@@ -234,7 +234,7 @@ async def test_a_command_is_run_once_when_the_reply_is_lost():
                     raise httpx2.ReadError("lost", request=request)
                 return reply
 
-        client = HttpGateway(address, TOKEN, timeouts=QUICK, transport=Losing())
+        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, transport=Losing())
         sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
         done = await client.exec(sandbox, ["touch", "x"], timeout_s=5)
         assert done.stdout == b"touch x"
@@ -252,27 +252,27 @@ def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
             loaded.append(1)
             return lambda endpoint, token: (endpoint, token)
 
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [Entry()] if group == "deskhand.gateways" else [])
-    assert isinstance(gateway_at("https://a.example", "t"), HttpGateway)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [Entry()] if group == "deskhand.sandbox_providers" else [])
+    assert isinstance(connect_sandbox_api("https://a.example", "t"), HttpSandboxApi)
     assert loaded == []
-    assert gateway_at("vendor:eu-1", "t") == ("eu-1", "t")
+    assert connect_sandbox_api("vendor:eu-1", "t") == ("eu-1", "t")
     with pytest.raises(ConfigError, match="vendor"):
-        gateway_at("other:x", "t")
+        connect_sandbox_api("other:x", "t")
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://a.example", "OSWORLD_SANDBOX_TOKEN": "t"}
     assert endpoint_of(variables) == ("https://a.example", "t")
     with pytest.raises(ConfigError, match="OSWORLD_SANDBOX_ENDPOINT"):
         endpoint_of({})
     with pytest.raises(ConfigError, match="without a key"):
-        gateway_at("https://user:secret@a.example", None)
+        connect_sandbox_api("https://user:secret@a.example", None)
 
 
 async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
     async with bridge() as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
-            async with GatewayPool(template=SCREEN, looking=Looking(0.05, 2, 2)) as pool:
+            async with SandboxPool(template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
                 lease = await pool.lease()
                 (held,) = running.book
                 await held.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
@@ -305,10 +305,10 @@ class Full(httpx2.AsyncHTTPTransport):
 
 async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_time():
     async with bridge() as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            settings: dict[str, Any] = {"template": SCREEN, "ttl_s": 1.0, "looking": Looking(0.05, 2, 2), "transport": Full()}
-            async with GatewayPool(address, TOKEN, **settings) as pool:
+            settings: dict[str, Any] = {"template": SCREEN, "ttl_s": 1.0, "looking": ScreenPolling(0.05, 2, 2), "transport": Full()}
+            async with SandboxPool(address, TOKEN, **settings) as pool:
                 lease = await pool.lease()
                 (held,) = running.book
                 frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
@@ -346,9 +346,9 @@ class Stuck:
 async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_time(tmp_path):
     stuck: Any = Stuck()
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
-    screen = Template("plain", 64, 48)
-    async with GatewayPool(
-        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, looking=Looking(0, 0, 1)
+    screen = DesktopSpec("plain", 64, 48)
+    async with SandboxPool(
+        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, looking=ScreenPolling(0, 0, 1)
     ) as pool:
         for _ in range(2):
             await pool.lease()
@@ -358,8 +358,8 @@ async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_ti
 async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh_one(tmp_path):
     provider: Any = Stuck()
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
-    screen = Template("plain", 64, 48)
-    async with GatewayPool("http://a", template=screen, gateway=provider, transport=guest, looking=Looking(0, 0, 1)) as pool:
+    screen = DesktopSpec("plain", 64, 48)
+    async with SandboxPool("http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)) as pool:
         desktop = pool.held((await pool.lease()).epoch)
         first = desktop.sandbox.id
         await desktop.server.upload("/home/user/left.txt", b"x")

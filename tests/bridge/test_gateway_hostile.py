@@ -13,21 +13,21 @@ from painted_pool import Painted, painted_pool
 from test_bridge_hostile import raw
 from test_gateway import KEY_OF_BRIDGE, TOKEN, gateway
 
-from deskhand.bridge.gateway import Gateway, Upstream
+from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
 from deskhand.bridge.gateway_cli import tokens_of
 from deskhand.bridge.keys import LONGEST_FILE, read_private
-from deskhand.bridge.limits import Bounds
-from deskhand.bridge.server import Settings, serving, serving_app
-from deskhand.desktop.remote.sandboxes import HttpGateway
+from deskhand.bridge.limits import RequestLimits
+from deskhand.bridge.server import ServerConfig, serve_pool, serve_app
+from deskhand.desktop.remote.sandboxes import HttpSandboxApi
 from deskhand.errors import ConfigError
 
 
 async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_desktop():
     made: list[Painted] = []
-    bounds = Bounds(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
-    async with painted_pool(1, made) as pool, serving(pool, Settings(port=0, owner_key=KEY_OF_BRIDGE)) as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds)
-        async with serving_app(server.app(), "127.0.0.1", 0, bounds=bounds) as (port, _):
+    bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
+    async with painted_pool(1, made) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=KEY_OF_BRIDGE)) as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds)
+        async with serve_app(server.app(), "127.0.0.1", 0, bounds=bounds) as (port, _):
             address = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=10) as http:
                 sandbox = (await http.post("/v1/sandboxes", json={})).json()
@@ -61,7 +61,7 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
 async def test_no_token_or_key_stands_in_a_log_an_answer_or_an_address(capsys):
     structlog.reset_defaults()
     async with gateway(1) as (address, _, _):
-        client = HttpGateway(address, TOKEN)
+        client = HttpSandboxApi(address, TOKEN)
         sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
         async with httpx2.AsyncClient(base_url=address) as http:
             for headers in (bearer(TOKEN), bearer(sandbox.key), bearer("a-wrong-token-of-tests")):

@@ -17,11 +17,11 @@ from painted_pool import Painted, painted_pool
 from serving import on_a_port
 from test_gateway import QUICK, TOKEN, gateway
 
-from deskhand.bridge.gateway import Gateway, Upstream
-from deskhand.bridge.server import Settings, serving
-from deskhand.desktop.base import Completed
-from deskhand.desktop.remote.parking import ParkingLot
-from deskhand.desktop.remote.sandboxes import HttpGateway
+from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
+from deskhand.bridge.server import ServerConfig, serve_pool
+from deskhand.desktop.base import CommandResult
+from deskhand.desktop.remote.parking import QuotaManager
+from deskhand.desktop.remote.sandboxes import HttpSandboxApi
 from deskhand.errors import InfrastructureError
 
 ROOT = Path(__file__).parents[2]
@@ -65,11 +65,11 @@ async def test_a_bridge_that_was_started_anew_has_ended_its_sandboxes():
 
 
 async def test_a_gateway_with_a_wrong_key_says_so_and_lets_nobody_wait():
-    async with painted_pool(1, []) as pool, serving(pool, Settings(port=0, owner_key=OWNER_KEY)) as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None})
+    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            lot = ParkingLot()
-            client = HttpGateway(address, TOKEN, timeouts=QUICK, lot=lot)
+            lot = QuotaManager()
+            client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, lot=lot)
             async with asyncio.timeout(10):
                 with pytest.raises(InfrastructureError, match="their key"):
                     await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
@@ -82,7 +82,7 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
     now, going, asked = [0.0], asyncio.Event(), asyncio.Event()
 
     class Busy(Painted):
-        async def run(self, argv, **named) -> Completed:
+        async def run(self, argv, **named) -> CommandResult:
             asked.set()
             await going.wait()
             return await super().run(argv, **named)
@@ -119,11 +119,11 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
-    async with painted_pool(1, []) as pool, serving(pool, Settings(port=0, owner_key=OWNER_KEY)) as running:
+    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
         words = [f"http://127.0.0.1:{running.port}", "--tokens-file", str(tokens), "--port", "0"]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "deskhand", "gateway", *words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "DESKHAND_BRIDGE_KEY": OWNER_KEY},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "DESKHAND_SERVER_API_KEY": OWNER_KEY},
         )  # fmt: skip
         try:
             assert process.stdout is not None

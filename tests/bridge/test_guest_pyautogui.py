@@ -72,7 +72,7 @@ async def test_every_call_of_pyautogui_is_understood(client):
 async def test_a_guest_that_asks_for_nonsense_gets_an_error_and_nothing_is_run(client):
     asks = """
 import os, json, sys, time
-folder = os.environ["DESKHAND_ASKS"]
+folder = os.environ["DESKHAND_RPC_SOCKET"]
 def ask(data):
     name = os.path.join(folder, os.urandom(12).hex())
     with open(name + ".part", "wb") as file:
@@ -91,7 +91,7 @@ print(repr(ask(b"pyautogui.click(1, 1)")))
 
 
 async def test_a_guest_that_floods_the_host_with_asks_is_no_longer_heard_and_holds_nothing_up(client):
-    flood = 'cd "$DESKHAND_ASKS" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
+    flood = 'cd "$DESKHAND_RPC_SOCKET" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
     assert (await client.post("/execute", json={"command": flood, "shell": True})).json()["returncode"] == 0
     await asyncio.sleep(1.0)
     _, error, returncode = await said(client, "import pyautogui; pyautogui.ANSWER_S = 0.5; pyautogui.position()")

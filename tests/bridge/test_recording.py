@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from PIL import Image
 
-from deskhand.bridge.movie import Picture, mp4
+from deskhand.bridge.movie import VideoFrame, encode_mp4
 
 
 def boxes(data: bytes, start: int = 0) -> Iterator[tuple[str, bytes]]:
@@ -45,7 +45,7 @@ def test_a_film_shows_each_picture_for_its_time():
         Image.new("RGB", (64, 48), colour).save(buffer, format="JPEG")
         return buffer.getvalue()
 
-    film = mp4([Picture(0, jpeg("red")), Picture(0.25, jpeg("lime")), Picture(3, jpeg("blue"))], 4.5, 64, 48)
+    film = encode_mp4([VideoFrame(0, jpeg("red")), VideoFrame(0.25, jpeg("lime")), VideoFrame(3, jpeg("blue"))], 4.5, 64, 48)
     assert [kind for kind, _ in boxes(film)] == ["ftyp", "mdat", "moov"]
     found = pictures_of(film)
     assert [ticks for _, ticks in found] == [250, 2750, 1500]

@@ -47,7 +47,7 @@ def keep_asking(port: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
-    process = started("--port", "0", "--screen", "320x240", "--spares", "0", DESKHAND_BRIDGE_KEY=OWNER_KEY)
+    process = started("--port", "0", "--screen", "320x240", "--spares", "0", DESKHAND_SERVER_API_KEY=OWNER_KEY)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

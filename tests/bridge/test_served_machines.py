@@ -7,24 +7,24 @@ from fake_osworld import FakeOsworld
 from serving import on_a_port
 
 from deskhand.actions.ops import Click, Point, Type, screen_px
-from deskhand.bridge.server import Settings, serving
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.leases import LeaseBook
-from deskhand.desktop.making import machine_pool
+from deskhand.bridge.server import ServerConfig, serve_pool
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.leases import LeaseStore
+from deskhand.desktop.making import build_machine_pool
 from deskhand.desktop.remote.osworld_server import OsworldServer
 
-SCREEN = Template("plain", 320, 240)
+SCREEN = DesktopSpec("plain", 320, 240)
 
 
 async def test_a_bridge_lends_machines_as_it_lends_embedded_desktops(tmp_path):
     fake = FakeOsworld(tmp_path / "vm")
-    book = LeaseBook(tmp_path / "book.sqlite")
+    book = LeaseStore(tmp_path / "book.sqlite")
     async with on_a_port(fake.app) as address:
-        machines = machine_pool([address], "osworld", SCREEN, book, keep_state=True, monitor_port=None)
-        async with machines as own, serving(own, Settings(port=0, owner_key=OWNER_KEY)) as running:
+        machines = build_machine_pool([address], "osworld", SCREEN, book, keep_state=True, monitor_port=None)
+        async with machines as own, serve_pool(own, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
             at = f"http://127.0.0.1:{running.port}"
-            async with BridgePool(at, OWNER_KEY, template=SCREEN) as pool, BridgePool(at, OWNER_KEY) as other:
+            async with ServerPool(at, OWNER_KEY, template=SCREEN) as pool, ServerPool(at, OWNER_KEY) as other:
                 first = await pool.lease()
                 frame = await first.desktop.perform(
                     [Click(Point(20, 30, screen_px(320, 240))), Type("é")], action_id="1"

@@ -13,9 +13,9 @@ import pytest
 from bridge_client import OWNER_KEY, Client, bearer, bridge, leased
 
 from deskhand.bridge.tunnel import MOST
-from deskhand.compat.forwarding import Forwards, straight, tunnel
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.compat.forwarding import PortForwards, direct_connection, tunnel_connection
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.walls import available_isolation
 from deskhand.errors import ConfigError
 
@@ -137,9 +137,9 @@ async def test_one_lease_has_so_many_tunnels_and_no_more():
 async def test_a_port_of_this_machine_leads_there_without_a_key():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
-        way = tunnel("127.0.0.1", client.lease["tunnels"], False, f"{client.lease['lease']}:{PORT}", client.lease["key"])
-        door = straight("127.0.0.1", client.lease["port"], False)
-        forwards = await asyncio.to_thread(Forwards, [way, door])
+        way = tunnel_connection("127.0.0.1", client.lease["tunnels"], False, f"{client.lease['lease']}:{PORT}", client.lease["key"])
+        door = direct_connection("127.0.0.1", client.lease["port"], False)
+        forwards = await asyncio.to_thread(PortForwards, [way, door])
         inner, server = forwards.ports
         try:
             for _ in range(2):
@@ -171,8 +171,8 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
         held = running.book.find(lease["lease"])
         assert held is not None
         await echoing(held.desktop)
-        way = tunnel("localhost", lease["tunnels"], True, f"{lease['lease']}:{PORT}", lease["key"])
-        forwards = await asyncio.to_thread(Forwards, [straight("localhost", lease["port"], True), way])
+        way = tunnel_connection("localhost", lease["tunnels"], True, f"{lease['lease']}:{PORT}", lease["key"])
+        forwards = await asyncio.to_thread(PortForwards, [direct_connection("localhost", lease["port"], True), way])
         try:
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{forwards.ports[0]}", headers=bearer(lease["key"])) as http:
                 assert (await http.get("/platform")).text == "Linux"
@@ -188,9 +188,9 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
 
 
 async def test_a_guest_without_a_network_cannot_be_called():
-    desktop = EmbeddedDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation="plain")
     try:
-        await desktop.reset(Template("plain", 256, 192))
+        await desktop.reset(DesktopSpec("plain", 256, 192))
         with pytest.raises(ConfigError, match="isolation 'namespaces'"):
             await desktop.socket_inside()
     finally:

@@ -15,15 +15,15 @@ import pytest
 from bridge_client import OWNER_KEY, SCREEN, bridge
 from serving import on_a_port
 
-from deskhand.bridge.gateway import Gateway, Upstream
+from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
 from deskhand.compat import desktop_env
 from deskhand.compat.desktop_env import DesktopEnv
-from deskhand.desktop.base import StagedDesktop
-from deskhand.desktop.bridge import BridgePool
+from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.gateway import sandbox_desktop
-from deskhand.desktop.osworld import Looking
+from deskhand.desktop.osworld import ScreenPolling
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import Finding, Scored, Unscored
+from deskhand.tasks.outcome import Finding, Scored, Errored
 from deskhand.tasks.sources.downloads import FileCache
 
 ADDRESS = "https://files.example/resolve/main/os/1/start.txt"
@@ -175,7 +175,7 @@ def test_what_is_missing_scores_zero_and_what_cannot_be_judged_is_unscored(env: 
         with pytest.raises(EvaluatorError if cause == "evaluator" else InfrastructureError, match=says):
             env.evaluate()
         outcome = env.outcome()
-        assert isinstance(outcome, Unscored)
+        assert isinstance(outcome, Errored)
         assert outcome.cause == cause
 
 
@@ -275,7 +275,7 @@ def test_the_tree_and_the_terminal_come_when_they_are_asked_for() -> None:
         env.close()
 
 
-def played_on(desktop: Callable[[], Awaitable[StagedDesktop]]) -> float:
+def played_on(desktop: Callable[[], Awaitable[StageableDesktop]]) -> float:
     """The score of an episode that types a file's text into a terminal."""
     env = DesktopEnv(screen_size=(SCREEN.width, SCREEN.height), require_a11y_tree=False, desktop=desktop)
     try:
@@ -290,8 +290,8 @@ def played_on(desktop: Callable[[], Awaitable[StagedDesktop]]) -> float:
 async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
     async with bridge() as running:
 
-        async def leased() -> StagedDesktop:
-            pool = BridgePool(f"http://127.0.0.1:{running.port}", OWNER_KEY, template=SCREEN)
+        async def leased() -> StageableDesktop:
+            pool = ServerPool(f"http://127.0.0.1:{running.port}", OWNER_KEY, template=SCREEN)
             return (await pool.lease()).desktop
 
         assert await asyncio.to_thread(played_on, leased) == 1.0
@@ -300,11 +300,11 @@ async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
 async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     token = "the-token-of-the-facade"
     async with bridge() as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: 1})
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: 1})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", token)
-            looking = Looking(0.05, 2, 2)
+            looking = ScreenPolling(0.05, 2, 2)
             sandbox = partial(sandbox_desktop, template=SCREEN, looking=looking)
             assert await asyncio.to_thread(played_on, sandbox) == 1.0
             assert list(running.book) == [], "the sandbox has ended with the environment"

@@ -7,10 +7,10 @@ from painted_pool import Painted
 
 from deskhand.compat import desktop_env_provider
 from deskhand.compat.osworld.evaluators import Value
-from deskhand.compat.osworld.reading import Reader
-from deskhand.compat.osworld.stage import Stage
-from deskhand.compat.osworld.wire import Wire
-from deskhand.desktop.base import Completed, Template
+from deskhand.compat.osworld.reading import GetterReader
+from deskhand.compat.osworld.stage import SetupRunner
+from deskhand.compat.osworld.wire import LocalOsworldClient
+from deskhand.desktop.base import CommandResult, DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks.sources.getters import BareGetter
 
@@ -20,17 +20,17 @@ class Asked(Painted):
 
     code: int | None = None
 
-    async def run(self, argv, **named) -> Completed:
+    async def run(self, argv, **named) -> CommandResult:
         if self.code is None:
             raise InfrastructureError("the desktop's box has ended")
-        return Completed(self.code, b"", b"Connection refused")
+        return CommandResult(self.code, b"", b"Connection refused")
 
 
 @pytest.mark.parametrize("code", [None, 124])
 async def test_a_desktop_that_fails_while_chrome_is_asked_for_its_tabs_is_an_outage(code):
     desktop = Asked()
     desktop.code = code
-    reader = Reader(Stage(Wire(desktop, Template("plain", 64, 48))))  # type: ignore[arg-type]
+    reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     with pytest.raises(InfrastructureError):
         await reader.read(BareGetter(type="open_tabs_info"))
 
@@ -38,11 +38,11 @@ async def test_a_desktop_that_fails_while_chrome_is_asked_for_its_tabs_is_an_out
 async def test_a_chrome_that_does_not_run_has_no_tabs():
     desktop = Asked()
     desktop.code = 1
-    reader = Reader(Stage(Wire(desktop, Template("plain", 64, 48))))  # type: ignore[arg-type]
+    reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
 
 
 def test_a_key_in_a_bridges_address_is_refused_and_not_repeated():
     with pytest.raises(ConfigError) as refused:
-        desktop_env_provider.register("http://user:the-secret@127.0.0.1:8700")
+        desktop_env_provider.register_server_provider("http://user:the-secret@127.0.0.1:8700")
     assert "the-secret" not in str(refused.value)

@@ -12,12 +12,12 @@ from deskhand.actions.ops import Done, Fail, Key, Op, Type
 from deskhand.compat.rl_environment import Action, ResetConfig, RLEnvironment
 from deskhand.desktop.base import Frame
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.suites.basics import make_task
-from deskhand.tasks.task import Check, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, StagedDesktopLike, Task
 
 
-async def raising(desktop: StagedDesktopLike) -> Check:
+async def raising(desktop: StagedDesktopLike) -> CheckResult:
     raise RuntimeError("the check is broken")
 
 
@@ -102,7 +102,7 @@ def test_the_tasks_limit_of_steps_ends_an_episode(env: RLEnvironment) -> None:
 def test_a_judge_that_fails_raises_and_is_unscored(env: RLEnvironment) -> None:
     env.reset(ResetConfig(task_id="broken:3"))
     outcome = env.outcome()
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"
     for ask in (env.evaluate, env.evaluate_dense):
         with pytest.raises(EvaluatorError, match="the check is broken"):

@@ -11,21 +11,21 @@ from task_files import SHARED
 
 from deskhand.actions.ops import Done, Type
 from deskhand.agents.desktop_agent import Transcript
-from deskhand.compat.waa_env import WAADesktopEnv
-from deskhand.desktop.osworld import Looking
-from deskhand.desktop.remote.link import Link, Timeouts
-from deskhand.desktop.remote.waa_server import WaaEvaluator
+from deskhand.compat.waa_env import VagenDesktopEnv
+from deskhand.desktop.osworld import ScreenPolling
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
+from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.desktop.waa import WaaDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.rollout.episode import run_episode
-from deskhand.rollout.groups import Ticket
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.sources import waa
 from deskhand.tasks.sources.openadapt_task import load_task
 from deskhand.tasks.sources.waa_task import task_of
 
-TIMES = Timeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.01)
-LOOKING = Looking(pause_s=0.0, looks=1)
+TIMES = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.01)
+LOOKING = ScreenPolling(pause_s=0.0, looks=1)
 NOTES = """\
 name: Write hello in the editor
 id: notes
@@ -81,8 +81,8 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
     async with on_a_port(machine.fake.app) as address:
         rewards = []
         for steps in ((), ([Type("hello")],), ([Type("hello, ")], [Type("wörld"), Done()])):
-            desktop = WaaDesktop(Link(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
-            result = await run_episode(Ticket("e", task), desktop, Replies(*steps), None)  # type: ignore[arg-type]
+            desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+            result = await run_episode(EpisodeRequest("e", task), desktop, Replies(*steps), None)  # type: ignore[arg-type]
             assert isinstance(result.outcome, Scored), result.outcome
             assert result.outcome.guest_trusted
             rewards.append((result.outcome.value, result.reward_terms["milestones"], result.reward))
@@ -93,9 +93,9 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         windows = [body for body in machine.fake.requests if body[1] == "/execute_windows"]
         assert windows, "actions go to /execute_windows"
         machine.fake.running.clear()
-        desktop = WaaDesktop(Link(address, timeouts=Timeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5)
-        lost = await run_episode(Ticket("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
-        assert isinstance(lost.outcome, Unscored)
+        desktop = WaaDesktop(RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5)
+        lost = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
+        assert isinstance(lost.outcome, Errored)
         assert lost.reward is None
         await desktop.close()
         machine.fake.running.set()
@@ -112,10 +112,10 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     file.write_text(json.dumps(document))
     machine = Machine(tmp_path / "vm")
     async with on_a_port(machine.fake.app) as address, on_a_port(machine.evaluate.app) as judge_address:
-        evaluator = WaaEvaluator(Link(judge_address, timeouts=TIMES))
+        evaluator = WaaEvaluatorClient(RetryingClient(judge_address, timeouts=TIMES))
         task = task_of(waa.load(file), lambda _: evaluator, 320, 240)
-        desktop = WaaDesktop(Link(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
-        result = await run_episode(Ticket("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
+        desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+        result = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(result.outcome, Scored)
         assert result.outcome.value == 0.0
         assert machine.evaluate.asked[0] == document, "the whole file is judged, as it was written"
@@ -125,11 +125,11 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
                 await desktop.push("C:\\Users\\Docker\\a.txt", b"yes")
                 return Transcript((), "done")
 
-        result = await run_episode(Ticket("e", task), desktop, Writer(), None)  # type: ignore[arg-type]
+        result = await run_episode(EpisodeRequest("e", task), desktop, Writer(), None)  # type: ignore[arg-type]
         assert result.reward == 1.0
         machine.evaluate.broken = True
-        result = await run_episode(Ticket("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
-        assert isinstance(result.outcome, Unscored)
+        result = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
+        assert isinstance(result.outcome, Errored)
         assert result.outcome.cause == "evaluator"
         await desktop.close()
         await evaluator.link.close()
@@ -171,7 +171,7 @@ async def test_the_gym_interface_plays_an_episode(tmp_path):
     task = load_task(file, 320, 240)
     machine = Machine(tmp_path / "vm")
     async with on_a_port(machine.fake.app) as address:
-        env = WAADesktopEnv(WaaDesktop(Link(address, timeouts=TIMES), looking=LOOKING, ready_s=5), [task])
+        env = VagenDesktopEnv(WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5), [task])
         assert await env.health_check() == {"status": "not_initialized"}
         with pytest.raises(ConfigError):
             await env.step("DONE()")
@@ -195,4 +195,4 @@ async def test_the_gym_interface_plays_an_episode(tmp_path):
         assert await env.health_check() == {"status": "needs_recovery"}
         await env.close()
     with pytest.raises(ConfigError):
-        WAADesktopEnv(env.desktop, [])
+        VagenDesktopEnv(env.desktop, [])

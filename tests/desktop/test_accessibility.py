@@ -11,22 +11,22 @@ import pytest
 
 from deskhand.actions.ops import Key, Type, Wait
 from deskhand.desktop.applications.table import PROFILES
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.walls import FIRST_UID, available_isolation, has_name, own_uids
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.walls import FIRST_UID, available_isolation, has_name, guest_uids
 from deskhand.errors import ConfigError, InfrastructureError
 
-TELLING = Template("plain", 640, 480, accessibility=True)
+TELLING = DesktopSpec("plain", 640, 480, accessibility=True)
 SPACES = {
     name: f"https://accessibility.ubuntu.example.org/ns/{name}" for name in ("state", "component", "attributes", "action", "value")
 }
-NAMED = has_name(FIRST_UID if own_uids() else None)
+NAMED = has_name(FIRST_UID if guest_uids() else None)
 ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["plain"] * NAMED
 
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = EmbeddedDesktop(isolation=request.param)
+    desktop = LocalDesktop(isolation=request.param)
     await desktop.reset(TELLING)
     yield desktop
     await desktop.close()
@@ -76,15 +76,15 @@ async def test_a_program_that_does_not_answer_costs_no_more_than_the_time_that_t
 
 @pytest.mark.skipif(NAMED, reason="guests of this machine have a name")
 async def test_guests_without_a_name_have_no_bus_and_are_told_so():
-    desktop = EmbeddedDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation="plain")
     with pytest.raises(ConfigError, match="namespaces"):
         await desktop.reset(TELLING)
     await desktop.close()
 
 
 async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():
-    desktop = EmbeddedDesktop()
-    await desktop.reset(Template("plain", 320, 240))
+    desktop = LocalDesktop()
+    await desktop.reset(DesktopSpec("plain", 320, 240))
     assert await desktop.accessibility_tree() is None
     assert b"DBUS_SESSION_BUS_ADDRESS=disabled:" in (await desktop.run(["env"])).stdout
     await desktop.close()
@@ -92,9 +92,9 @@ async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():
 
 @pytest.mark.skipif(not PROFILES["calc"].installed, reason="not installed; as root: deskhand desktop install calc")
 async def test_of_a_spreadsheet_the_cells_on_the_screen_are_told():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template("plain", 1280, 720, accessibility=True))
+        await desktop.reset(DesktopSpec("plain", 1280, 720, accessibility=True))
         profile = PROFILES["calc"]
         await desktop.launch(list(profile.argv))
         await desktop.wait_window(profile.window, timeout_s=60)

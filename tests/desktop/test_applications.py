@@ -11,18 +11,18 @@ import pytest
 from deskhand.cli import app
 from deskhand.desktop.applications import install, table
 from deskhand.desktop.applications.table import PROFILES
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import walls
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 
-SCREEN = Template("plain", 1280, 720)
+SCREEN = DesktopSpec("plain", 1280, 720)
 STILL_S = 1.0
 
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SCREEN)
     yield desktop
     await desktop.close()
@@ -78,7 +78,7 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
     await desktop.wait_window("chromium", timeout_s=60.0)
     await still(desktop)
     first = await desktop.observe()
-    fresh = EmbeddedDesktop()
+    fresh = LocalDesktop()
     try:
         await fresh.reset(SCREEN)
         await fresh.launch(["chromium"])
@@ -93,7 +93,7 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
 async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     profile, looks = PROFILES[name], {}
     for isolation in {"plain", walls.available_isolation()[0]}:
-        desktop = EmbeddedDesktop(isolation=isolation)
+        desktop = LocalDesktop(isolation=isolation)
         try:
             await desktop.reset(SCREEN)
             await desktop.launch(list(profile.argv))
@@ -114,10 +114,10 @@ def test_every_setting_of_the_office_is_well_formed():
 
 
 def test_applications_are_chosen_by_name_and_by_group_each_once():
-    assert [entry.name for entry in table.chosen(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
-    assert len(table.chosen(["all"])) == len(PROFILES)
+    assert [entry.name for entry in table.resolve_profiles(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
+    assert len(table.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"'word' is not known; there are .*writer"):
-        table.chosen(["calc", "word"])
+        table.resolve_profiles(["calc", "word"])
 
 
 def test_installing_names_every_package_and_without_root_says_what_root_would_do(monkeypatch, capsys):
@@ -146,7 +146,7 @@ def test_what_dpkg_does_not_know_is_missing():
 @needs("calc")
 async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp(monkeypatch):
     monkeypatch.setattr(walls, "own_uids", lambda: False)  # as where Deskhand does not run as root: /tmp's rights let guests in
-    desktop = EmbeddedDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SCREEN)
         await desktop.launch(list(PROFILES["calc"].argv))

@@ -14,15 +14,15 @@ import pytest
 from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import pointer, shared_memory
-from deskhand.desktop.embedded.connection import Connection, PointerImage
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.screen import ServerImage, SharedImage, open_screen
+from deskhand.desktop.embedded.connection import XConnection, PointerImage
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.screen import GetImageReader, SharedMemoryReader, open_screen_reader
 from deskhand.desktop.embedded.shared_memory import Segment
 from deskhand.errors import FrameError
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 def at(x: int, y: int) -> Point:
@@ -31,7 +31,7 @@ def at(x: int, y: int) -> Point:
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -71,7 +71,7 @@ def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_draw
     argb = np.full((6, 4), 0xFF112233, np.uint32)
     for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
         pixels = np.full((10, 20), 0x445566, np.uint32)
-        under = pointer.draw(pixels, PointerImage(x, y, 2, 5, argb))
+        under = pointer.draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
         assert np.count_nonzero(pixels == 0x112233) == (under[2].size if under else 0) == covered
         if under:
             left, top, patch = under
@@ -81,23 +81,23 @@ def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_draw
 
 def test_a_half_transparent_pointer_is_mixed():
     pixels = np.full((2, 2), 0x0000C8, np.uint32)
-    pointer.draw(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
+    pointer.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 
-@pytest.mark.parametrize(("way", "kind"), [("server", ServerImage), ("shared", SharedImage)])
+@pytest.mark.parametrize(("way", "kind"), [("server", GetImageReader), ("shared", SharedMemoryReader)])
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
 async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, kind):
-    desktop = EmbeddedDesktop(capture=way)
+    desktop = LocalDesktop(capture=way)
     try:
-        frame = await desktop.reset(Template("plain", width, height))
+        frame = await desktop.reset(DesktopSpec("plain", width, height))
         session = desktop._session
         assert isinstance(session.screen, kind)
         await desktop.launch(["l3afpad"])
         await desktop.wait_window("l3afpad")
         frame = await desktop.observe()
         assert frame.size == (width, height)
-        mapped = open_screen(session.x_server, session.connection, width, height, "mapped")
+        mapped = open_screen_reader(session.x_server, session.connection, width, height, "mapped")
         assert (mapped.copy() == session.screen.copy()).all()
         assert len(np.unique(mapped.copy())) > 10
         mapped.close()
@@ -109,25 +109,25 @@ async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(d
     session = desktop._session
     before = session.screen.copy()
     session.x_server.framebuffer_path = tmp_path / "nothing"
-    screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
+    screen = open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, None)
     assert (screen.copy() == before).all()
     for damage in (b"", b"\0" * 400):
         session.x_server.framebuffer_path.write_bytes(damage)
-        screen = open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, None)
-        assert isinstance(screen, ServerImage)
+        screen = open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, None)
+        assert isinstance(screen, GetImageReader)
         with pytest.raises(FrameError, match="cannot be mapped"):
-            open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
+            open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
 
 
 async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
-    desktop = EmbeddedDesktop()
-    await desktop.reset(Template("plain", 1920, 1200))
+    desktop = LocalDesktop()
+    await desktop.reset(DesktopSpec("plain", 1920, 1200))
     session, performer = desktop._parts()
     over = threading.Event()
 
     def paint() -> None:
         """One request after the other fills the screen with another colour; each takes the server about as long as a copy takes."""
-        painter = Connection(session.x_server.name, session.x_server.cookie)
+        painter = XConnection(session.x_server.name, session.x_server.cookie)
         core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
         core.CreateWindow(0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1])
         core.MapWindow(window)
@@ -186,10 +186,10 @@ async def test_a_server_whose_memory_is_in_no_file_shares_it(monkeypatch, open_f
     (open_folder / "Xvfb").chmod(0o755)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     before = segments()
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
         await desktop.reset(SMALL)
-        assert isinstance(desktop._session.screen, SharedImage)
+        assert isinstance(desktop._session.screen, SharedMemoryReader)
         empty = await desktop.observe()
         await open_editor(desktop)
         frame = await desktop.perform([Type("some text")], action_id="typed")
@@ -203,7 +203,7 @@ async def test_a_server_whose_memory_is_in_no_file_shares_it(monkeypatch, open_f
 async def test_a_server_that_shares_nothing_is_asked(desktop):
     session = desktop._session
     with pytest.raises(FrameError, match="without MIT-SHM"):
-        open_screen(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
+        open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
 
 
 def test_what_is_written_by_one_side_is_read_by_the_other_and_gone_with_both():

@@ -14,8 +14,8 @@ from fake_osworld import FakeOsworld
 from serving import on_a_port
 
 from deskhand.compat import desktop_env_machine
-from deskhand.desktop.base import Template
-from deskhand.desktop.desktop_env import DesktopEnvMachine, desktop_env_pool
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.desktop_env import ProviderMachine, desktop_env_pool
 from deskhand.engines.vllm import serve
 
 SLOW = """
@@ -54,7 +54,7 @@ def python(tmp_path_factory) -> Path:
 
 
 async def test_an_answer_that_nobody_waited_for_is_not_taken_for_that_of_the_next_request():
-    machine = DesktopEnvMachine(sys.executable, "docker", {}, command=["-c", SLOW])
+    machine = ProviderMachine(sys.executable, "docker", {}, command=["-c", SLOW])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await machine.fresh()
@@ -66,7 +66,7 @@ async def test_a_pool_starts_and_reverts_machines_by_the_environments_own_deskto
     fake = FakeOsworld(tmp_path)
     async with on_a_port(fake.app) as address:
         settings = {"server_port": int(address.rpartition(":")[2])}
-        template = Template("plain", 320, 240)
+        template = DesktopSpec("plain", 320, 240)
         async with desktop_env_pool(1, str(python), "127.0.0.1", settings, template=template) as pool:
             lease = await pool.lease()
             assert (await lease.desktop.observe()).size == (320, 240)

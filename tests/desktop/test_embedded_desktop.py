@@ -26,13 +26,13 @@ from deskhand.actions.ops import (
     Wait,
     screen_px,
 )
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.connection import Connection
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.connection import XConnection
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 def at(x: int, y: int) -> Point:
@@ -41,7 +41,7 @@ def at(x: int, y: int) -> Point:
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -89,7 +89,7 @@ async def test_an_action_id_is_performed_once(desktop):
 
 
 async def test_only_the_last_64_actions_are_remembered():
-    desktop = EmbeddedDesktop(quiet_ms=1)
+    desktop = LocalDesktop(quiet_ms=1)
     try:
         await desktop.reset(SMALL)
         frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
@@ -137,9 +137,9 @@ async def test_a_frame_equals_what_the_x_server_says_except_under_the_pointer(de
 
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
 async def test_a_screen_may_have_any_size_within_the_bounds(width, height):
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        frame = await desktop.reset(Template("dark", width, height))
+        frame = await desktop.reset(DesktopSpec("dark", width, height))
         assert frame.size == (width, height)
         assert frame.bgrx.flags.writeable is False
         assert tuple(frame.rgb()[0, 0]) == (0x38, 0x40, 0x48)
@@ -148,10 +148,10 @@ async def test_a_screen_may_have_any_size_within_the_bounds(width, height):
 
 
 @pytest.mark.parametrize(
-    "template", [Template("plain", 200, 192), Template("plain", 1920, 1201), Template("no such theme", 320, 240)]
+    "template", [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)]
 )
 async def test_a_template_that_cannot_be_is_a_config_error(template):
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     with pytest.raises(ConfigError):
         await desktop.reset(template)
     await desktop.close()
@@ -160,11 +160,11 @@ async def test_a_template_that_cannot_be_is_a_config_error(template):
 async def test_namespaces_that_the_machine_does_not_allow_are_refused_and_named(monkeypatch):
     refusal = ("plain", "bubblewrap is not installed (apt-get install bubblewrap)")
     monkeypatch.setattr("deskhand.desktop.embedded.desktop.available_isolation", lambda: refusal)
-    desktop = EmbeddedDesktop(isolation="namespaces")
+    desktop = LocalDesktop(isolation="namespaces")
     with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
         await desktop.reset(SMALL)
     await desktop.close()
-    fallback = EmbeddedDesktop()
+    fallback = LocalDesktop()
     await fallback.reset(SMALL)
     assert fallback.isolation == "plain"
     await fallback.close()
@@ -202,19 +202,19 @@ async def test_a_caret_in_the_home_template_does_not_blink(desktop):
 
 
 async def test_a_late_drawing_is_waited_for():
-    desktop = EmbeddedDesktop(quiet_ms=200)
+    desktop = LocalDesktop(quiet_ms=200)
     try:
         await desktop.reset(SMALL)
         await in_terminal(desktop, "read line; for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done; echo > finished; read line")
         frame = await desktop.perform([Type("\n")], action_id="go")
-        assert frame.settled_ms >= 550
+        assert frame.settle_ms >= 550
         assert await desktop.pull("finished") == b"\n"
     finally:
         await desktop.close()
 
 
 async def test_a_guest_that_has_not_finished_computing_is_waited_for():
-    desktop = EmbeddedDesktop(quiet_ms=20)
+    desktop = LocalDesktop(quiet_ms=20)
     try:
         await desktop.reset(SMALL)
         await in_terminal(desktop, "read line; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done > finished; read line")
@@ -337,9 +337,9 @@ async def test_a_dead_x_server_is_an_infrastructure_error_and_the_action_stays_u
 
 async def test_the_x_server_lets_nobody_in_without_its_cookie(desktop):
     server = desktop._session.x_server
-    Connection(server.name, server.cookie).close()
+    XConnection(server.name, server.cookie).close()
     with pytest.raises(InfrastructureError):
-        Connection(server.name, bytes(16))
+        XConnection(server.name, bytes(16))
 
 
 async def test_a_frozen_x_server_is_noticed(desktop, monkeypatch):
@@ -362,7 +362,7 @@ async def test_the_event_loop_never_waits_for_a_desktop():
             longest = max(longest, time.monotonic() - before - 0.005)
 
     watcher = asyncio.create_task(watch())
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     await open_editor(desktop)
     await desktop.perform([Type("abc"), Wait(0.3)], action_id="1")
@@ -376,7 +376,7 @@ async def test_the_event_loop_never_waits_for_a_desktop():
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_cancellation_that_comes_as_a_call_ends_is_not_lost(turns):
     """Otherwise Ctrl-C leaves an episode running now and then, and the run waits for it for ever."""
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
 
     async def episode():
         await desktop._call(lambda: None, 1.0)

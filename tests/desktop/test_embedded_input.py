@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 def at(x: int, y: int) -> Point:
@@ -23,7 +23,7 @@ def at(x: int, y: int) -> Point:
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -44,7 +44,7 @@ texts = st.text(st.one_of(letters, anything, st.sampled_from("\n\t ")), min_size
 
 def test_what_is_typed_is_what_an_editor_saves():
     """Any text at all: every script, emoji with joiners, combining and spacing accents, private and unassigned planes."""
-    desktop, number = EmbeddedDesktop(), iter(range(10**6))
+    desktop, number = LocalDesktop(), iter(range(10**6))
 
     async def open_editor():
         await desktop.reset(SMALL)

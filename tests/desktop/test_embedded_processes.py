@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.runtime import runtime
 from deskhand.desktop.embedded.walls import available_isolation
 
-SMALL = Template("plain", 256, 192)
+SMALL = DesktopSpec("plain", 256, 192)
 ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
 ESCAPE = ["sh", "-c", "env -i setsid sh -c '(sleep 777 & sleep 778 &) &' & setsid sleep 779 & true"]
 
@@ -41,7 +41,7 @@ def labelled() -> set[int]:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_twenty_resets_leave_nothing_behind(isolation):
     before = labelled()
-    desktop = EmbeddedDesktop(isolation=isolation)
+    desktop = LocalDesktop(isolation=isolation)
     seen: set[int] = set()
     for _ in range(20 if isolation == ISOLATIONS[0] else 5):
         await desktop.reset(SMALL)
@@ -108,7 +108,7 @@ def test_when_the_owner_is_ended_its_desktops_end(isolation, number):
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_boxed_guest_sees_neither_the_host_nor_another_desktop():
-    first, second = EmbeddedDesktop(), EmbeddedDesktop()
+    first, second = LocalDesktop(), LocalDesktop()
     try:
         await first.reset(SMALL)
         await second.reset(SMALL)

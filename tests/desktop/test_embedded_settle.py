@@ -8,13 +8,13 @@ import time
 import pytest
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type, Wait, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.connection import Connection
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.performer import budget_s
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.connection import XConnection
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.performer import op_budget_s
 from deskhand.errors import DeliveryUnknown, InfrastructureError
 
-SMALL = Template("plain", 640, 400)
+SMALL = DesktopSpec("plain", 640, 400)
 TURNING = r"""while :; do for c in / - '\' '|'; do printf "\r$c"; sleep 0.03; done; done"""
 SPINNER = ["xterm", "-geometry", "8x2+500+330", "-e", "sh", "-c", TURNING]
 PRINTING = ["xterm", "-geometry", "60x20+0+0", "-e", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done"]
@@ -27,7 +27,7 @@ def at(x: int, y: int) -> Point:
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop(quiet_ms=100, cap_s=3.0)
+    desktop = LocalDesktop(quiet_ms=100, cap_s=3.0)
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -68,7 +68,7 @@ async def test_an_answer_beside_a_spinner_is_waited_for(desktop):
 
 async def test_a_picture_that_never_rests_ends_at_the_cap(desktop):
     desktop.cap_s = 0.6
-    await desktop.reset(Template("dark", SMALL.width, SMALL.height))
+    await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     await launch(desktop, PRINTING)
     start = time.monotonic()
     frame = await desktop.observe()
@@ -78,7 +78,7 @@ async def test_a_picture_that_never_rests_ends_at_the_cap(desktop):
 
 async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_program_that_computes(desktop):
     desktop.cap_s = 0.3
-    await desktop.reset(Template("dark", SMALL.width, SMALL.height))
+    await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     for argv in (SPINNER, PRINTING, COMPUTING):
         await launch(desktop, argv, wait=argv is not COMPUTING)
     await desktop.launch(["l3afpad"])
@@ -99,7 +99,7 @@ async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_pro
     for index, op in enumerate(ops):
         start = time.monotonic()
         await desktop.perform([op], action_id=str(index))
-        taken, budget = time.monotonic() - start, budget_s(op, ((300, 200), (330, 210))) + desktop.cap_s
+        taken, budget = time.monotonic() - start, op_budget_s(op, ((300, 200), (330, 210))) + desktop.cap_s
         assert taken < budget, op
 
 
@@ -119,7 +119,7 @@ async def test_what_changes_nothing_stalls_nothing(desktop):
 async def test_a_server_that_a_guest_holds_stalls_no_action_and_serves_again_when_it_is_let_go(desktop):
     session = desktop._session
     session.connection.sync_limit_s = 0.4
-    holder = Connection(session.x_server.name, session.x_server.cookie)
+    holder = XConnection(session.x_server.name, session.x_server.cookie)
     holder.core.GrabServer()
     holder.sync()
     start = time.monotonic()

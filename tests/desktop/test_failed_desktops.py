@@ -8,20 +8,20 @@ import signal
 import pytest
 
 from deskhand.actions.ops import Done, Key
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import processes, windows
 from deskhand.desktop.embedded.connection import x_errors
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.walls import available_isolation
 from deskhand.errors import InfrastructureError
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
 
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = EmbeddedDesktop(isolation=request.param)
+    desktop = LocalDesktop(isolation=request.param)
     await desktop.reset(SMALL)
     await desktop.launch(["l3afpad"])
     await desktop.wait_window("l3afpad")
@@ -88,7 +88,7 @@ async def test_a_window_that_goes_away_while_it_is_asked_about_is_left_out(deskt
 
 
 async def test_where_programs_may_be_killed_a_crash_is_no_failure():
-    desktop = EmbeddedDesktop(crashes_fail=False)
+    desktop = LocalDesktop(crashes_fail=False)
     await desktop.reset(SMALL)
     await desktop.launch(["sh", "-c", "sleep 0.1; kill -KILL $$"])
     await asyncio.sleep(0.4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deskhand.desktop.embedded.framebuffer import Framebuffer, PixelHash, changed_box, check_not_black
+from deskhand.desktop.embedded.framebuffer import Framebuffer, PixelHash, changed_bbox, check_not_black
 from deskhand.errors import FrameError
 
 WIDTH, HEIGHT, COLOURS = 640, 400, 256
@@ -72,11 +72,11 @@ def test_a_black_screen_never_becomes_a_frame():
 def test_the_box_of_a_change_is_tight_and_half_open():
     before = np.ones((HEIGHT, WIDTH), np.uint32)
     after = before.copy()
-    assert changed_box(before, after) is None
+    assert changed_bbox(before, after) is None
     after[10, 20] = 5
     after[30, 7] = 5
-    assert changed_box(before, after) == (7, 10, 21, 31)
-    assert changed_box(None, after) == (0, 0, WIDTH, HEIGHT)
+    assert changed_bbox(before, after) == (7, 10, 21, 31)
+    assert changed_bbox(None, after) == (0, 0, WIDTH, HEIGHT)
 
 
 def test_the_hash_sees_single_bits_and_exchanged_pixels_and_is_the_same_in_every_process():

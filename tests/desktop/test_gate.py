@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from deskhand.desktop.embedded import gate
-from deskhand.desktop.embedded.gate import Destination, Gate, destination
+from deskhand.desktop.embedded.gate import Destination, EgressProxy, parse_destination
 from deskhand.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ from deskhand.errors import ConfigError
     ],
 )
 def test_a_destination_allows_itself_and_nothing_like_it(text, host, port, allowed):
-    assert destination(text).allows(host, port) is allowed
+    assert parse_destination(text).allows(host, port) is allowed
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_a_destination_allows_itself_and_nothing_like_it(text, host, port, allow
 )
 def test_what_is_no_destination_is_refused(text):
     with pytest.raises(ConfigError, match="network destination"):
-        destination(text)
+        parse_destination(text)
 
 
 @pytest.fixture
-def opened() -> Iterator[tuple[Gate, int]]:
+def opened() -> Iterator[tuple[EgressProxy, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    made = Gate(listener, [Destination("localhost", None), Destination("127.0.0.1", 9)])
+    made = EgressProxy(listener, [Destination("localhost", None), Destination("127.0.0.1", 9)])
     yield made, port
     made.close()
 

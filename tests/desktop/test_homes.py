@@ -26,7 +26,7 @@ def base():
 
 
 def possible(base: Path) -> list[homes.Method]:
-    method, _ = homes.available_method(base)
+    method, _ = homes.best_method(base)
     return ["copy"] if method == "copy" else ["copy", method]
 
 
@@ -61,7 +61,7 @@ def test_a_template_is_written_once_for_each_content(base):
 
 def test_what_was_mounted_is_gone_after_release(base):
     template = homes.template_folder(base / "templates", FILES, FOLDERS)
-    method = homes.available_method(base)[0]
+    method = homes.best_method(base)[0]
     folder = base / "one"
     folder.mkdir()
     homes.make_home(template, folder, method)

@@ -17,22 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import processes, walls
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.session import OWN_DISK_MIB
-from deskhand.desktop.embedded.walls import Limits, available_isolation
+from deskhand.desktop.embedded.walls import ResourceLimits, available_isolation
 from deskhand.errors import ConfigError, InfrastructureError
 
-SMALL = Template("plain", 256, 192)
+SMALL = DesktopSpec("plain", 256, 192)
 ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = Limits(memory_mib=96, processes=48, disk_mib=16, file_mib=8)
+LIMITS = ResourceLimits(memory_mib=96, processes=48, disk_mib=16, file_mib=8)
 
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = EmbeddedDesktop(isolation=request.param, limits=LIMITS)
+    desktop = LocalDesktop(isolation=request.param, limits=LIMITS)
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -67,7 +67,7 @@ BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep
 
 
 async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
-    other = EmbeddedDesktop(isolation=desktop.isolation)
+    other = LocalDesktop(isolation=desktop.isolation)
     await other.reset(SMALL)
     try:
         await desktop.launch(["sh", "-c", BOMB])
@@ -113,7 +113,7 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
     monkeypatch.setattr(walls, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
-    desktop = EmbeddedDesktop(isolation=isolation, limits=LIMITS)
+    desktop = LocalDesktop(isolation=isolation, limits=LIMITS)
     try:
         await desktop.reset(SMALL)
         if place == "control":
@@ -131,7 +131,7 @@ async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, pl
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_guest_that_kills_all_it_can_ends_nothing_but_its_own_desktop(isolation):
-    desktop, other = (EmbeddedDesktop(isolation=isolation) for _ in range(2))
+    desktop, other = (LocalDesktop(isolation=isolation) for _ in range(2))
     bystander = processes.start(["sleep", "60"])
     try:
         await desktop.reset(SMALL)
@@ -175,7 +175,7 @@ async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(d
     secret.write_text("sk-of-the-host")
     try:
         server = desktop._session.x_server
-        other = EmbeddedDesktop(isolation=desktop.isolation)
+        other = LocalDesktop(isolation=desktop.isolation)
         await other.reset(SMALL)
         keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
         script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
@@ -247,9 +247,9 @@ class Site:
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
     allowed, other = Site(b"welcome"), Site(b"never")
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}")))
+        await desktop.reset(DesktopSpec("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}")))
 
         async def ask(line: str) -> str:
             script = f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3"
@@ -281,7 +281,7 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_knows_itself_by_name_and_nobody_else():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
         await desktop.reset(SMALL)
         look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
@@ -292,13 +292,13 @@ async def test_a_guest_knows_itself_by_name_and_nobody_else():
 
 
 async def test_some_of_the_network_without_namespaces_is_refused():
-    desktop = EmbeddedDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation="plain")
     with pytest.raises(ConfigError, match="namespaces"):
-        await desktop.reset(Template("plain", 256, 192, network=("example.org",)))
+        await desktop.reset(DesktopSpec("plain", 256, 192, network=("example.org",)))
     await desktop.close()
 
 
-@pytest.mark.skipif(not walls.own_uids(), reason="only root can give guests users of their own")
+@pytest.mark.skipif(not walls.guest_uids(), reason="only root can give guests users of their own")
 def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
     first, second = walls.GuestUser(), walls.GuestUser()
     program = "from deskhand.desktop.embedded.walls import GuestUser; print(GuestUser().uid)"
@@ -316,15 +316,15 @@ def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
 def test_what_the_plain_level_lacks_is_named(monkeypatch):
     monkeypatch.setattr(walls, "own_uids", lambda: False)
     monkeypatch.setattr(walls.confine, "landlock_version", lambda: 0)
-    assert walls.weaknesses("namespaces") == []
-    named = " ".join(walls.weaknesses("plain"))
+    assert walls.missing_protections("namespaces") == []
+    named = " ".join(walls.missing_protections("plain"))
     assert "read every file" in named
     assert "end every process" in named
 
 
 async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(monkeypatch):
     monkeypatch.setattr(walls, "own_uids", lambda: False)
-    desktop = EmbeddedDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SMALL)
         said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
@@ -335,8 +335,8 @@ async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(m
 
 
 def test_that_a_program_was_not_found_once_does_not_make_guests_root(monkeypatch):
-    before = walls.own_uids()
+    before = walls.guest_uids()
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
-        assert walls.own_uids() is False
-    assert walls.own_uids() is before
+        assert walls.guest_uids() is False
+    assert walls.guest_uids() is before

@@ -13,17 +13,17 @@ import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Point, Type, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.connection import Connection
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.connection import XConnection
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.embedded.selection import LIMIT_BYTES
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 
 
 @pytest.fixture
 async def desktop():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -32,14 +32,14 @@ async def desktop():
 @contextmanager
 def as_guest(desktop):
     server = desktop._session.x_server
-    connection = Connection(server.name, server.cookie)
+    connection = XConnection(server.name, server.cookie)
     try:
         yield connection
     finally:
         connection.close()
 
 
-def show_window(guest: Connection, x: int = 0, y: int = 0) -> int:
+def show_window(guest: XConnection, x: int = 0, y: int = 0) -> int:
     window = guest.x.generate_id()
     guest.core.CreateWindow(0, window, guest.root, x, y, 40, 30, 0, WindowClass.InputOutput, 0, 0, [])
     guest.core.MapWindow(window)
@@ -124,7 +124,7 @@ async def test_a_flood_of_notices_holds_no_step_up(desktop):
     assert (await desktop.observe()).settle_reason == "quiet"
 
 
-def own_clipboard(guest: Connection) -> int:
+def own_clipboard(guest: XConnection) -> int:
     window = guest.x.generate_id()
     guest.core.CreateWindow(
         0, window, guest.root, 0, 0, 1, 1, 0, WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange]
@@ -135,7 +135,7 @@ def own_clipboard(guest: Connection) -> int:
     return window
 
 
-def answer(guest: Connection, asked, kind: int, shape: int, data: bytes) -> None:
+def answer(guest: XConnection, asked, kind: int, shape: int, data: bytes) -> None:
     guest.core.ChangeProperty(PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data)
     note = struct.pack("<BxHIIIII", 31, 0, asked.time, asked.requestor, asked.selection, asked.target, asked.property)
     guest.core.SendEvent(False, asked.requestor, EventMask.NoEvent, note.ljust(32, b"\0"))

@@ -13,18 +13,18 @@ import pytest
 from painted_pool import Painted, painted_pool
 
 from deskhand.desktop import sizing
-from deskhand.desktop.base import Template
-from deskhand.desktop.leases import KILLED, LeaseBook, LeaseEnded
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.leases import OWNER_DIED, LeaseStore, LeaseExpired
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError, InfrastructureError
 
-SMALL = Template("plain", 256, 192)
+SMALL = DesktopSpec("plain", 256, 192)
 
 
 def test_an_epoch_is_given_out_once_also_by_the_next_book(tmp_path):
     seen: list[int] = []
     for _ in range(3):
-        book = LeaseBook(tmp_path / "leases.sqlite")
+        book = LeaseStore(tmp_path / "leases.sqlite")
         seen += [book.grant("someone", "a desktop") for _ in range(3)]
         book.end(seen[-1], "released")
         book.close()
@@ -32,16 +32,16 @@ def test_an_epoch_is_given_out_once_also_by_the_next_book(tmp_path):
 
 
 def test_only_a_lease_that_goes_on_is_good_for_anything():
-    book = LeaseBook()
+    book = LeaseStore()
     epoch = book.grant("someone", "a desktop")
     book.check(epoch)
     assert book.end(epoch, "released")
     assert not book.end(epoch, "released")
     for wrong, why in ((epoch, "released"), (epoch + 1, "there never was one"), (-1, "there never was one")):
-        with pytest.raises(LeaseEnded, match=f"lease {wrong} is over: {why}; take a new lease"):
+        with pytest.raises(LeaseExpired, match=f"lease {wrong} is over: {why}; take a new lease"):
             book.check(wrong)
     book.close()
-    with pytest.raises(LeaseEnded, match="closed"):
+    with pytest.raises(LeaseExpired, match="closed"):
         book.check(epoch + 1)
 
 
@@ -65,17 +65,17 @@ def test_the_leases_of_a_killed_pool_are_found_and_fenced_by_the_next(tmp_path):
     assert owner.stdout is not None
     assert owner.stdout.readline() == "ready\n"
     with pytest.raises(ConfigError, match="another pool keeps its leases here"):
-        LeaseBook(path)
+        LeaseStore(path)
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    book = LeaseBook(path)
+    book = LeaseStore(path)
     assert [(row.epoch, row.holder) for row in book.found] == [(2, "episode 1"), (3, "episode 2")]
-    with pytest.raises(LeaseEnded, match=KILLED):
+    with pytest.raises(LeaseExpired, match=OWNER_DIED):
         book.check(2)
-    with pytest.raises(LeaseEnded, match="released"):
+    with pytest.raises(LeaseExpired, match="released"):
         book.check(1)
-    assert book.held() == []
+    assert book.active() == []
     assert book.grant("next", "another") == 4
     book.close()
 
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_book_is_refused_and_kept(tmp_path):
     path = tmp_path / "leases.sqlite"
     path.write_bytes(b"precious notes, and no database at all " * 40)
     with pytest.raises(ConfigError, match=r"leases.sqlite: not a book of leases"):
-        LeaseBook(path)
+        LeaseStore(path)
     assert path.read_bytes().startswith(b"precious")
 
 
@@ -99,9 +99,9 @@ async def test_a_holder_that_falls_silent_loses_its_desktop_and_one_that_is_hear
             pool.heartbeat(heard.epoch)
             await asyncio.sleep(0.05)
         assert pool.desktop_of(heard.epoch) is heard.desktop
-        with pytest.raises(LeaseEnded, match="its holder fell silent"):
+        with pytest.raises(LeaseExpired, match="its holder fell silent"):
             pool.desktop_of(silent.epoch)
-        with pytest.raises(LeaseEnded):
+        with pytest.raises(LeaseExpired):
             pool.heartbeat(silent.epoch)
         with pytest.raises(InfrastructureError):
             await silent.desktop.observe()
@@ -116,7 +116,7 @@ async def test_a_lease_without_a_time_to_live_needs_no_heartbeat():
         loud = await pool.lease(ttl_s=0.1)
         await asyncio.sleep(0.5)
         assert pool.desktop_of(quiet.epoch)
-        with pytest.raises(LeaseEnded):
+        with pytest.raises(LeaseExpired):
             pool.desktop_of(loud.epoch)
         with pytest.raises(ConfigError, match=r"0\.1 or more"):
             await pool.lease(ttl_s=0.01)
@@ -124,7 +124,7 @@ async def test_a_lease_without_a_time_to_live_needs_no_heartbeat():
 
 async def test_a_pool_keeps_its_book_on_disk(tmp_path):
     path = tmp_path / "leases.sqlite"
-    async with DesktopPool(1, SMALL, spares=0, book=LeaseBook(path)) as pool:
+    async with DesktopPool(1, SMALL, spares=0, book=LeaseStore(path)) as pool:
         await pool.release(await pool.lease(holder="first"))
         await pool.lease(holder="second")
     rows = sqlite3.connect(path).execute("SELECT holder, reason FROM leases ORDER BY epoch").fetchall()
@@ -135,7 +135,7 @@ async def test_a_book_that_cannot_be_written_grants_nothing_leaks_nothing_and_en
     made: list[Painted] = []
     path = tmp_path / "leases.sqlite"
     pool = painted_pool(2, made)
-    pool.book = LeaseBook(path)
+    pool.book = LeaseStore(path)
     async with pool:
         lease = await pool.lease()
         pool.book._rows.execute("PRAGMA query_only=ON")  # writes fail, as on a full disk
@@ -143,11 +143,11 @@ async def test_a_book_that_cannot_be_written_grants_nothing_leaks_nothing_and_en
             with pytest.raises(InfrastructureError, match=r"leases\.sqlite: the lease cannot be written down"):
                 await pool.lease()
         await pool.release(lease)
-        await pool.prepared()
+        await pool.warm_up()
         assert all(desktop.closed for desktop in made), "what was not lent, and what was given back"
         pool.book._rows.execute("PRAGMA query_only=OFF")
         assert (await pool.lease()).epoch > lease.epoch
-    again = LeaseBook(path)
+    again = LeaseStore(path)
     assert [row.epoch for row in again.found] == [lease.epoch], "its end was not written down; the next pool ends it"
     again.close()
 
@@ -155,7 +155,7 @@ async def test_a_book_that_cannot_be_written_grants_nothing_leaks_nothing_and_en
 def test_more_desktops_than_the_machine_has_room_for_are_refused_with_the_figures(monkeypatch):
     with pytest.raises(ConfigError, match=r"100000 desktops at a time do not fit on this machine, \d+ do \(.+\); ask for fewer"):
         DesktopPool(99_999, SMALL, spares=1)
-    monkeypatch.setattr(sizing, "available_memory_mib", lambda: sizing.KEPT_FREE_MIB + 3 * sizing.EXPECTED_MIB)
+    monkeypatch.setattr(sizing, "available_memory_mib", lambda: sizing.RESERVED_MIB + 3 * sizing.EXPECTED_MIB)
     DesktopPool(2, SMALL, spares=1)
     with pytest.raises(ConfigError, match=r"3 do \(992 MiB of memory are available, 160 each\)"):
         DesktopPool(3, SMALL, spares=1)

@@ -16,17 +16,17 @@ import pytest
 from PIL import Image
 
 from deskhand.actions.ops import Click, Drag, Key, Scroll, Type
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.live import create_app, ops_of
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.live import create_app, ops_from_event
 
-SMALL = Template("plain", 320, 240)
+SMALL = DesktopSpec("plain", 320, 240)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 async def client():
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     await desktop.reset(SMALL)
     transport = httpx2.ASGITransport(create_app(desktop, SMALL, "the-token"))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
@@ -86,7 +86,7 @@ async def test_what_no_page_says_is_refused(client, what):
 
 def test_every_kind_of_input_becomes_one_op():
     def only(**said):
-        (op,) = ops_of(said, SMALL)
+        (op,) = ops_from_event(said, SMALL)
         return op
 
     assert isinstance(only(kind="click", at=[1, 2], button=2, count=1), Click)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deskhand.desktop.embedded.motion import CHANGES, FORGET_AFTER_S, TILE, Motion
+from deskhand.desktop.embedded.motion import CHANGES, FORGET_AFTER_S, TILE, AnimationFilter
 
 WIDTH, HEIGHT = 640, 400
 
@@ -15,7 +15,7 @@ def change(left: int, top: int, right: int, bottom: int) -> np.ndarray:
     return different
 
 
-def changes(motion: Motion, boxes, every_s: float) -> list[bool]:
+def changes(motion: AnimationFilter, boxes, every_s: float) -> list[bool]:
     """Whether each change was explained."""
     answers = []
     for box in boxes:
@@ -29,7 +29,7 @@ CLOCK = (500, 380, 560, 396)
 
 
 def test_a_caret_is_known_after_some_changes_and_then_stays_known():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     assert changes(motion, [CARET] * 10, 0.1) == [False] * 4 + [True] * 6
     motion.begin(held_up=False)
     assert changes(motion, [CARET], 0.1) == [True]
@@ -37,7 +37,7 @@ def test_a_caret_is_known_after_some_changes_and_then_stays_known():
 
 
 def test_two_things_that_move_in_turn_or_at_once_are_both_known():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     changes(motion, [CARET, CLOCK] * 6, 0.06)
     assert motion.explains(change(*CARET) | change(*CLOCK))
     assert len(motion.boxes()) == 2
@@ -45,7 +45,7 @@ def test_two_things_that_move_in_turn_or_at_once_are_both_known():
 
 
 def test_a_bar_that_fills_and_text_that_is_printed_are_not_motion():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     bar = [(100, 200, 100 + 12 * step, 210) for step in range(1, 40)]
     assert not any(changes(motion, [(right - 12, top, right, bottom) for _, top, right, bottom in bar], 0.1))
     lines = [(10, 13 * row, 90, 13 * row + 26) for row in range(1, 25)]
@@ -53,20 +53,20 @@ def test_a_bar_that_fills_and_text_that_is_printed_are_not_motion():
 
 
 def test_a_picture_that_changes_as_a_whole_is_not_motion():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     assert not any(changes(motion, [(100, 100, 300, 250)] * 30, 0.04))
     assert motion.boxes() == ()
 
 
 def test_answers_to_one_action_after_the_other_at_one_place_are_not_motion():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     for _ in range(20):
         motion.begin(held_up=False)
         assert changes(motion, [CARET] * (CHANGES - 1), 0.2) == [False] * (CHANGES - 1)
 
 
 def test_a_slow_clock_that_holds_one_settle_up_does_not_hold_up_every_one():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     answers = []
     for _ in range(4):
         motion.begin(held_up=True)
@@ -75,7 +75,7 @@ def test_a_slow_clock_that_holds_one_settle_up_does_not_hold_up_every_one():
 
 
 def test_where_input_goes_and_what_stands_still_again_are_forgotten():
-    motion = Motion(WIDTH, HEIGHT)
+    motion = AnimationFilter(WIDTH, HEIGHT)
     changes(motion, [CARET, CLOCK] * 10, 0.05)
     motion.forget_at(CARET[0] + TILE, CARET[1])
     assert motion.boxes() == ((496, 368, 560, 400),)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import pipes
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
 
 ECHO = """import os
@@ -23,9 +23,9 @@ FLOOD = "import os\nwhile True: os.write(4, b'x' * 65536)"
 
 @pytest.fixture(params=["namespaces", "plain"])
 async def desktop(request):
-    made = EmbeddedDesktop(isolation=request.param)
+    made = LocalDesktop(isolation=request.param)
     try:
-        await made.reset(Template("plain", 256, 192))
+        await made.reset(DesktopSpec("plain", 256, 192))
         yield made
     finally:
         await made.close()

@@ -8,13 +8,13 @@ import time
 import pytest
 from painted_pool import painted_pool
 
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError, InfrastructureError
 
-SMALL = Template("plain", 256, 192)
-OTHER = Template("dark", 320, 240)
+SMALL = DesktopSpec("plain", 256, 192)
+OTHER = DesktopSpec("dark", 320, 240)
 
 
 async def until(condition, timeout_s: float = 15.0) -> None:
@@ -28,7 +28,7 @@ async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
     async with DesktopPool(2, SMALL, spares=1) as pool:
         seen: set[int] = set()
         for _ in range(4):
-            assert await pool.prepared() == 1
+            assert await pool.warm_up() == 1
             start = time.monotonic()
             lease = await pool.lease()
             frame = await lease.desktop.reset(SMALL)
@@ -44,7 +44,7 @@ async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
 async def test_no_more_than_size_leases_are_out_and_epochs_rise():
     started = 0
 
-    class Counted(EmbeddedDesktop):
+    class Counted(LocalDesktop):
         async def reset(self, template):
             nonlocal started
             started += 1
@@ -89,7 +89,7 @@ async def test_closing_ends_leased_desktops_and_wakes_those_who_wait():
 
 
 async def test_a_desktop_that_cannot_start_is_refused_with_the_reason_and_keeps_no_place():
-    class Broken(EmbeddedDesktop):
+    class Broken(LocalDesktop):
         async def reset(self, template):
             raise InfrastructureError("the display is gone")
 
@@ -103,7 +103,7 @@ async def test_a_desktop_that_cannot_start_is_refused_with_the_reason_and_keeps_
 async def test_a_missing_package_is_named_before_anything_else_happens(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ConfigError, match="apt-get install xvfb"):
-        await DesktopPool(1, SMALL, spares=0, make=lambda: EmbeddedDesktop(isolation="plain")).start()
+        await DesktopPool(1, SMALL, spares=0, make=lambda: LocalDesktop(isolation="plain")).start()
 
 
 def test_wrong_numbers_are_a_config_error():

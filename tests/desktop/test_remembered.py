@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deskhand.desktop.base import Frame
-from deskhand.desktop.embedded.remembered import Remembered
+from deskhand.desktop.embedded.remembered import IdempotencyCache
 from deskhand.errors import DeliveryUnknown
 
 
@@ -21,13 +21,13 @@ def frame(sequence: int, width: int = 1280, height: int = 720) -> Frame:
 
 
 def test_every_frame_comes_back_as_it_was():
-    remembered, frames = Remembered(8), [frame(number) for number in range(8)]
+    remembered, frames = IdempotencyCache(8), [frame(number) for number in range(8)]
     for number, one in enumerate(frames):
         remembered.begin(str(number))
         remembered.finish(str(number), one)
-    assert remembered.earlier("7") is frames[7]
+    assert remembered.get("7") is frames[7]
     for number, one in enumerate(frames):
-        again = remembered.earlier(str(number))
+        again = remembered.get(str(number))
         assert (again.bgrx == one.bgrx).all()
         assert not again.bgrx.flags.writeable
         assert (again.without_cursor().bgrx == one.without_cursor().bgrx).all()
@@ -46,23 +46,23 @@ def test_every_frame_comes_back_as_it_was():
 
 
 def test_an_action_that_was_begun_and_not_finished_stays_unknown_and_the_oldest_are_forgotten():
-    remembered = Remembered(3)
+    remembered = IdempotencyCache(3)
     remembered.begin("lost")
     for number in range(2):
         remembered.begin(str(number))
         remembered.finish(str(number), frame(number, 40, 30))
     with pytest.raises(DeliveryUnknown, match="lost"):
-        remembered.earlier("lost")
+        remembered.get("lost")
     remembered.begin("2")
-    assert remembered.earlier("lost") is None
+    assert remembered.get("lost") is None
     remembered.clear()
-    assert remembered.earlier("0") is None
+    assert remembered.get("0") is None
 
 
 def test_64_remembered_screens_take_less_room_than_six():
     tracemalloc.start()
     try:
-        remembered = Remembered(64)
+        remembered = IdempotencyCache(64)
         for number in range(64):
             remembered.begin(str(number))
             remembered.finish(str(number), frame(number))

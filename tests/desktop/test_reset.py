@@ -8,7 +8,7 @@ import random
 import pytest
 
 from deskhand.actions.ops import Click, Drag, Key, Point, Type, screen_px
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
 from deskhand.tasks.suites.basics import make_task
 
@@ -16,7 +16,7 @@ GROUPS = [("terminal_run", 7, 32), ("code_copy", 3, 6)]
 MESS = "rm -rf .config/openbox Documents; echo x > .bashrc; mkdir -p a/b; ln -s /etc Desktop/etc; chmod 000 Downloads; xterm &"
 
 
-async def make_a_mess(desktop, template: Template, seed: int) -> None:
+async def make_a_mess(desktop, template: DesktopSpec, seed: int) -> None:
     """What an episode may do: files, keyboard, windows, clipboard, pointer."""
     rng = random.Random(seed)
     space = screen_px(template.width, template.height)
@@ -35,7 +35,7 @@ async def make_a_mess(desktop, template: Template, seed: int) -> None:
 @pytest.mark.parametrize(("family", "seed", "episodes"), GROUPS)
 async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, seed, episodes):
     task = make_task(family, seed)
-    template = Template(task.template, task.width, task.height)
+    template = DesktopSpec(task.theme, task.width, task.height)
     fresh, staged = [], []
     async with DesktopPool(2, template, spares=1) as pool:
 
@@ -65,7 +65,7 @@ async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, 
 
 async def test_each_part_of_the_state_is_seen():
     """Otherwise the test above could not fail."""
-    template = Template("plain", 320, 240)
+    template = DesktopSpec("plain", 320, 240)
     async with DesktopPool(1, template, spares=0) as pool:
         desktop = (await pool.lease()).desktop
         before = await desktop.fingerprint()

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import desktop as embedded
 from deskhand.desktop.embedded import guard, walls
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.runtime import clean
+from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.embedded.runtime import remove
 from deskhand.errors import InfrastructureError
 
 
@@ -21,7 +21,7 @@ def test_a_folder_whose_owner_died_while_it_wrote_is_removed_as_any_other(tmp_pa
     for name, text in (("one", ""), ("two", "x\n"), ("three", "987654")):
         (folder / name).mkdir(parents=True)
         (folder / name / "display").write_text(text)
-    clean("no-such-owner", folder)
+    remove("no-such-owner", folder)
     assert not folder.exists()
 
 
@@ -49,10 +49,10 @@ def test_a_file_that_goes_away_while_it_is_counted_hides_none_of_the_others(tmp_
 
 async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_where_guests_have_no_user(monkeypatch):
     monkeypatch.setattr(walls, "own_uids", lambda: False)
-    desktops = [EmbeddedDesktop(label=f"worker-{number}", isolation="plain") for number in range(2)]
+    desktops = [LocalDesktop(label=f"worker-{number}", isolation="plain") for number in range(2)]
     try:
         for desktop in desktops:
-            await desktop.reset(Template("plain", 256, 192))
+            await desktop.reset(DesktopSpec("plain", 256, 192))
         for desktop in desktops:
             await desktop.run(["sh", "-c", 'echo "$0" >"$TMPDIR/mine"', desktop.label])
         for desktop in desktops:
@@ -66,9 +66,9 @@ async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_
 
 async def test_a_look_beside_a_long_wait_does_not_end_the_desktop(monkeypatch):
     monkeypatch.setattr(embedded, "ANSWER_MARGIN_S", 1.0)
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template("plain", 256, 192))
+        await desktop.reset(DesktopSpec("plain", 256, 192))
         began = time.monotonic()
         waiting = asyncio.create_task(desktop.wait_window("no such window", timeout_s=4.0))
         await asyncio.sleep(0.1)

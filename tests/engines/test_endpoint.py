@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deskhand.engines.served.endpoint import Endpoint, Refused, Unreachable, is_loopback
+from deskhand.engines.served.endpoint import HttpEndpoint, RequestRejected, EndpointUnreachable, is_loopback
 from deskhand.errors import InfrastructureError
 
 
@@ -52,11 +52,11 @@ def server() -> Iterator[str]:
 async def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", server)
     monkeypatch.setenv("HTTP_PROXY", server)
-    away = Endpoint("http://elsewhere.invalid")
+    away = HttpEndpoint("http://elsewhere.invalid")
     assert (await away.get("/echo", timeout_s=5))["host"] == "elsewhere.invalid", "the proxy was asked"
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    here = Endpoint(server)
+    here = HttpEndpoint(server)
     assert (await here.get("/echo", timeout_s=5))["host"] == server.removeprefix("http://")
     for endpoint in (away, here):
         await endpoint.close()
@@ -69,12 +69,12 @@ def test_this_machine_has_several_names(host: str) -> None:
 
 
 async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -> None:
-    endpoint = Endpoint(server, api_key="sk-secret")
+    endpoint = HttpEndpoint(server, api_key="sk-secret")
     assert (await endpoint.get("/echo", timeout_s=5, query={"a": "1"}))["query"] == "a=1"
     assert (await endpoint.get("/echo", timeout_s=5))["key"] == "Bearer sk-secret"
     assert await endpoint.post("/empty", timeout_s=5) is None
     for path, status, said in (("/detail", 507, "no room"), ("/error", 400, "too long"), ("/html", 200, "no JSON but <html>")):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRejected) as caught:
             await endpoint.get(path, timeout_s=5)
         assert caught.value.status == status
         assert f"{server}{path} answered {status}: {said}" in str(caught.value)
@@ -84,12 +84,12 @@ async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -
 
 
 async def test_silence_and_absence_end_in_time(server: str) -> None:
-    endpoint, began = Endpoint(server), time.monotonic()
-    with pytest.raises(Unreachable, match=r"/slow did not answer within 0\.3 s"):
+    endpoint, began = HttpEndpoint(server), time.monotonic()
+    with pytest.raises(EndpointUnreachable, match=r"/slow did not answer within 0\.3 s"):
         await endpoint.get("/slow", timeout_s=0.3)
     assert time.monotonic() - began < 5
-    nobody = Endpoint("http://127.0.0.1:9")
-    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9/x cannot be reached"):
+    nobody = HttpEndpoint("http://127.0.0.1:9")
+    with pytest.raises(EndpointUnreachable, match=r"http://127\.0\.0\.1:9/x cannot be reached"):
         await nobody.post("/x", {}, timeout_s=5)
     await endpoint.close()
     with pytest.raises(InfrastructureError, match="has been ended"):

@@ -16,7 +16,7 @@ from assembly import checkpoint
 
 from deskhand.engines.base import Completion, Grammar, GrammarRefused, Prompt, Sampling
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.hf.grammar import Progress
+from deskhand.engines.hf.grammar import GrammarState
 from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.renderer import ChatRenderer
@@ -110,7 +110,7 @@ async def test_neighbours_of_a_grammar_are_left_alone(engine: HfEngine, renderer
 
 
 async def test_without_the_mask_nothing_matches(engine: HfEngine, renderer: ChatRenderer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Progress, "allowed", lambda self: np.ones(self._vocabulary, dtype=bool))
+    monkeypatch.setattr(GrammarState, "allowed", lambda self: np.ones(self._vocabulary, dtype=bool))
     done = await replies(engine, renderer, GRAMMARS[0])
     assert not any(matches(GRAMMARS[0], renderer.text_of(one.token_ids)) for one in done)
 

@@ -69,7 +69,7 @@ async def test_tokens_after_a_publication_come_from_the_new_weights(engine: HfEn
     talk = Conversation(3).observe()
     running = asyncio.create_task(engine.generate(talk, endless(tokens=300)))
     await until(lambda: engine.stats.decode_steps > 30)
-    await engine.publish(7, build("qwen3_vl", seed=1).state_dict())
+    await engine.update_weights(7, build("qwen3_vl", seed=1).state_dict())
     assert engine.version == 7
     completion = await running
     switch = completion.versions.index(7)
@@ -88,9 +88,9 @@ async def test_a_publication_is_taken_whole_or_not_at_all(engine: HfEngine) -> N
     new = build("qwen3_vl", seed=1).state_dict()
     before = await engine.generate(TEXT, endless(tokens=5))
     with pytest.raises(ConfigError, match=r"'model\.nothing'"):
-        await engine.publish(1, {**new, "model.nothing": torch.zeros(1)})
+        await engine.update_weights(1, {**new, "model.nothing": torch.zeros(1)})
     with pytest.raises(ConfigError, match="shape"):
-        await engine.publish(1, {**new, "lm_head.weight": torch.zeros(3, 3)})
+        await engine.update_weights(1, {**new, "lm_head.weight": torch.zeros(3, 3)})
     assert engine.version == 0
     assert (await engine.generate(TEXT, endless(tokens=5))).logprobs == pytest.approx(before.logprobs, abs=1e-5)
 
@@ -103,10 +103,10 @@ async def test_an_image_is_encoded_once_for_each_version_of_the_vision_tower(eng
     await asyncio.gather(*(engine.generate(prompt, endless(seed, 2)) for seed in range(6)))
     assert engine.stats.images_encoded == 4
     weights = build("qwen3_vl", seed=0).state_dict()
-    await engine.publish(1, {name: value + 0.01 for name, value in weights.items() if ".visual." not in name})
+    await engine.update_weights(1, {name: value + 0.01 for name, value in weights.items() if ".visual." not in name})
     await engine.generate(prompt, endless(tokens=2))
     assert engine.stats.images_encoded == 4, "the tower did not change"
-    await engine.publish(2, {name: value + 0.01 for name, value in weights.items()})
+    await engine.update_weights(2, {name: value + 0.01 for name, value in weights.items()})
     await engine.generate(prompt, endless(tokens=2))
     assert engine.stats.images_encoded == 8
 
@@ -136,7 +136,7 @@ async def test_pausing_keeps_requests_and_makes_no_step(engine: HfEngine) -> Non
     late = asyncio.create_task(engine.generate(TEXT, endless(1, 3)))
     await asyncio.sleep(0.1)
     assert engine.stats.decode_steps == steps
-    await engine.publish(1, {})
+    await engine.update_weights(1, {})
     await engine.resume()
     assert (await running).versions[-1] == 1
     assert (await late).versions == (1, 1, 1)
@@ -229,7 +229,7 @@ async def test_a_dead_thread_fails_every_caller() -> None:
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, InfrastructureError)
         assert str(outcome) == "the engine stopped: MemoryError: no more; start another"
-    for call in (engine.generate(TEXT, endless()), engine.publish(1, {}), engine.pause()):
+    for call in (engine.generate(TEXT, endless()), engine.update_weights(1, {}), engine.pause()):
         with pytest.raises(InfrastructureError, match="MemoryError"):
             await call
     await engine.close()
@@ -239,7 +239,7 @@ async def test_weights_that_are_not_finite_stop_the_engine_by_name() -> None:
     engine = HfEngine(wrap("qwen3_vl"))
     weights = build("qwen3_vl").state_dict()
     weights["model.language_model.norm.weight"] *= float("nan")
-    await engine.publish(5, weights)
+    await engine.update_weights(5, weights)
     with pytest.raises(InfrastructureError, match="the weights of version 5 give logits that are not finite"):
         await engine.generate(TEXT, endless())
     await engine.close()
@@ -266,7 +266,7 @@ async def test_a_fork_reuses_what_it_shares_with_a_finished_request(engine: HfEn
     second = talk.observe()
     assert (await engine.generate(second, endless(2, 6))).served_ids == second.token_ids
     assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5
-    await engine.publish(1, {})
+    await engine.update_weights(1, {})
     await engine.generate(second, endless(2, 6))
     assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5, "other weights, other keys"
 

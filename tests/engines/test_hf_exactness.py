@@ -136,14 +136,14 @@ def _delta_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _joined_rows_see_stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = slots.Append.__init__
+    real = slots.KVCacheView.__init__
 
-    def wrong(self: slots.Append, *arguments: Any) -> None:
+    def wrong(self: slots.KVCacheView, *arguments: Any) -> None:
         real(self, *arguments)
         if self.mask is not None:
             self.mask = torch.ones_like(self.mask)
 
-    monkeypatch.setattr(slots.Append, "__init__", wrong)
+    monkeypatch.setattr(slots.KVCacheView, "__init__", wrong)
 
 
 def _images_told_apart_by_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +157,12 @@ def _deepstack_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _freed_slot_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: slots.SlotCache, slot: int) -> int:
+    def wrong(self: slots.KVCache, slot: int) -> int:
         self.lengths[slot] = self.lengths[-1]
         self.lengths.pop()
         return len(self.lengths)
 
-    monkeypatch.setattr(slots.SlotCache, "free", wrong)
+    monkeypatch.setattr(slots.KVCache, "free", wrong)
 
 
 BUGS = (

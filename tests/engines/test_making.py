@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from assembly import checkpoint
 
-from deskhand.config import load
+from deskhand.config import load_config
 from deskhand.engines.base import Prompt, Sampling
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.making import make_engine, newest_environment
-from deskhand.engines.remote import RemoteEngine
+from deskhand.engines.making import build_engine, newest_venv
+from deskhand.engines.remote import OpenAIEndpointEngine
 from deskhand.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 async def test_the_engine_in_this_process_is_made_with_its_version(source: str, tmp_path: Path) -> None:
-    made = await make_engine(load(None, ["engine.max_tokens=64"]), source, 4, tmp_path, nothing)
+    made = await build_engine(load_config(None, ["engine.max_model_len=64"]), source, 4, tmp_path, nothing)
     assert isinstance(made.engine, HfEngine)
     assert made.context_tokens == 64
     done = await made.engine.generate(Prompt((1, 2, 3)), Sampling(3))
@@ -35,25 +35,25 @@ async def test_the_engine_in_this_process_is_made_with_its_version(source: str, 
 
 
 async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source: str, tmp_path: Path) -> None:
-    words = ["engine.kind=remote", "engine.url=https://host.invalid/v1", "engine.name=m", "engine.key_variable=THE_KEY"]
+    words = ["engine.backend=remote", "engine.base_url=https://host.invalid/v1", "engine.served_model_name=m", "engine.api_key_env=THE_KEY"]
     with pytest.raises(ConfigError, match="the environment variable THE_KEY is not set"):
-        await make_engine(load(None, words), source, 0, tmp_path, nothing, {})
-    made = await make_engine(load(None, words), source, 0, tmp_path, nothing, {"THE_KEY": "sk-secret"})
-    assert isinstance(made.engine, RemoteEngine)
+        await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {})
+    made = await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {"THE_KEY": "sk-secret"})
+    assert isinstance(made.engine, OpenAIEndpointEngine)
     await made.engine.close()
     with pytest.raises(ConfigError, match="must hold no password") as caught:
-        await make_engine(
-            load(None, [*words, "engine.url=https://sk-secret:x@host/v1"]), source, 0, tmp_path, nothing, {"THE_KEY": "k"}
+        await build_engine(
+            load_config(None, [*words, "engine.base_url=https://sk-secret:x@host/v1"]), source, 0, tmp_path, nothing, {"THE_KEY": "k"}
         )
     assert "sk-secret" not in str(caught.value)
 
 
 async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, tmp_path: Path) -> None:
-    config = load(None, ["engine.kind=vllm"])
+    config = load_config(None, ["engine.backend=vllm"])
     with pytest.raises(ConfigError, match=r"no environment for vllm in .*; make one with scripts/environment vllm"):
-        await make_engine(config, source, 0, tmp_path, nothing, {"DESKHAND_ENVIRONMENTS": str(tmp_path)})
+        await build_engine(config, source, 0, tmp_path, nothing, {"DESKHAND_VENV_DIR": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"engine\.python /nowhere/python: no such program"):
-        await make_engine(load(None, ["engine.kind=vllm", "engine.python=/nowhere/python"]), source, 0, tmp_path, nothing)
+        await build_engine(load_config(None, ["engine.backend=vllm", "engine.venv_python=/nowhere/python"]), source, 0, tmp_path, nothing)
 
 
 def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:
@@ -62,11 +62,11 @@ def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:
         if name != "vllm-unfinished":
             (tmp_path / name / "complete").touch()
             os.utime(tmp_path / name / "complete", (index, index))
-    assert newest_environment("vllm", {"DESKHAND_ENVIRONMENTS": str(tmp_path)}) == tmp_path / "vllm-a"
+    assert newest_venv("vllm", {"DESKHAND_VENV_DIR": str(tmp_path)}) == tmp_path / "vllm-a"
 
 
 def test_an_environment_of_another_name_that_begins_alike_is_not_taken(tmp_path):
     for name in ("areal-a", "areal-functions-b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "complete").touch()
-    assert newest_environment("areal", {"DESKHAND_ENVIRONMENTS": str(tmp_path)}) == tmp_path / "areal-a"
+    assert newest_venv("areal", {"DESKHAND_VENV_DIR": str(tmp_path)}) == tmp_path / "areal-a"

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.engines.base import Prompt, Sampling
-from deskhand.engines.remote import RemoteEngine
+from deskhand.engines.remote import OpenAIEndpointEngine
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, Picture, message
+from deskhand.recorder.messages import Message, ImagePart, message
 from deskhand.recorder.proxy import create_app
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
@@ -37,11 +37,11 @@ class Desk:
     def say(self, prompt: Prompt, sampling: Sampling) -> list[int]:
         return [*self.renderer.encode_text(self.says), self.renderer.stop_ids[0]]
 
-    def picture(self, seed: int) -> Picture:
+    def picture(self, seed: int) -> ImagePart:
         data = png(seed, 200, 100)
         name = self.images.add(data).sha256
         self.encoded[name] = data
-        return Picture(name)
+        return ImagePart(name)
 
     def render(self, *messages: Message) -> Prompt:
         return self.renderer.render(messages, self.images)
@@ -66,17 +66,17 @@ def desk(tokenizer: PreTrainedTokenizerFast) -> Iterator[Desk]:
 
 
 @pytest.fixture
-async def engine(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteEngine]:
+async def engine(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenAIEndpointEngine]:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with listening(create_app(desk.theirs, "admin-key-of-the-tests")) as url:
-        made = RemoteEngine(
-            f"{url}/v1", "policy", desk.tokenizer, desk.encoded.__getitem__, api_key=desk.theirs.start("e"), retries=0
+        made = OpenAIEndpointEngine(
+            f"{url}/v1", "policy", desk.tokenizer, desk.encoded.__getitem__, api_key=desk.theirs.open_session("e"), retries=0
         )
         yield made
         await made.close()
 
 
-async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: RemoteEngine) -> None:
+async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     one, two = desk.picture(1), desk.picture(2)
     talk = (
         message("system", "Be brief.\nSay <|im_end|> never."),
@@ -94,12 +94,12 @@ async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: RemoteEngi
     assert (done.exact, done.finish_reason) == (False, "stop")
 
 
-async def test_what_cannot_be_trained_says_so(desk: Desk, engine: RemoteEngine) -> None:
+async def test_what_cannot_be_trained_says_so(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     with pytest.raises(ConfigError, match=r"is for evaluation only; train with engine\.kind hf, vllm or sglang"):
-        await engine.publish(1, {})
+        await engine.update_weights(1, {})
 
 
-async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: RemoteEngine) -> None:
+async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     done = await engine.generate(desk.render(message("user", "Click the button")), Sampling(1))
     assert (len(done.token_ids), done.finish_reason) == (1, "length")
     desk.says = ""
@@ -107,14 +107,14 @@ async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: RemoteEn
     assert (desk.renderer.text_of(silent.token_ids), silent.finish_reason) == ("", "stop")
 
 
-async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(desk: Desk, engine: RemoteEngine) -> None:
+async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))
     short = desk.render(message("user", "x"))
     desk.theirs.renderer.layout.refusals["user"] = "users are not heard"
     with pytest.raises(InfrastructureError, match=r"policy at http://127.*refused a request: .*users are not heard"):
         await engine.generate(short, Sampling(3))
-    other = RemoteEngine("http://127.0.0.1:9/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)
+    other = OpenAIEndpointEngine("http://127.0.0.1:9/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)
     with pytest.raises(InfrastructureError, match=r"m at http://127\.0\.0\.1:9/v1 did not answer"):
         await other.generate(short, Sampling(3))
     await other.close()

@@ -19,18 +19,18 @@ from recording import png
 from safetensors.torch import save_file
 
 from deskhand.engines.base import ImageSpan, Prompt, Sampling
-from deskhand.engines.served.endpoint import Endpoint
-from deskhand.engines.served.engine import Patience, ServedEngine
-from deskhand.engines.served.pixels import Pictures
-from deskhand.engines.served.server import Server
-from deskhand.engines.vllm.wire import VllmWire
+from deskhand.engines.served.endpoint import HttpEndpoint
+from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.engines.served.pixels import ImageEncoder
+from deskhand.engines.served.server import ServerProcess
+from deskhand.engines.vllm.wire import VllmProtocol
 from deskhand.errors import AgentError, ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import TINY_FOLDER
 from deskhand.recorder.images import ImageCache
 
 FAKE = Path(__file__).parent.parent / "support" / "fake_vllm.py"
 PLACEHOLDER, STOP = 1400, 1397
-QUICK = Patience(start_s=20, outage_s=20, request_s=20, stall_s=1.0, poll_s=0.05, tries=4, restarts=2)
+QUICK = ServerTimeouts(start_s=20, outage_s=20, request_s=20, stall_s=1.0, poll_s=0.05, tries=4, restarts=2)
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +46,20 @@ class Bench:
     def __init__(self, folder: Path, processor: Any) -> None:
         self.folder, self.images = folder, ImageCache(processor)
         self.processor = processor
-        self.engines: list[ServedEngine] = []
+        self.engines: list[HttpEngine] = []
         (folder / "model").mkdir()
         save_file({"w": torch.zeros(1)}, folder / "model" / "model.safetensors")
 
-    def server(self, **settings: str) -> Server:
+    def server(self, **settings: str) -> ServerProcess:
         def command(socket: str) -> list[str]:
             return [sys.executable, str(FAKE), "--model", str(self.folder / "model"), "--uds", socket]
 
-        return Server(command, {"PATH": os.environ["PATH"], **settings}, self.folder / "server.log")
+        return ServerProcess(command, {"PATH": os.environ["PATH"], **settings}, self.folder / "server.log")
 
-    async def engine(self, patience: Patience = QUICK, version: int = 0, **settings: str) -> ServedEngine:
+    async def engine(self, patience: ServerTimeouts = QUICK, version: int = 0, **settings: str) -> HttpEngine:
         server = self.server(**settings)
-        made = ServedEngine(
-            VllmWire(Pictures(self.processor)), self.folder / "weights", server=server, version=version, patience=patience
+        made = HttpEngine(
+            VllmProtocol(ImageEncoder(self.processor)), self.folder / "weights", server=server, version=version, patience=patience
         )
         self.engines.append(made)
         await made.start()
@@ -145,7 +145,7 @@ async def test_images_in_another_place_than_the_prompt_says_are_noticed(bench: B
 async def test_a_killed_server_is_started_again_and_its_requests_are_made_again(bench: Bench) -> None:
     engine = await bench.engine(FAKE_TOKEN_S="0.01")
     expected = await engine.generate(bench.prompt(1), long(30))
-    await engine.publish(7, weights(1))
+    await engine.update_weights(7, weights(1))
     published = await engine.generate(bench.prompt(1), long(30))
     assert published.token_ids != expected.token_ids
     calls = [asyncio.create_task(engine.generate(bench.prompt(seed), long(60))) for seed in range(1, 4)]
@@ -178,7 +178,7 @@ async def test_weights_published_in_an_outage_arrive_with_the_next_server(bench:
     assert engine._server.pid is not None
     os.kill(engine._server.pid, signal.SIGKILL)
     await until(lambda: engine.stats.outages)
-    await engine.publish(4, weights(2))
+    await engine.update_weights(4, weights(2))
     assert (await engine.generate(bench.prompt(1), long(5))).versions == (4,) * 5
 
 
@@ -186,14 +186,14 @@ async def test_requests_in_flight_go_on_with_new_weights_and_say_which_token_is_
     engine = await bench.engine(FAKE_TOKEN_S="0.01")
     call = asyncio.create_task(engine.generate(bench.prompt(1), long(60)))
     await asyncio.sleep(0.2)
-    await engine.publish(1, weights(1))
+    await engine.update_weights(1, weights(1))
     assert engine.version == 1
     done = await call
     switch = done.versions.index(1)
     assert 0 < switch < 60
     assert done.versions == (0,) * switch + (1,) * (60 - switch)
     assert engine.stats.tries == 1
-    await engine.publish(2, weights(2))
+    await engine.update_weights(2, weights(2))
     assert [path.name for path in engine.folder.iterdir()] == ["version-2"], "what no server needs is deleted"
 
 
@@ -201,7 +201,7 @@ async def test_a_paused_engine_waits_and_a_publication_does_not_wake_it(bench: B
     engine = await bench.engine()
     await engine.pause()
     call = asyncio.create_task(engine.generate(bench.prompt(), long(5)))
-    await engine.publish(1, weights(1))
+    await engine.update_weights(1, weights(1))
     await asyncio.sleep(0.2)
     assert not call.done()
     await engine.resume()
@@ -218,7 +218,7 @@ async def test_a_server_that_cannot_start_is_said_to_with_its_last_words(bench: 
 async def test_a_server_on_a_processor_that_would_keep_its_old_output_layer_takes_no_weights(bench: Bench) -> None:
     engine = await bench.engine(FAKE_DEVICE="cpu")
     with pytest.raises(ConfigError, match="leaves a tied output layer with its old weights; let Deskhand start it"):
-        await engine.publish(1, weights(1))
+        await engine.update_weights(1, weights(1))
 
 
 async def test_a_server_that_dies_again_and_again_is_given_up(bench: Bench) -> None:
@@ -227,13 +227,13 @@ async def test_a_server_that_dies_again_and_again_is_given_up(bench: Bench) -> N
     engine._server._environment["FAKE_DIE"] = "1"
     assert engine._server.pid is not None
     os.kill(engine._server.pid, signal.SIGKILL)
-    for call in (engine.generate(bench.prompt(), long(5)), engine.publish(1, weights(1)), engine.pause()):
+    for call in (engine.generate(bench.prompt(), long(5)), engine.update_weights(1, weights(1)), engine.pause()):
         with pytest.raises(InfrastructureError, match="went away 3 times in a row"):
             await call
 
 
 async def test_a_call_does_not_wait_longer_than_it_may(bench: Bench) -> None:
-    patience = Patience(start_s=20, outage_s=0.5, stall_s=1.0, poll_s=0.05)
+    patience = ServerTimeouts(start_s=20, outage_s=0.5, stall_s=1.0, poll_s=0.05)
     engine = await bench.engine(patience)
     assert engine._server is not None
     engine._server._environment["FAKE_START_S"] = "15"
@@ -243,7 +243,7 @@ async def test_a_call_does_not_wait_longer_than_it_may(bench: Bench) -> None:
         with pytest.raises(InfrastructureError, match=r"did not serve a request within 0\.5 s"):
             await engine.generate(bench.prompt(), long(5))
         with pytest.raises(InfrastructureError, match=r"was away for 0\.5 s"):
-            await engine.publish(1, weights(1))
+            await engine.update_weights(1, weights(1))
 
 
 async def test_no_server_outlives_its_engine(bench: Bench) -> None:
@@ -291,12 +291,12 @@ async def test_a_prompt_that_does_not_fit_is_the_agents_doing(bench: Bench) -> N
 async def test_a_server_at_an_address_that_comes_back_without_its_weights_gets_them(bench: Bench) -> None:
     server = bench.server()
     endpoint = await server.start()
-    wire = VllmWire(Pictures(bench.processor))
-    engine = ServedEngine(wire, bench.folder / "weights", endpoint=Endpoint("http://e", socket=endpoint.name[5:]), patience=QUICK)
+    wire = VllmProtocol(ImageEncoder(bench.processor))
+    engine = HttpEngine(wire, bench.folder / "weights", endpoint=HttpEndpoint("http://e", socket=endpoint.name[5:]), patience=QUICK)
     bench.engines.append(engine)
     try:
         await engine.start()
-        await engine.publish(5, weights(1))
+        await engine.update_weights(5, weights(1))
         before = await engine.generate(bench.prompt(1), long(5))
         # Somebody starts the server anew, at the same address.
         assert server.pid is not None

@@ -10,7 +10,7 @@ from recording import picture, png
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.engines.base import PreparedImage
-from deskhand.engines.served.pixels import Pictures
+from deskhand.engines.served.pixels import ImageEncoder
 from deskhand.errors import RecordError
 from deskhand.recorder.images import ImageCache, read_data_uri
 
@@ -36,7 +36,7 @@ FAMILIES = {
 @pytest.mark.parametrize("size", [(64, 64), (256, 192), (640, 361), (33, 500)])
 def test_the_picture_that_is_sent_gives_the_recorded_tensor(family: str, size: tuple[int, int]) -> None:
     recorded = ImageCache(FAMILIES[family]).add(png(picture(1, *size)))
-    sent = read_data_uri(Pictures(FAMILIES[family]).data_uri(recorded))
+    sent = read_data_uri(ImageEncoder(FAMILIES[family]).data_uri(recorded))
     seen = ImageCache(FAMILIES[family]).add(sent)
     assert seen.grid_thw == recorded.grid_thw
     assert (seen.width, seen.height) == tuple(FAMILIES[family].patch_size * n for n in reversed(recorded.grid_thw[1:]))
@@ -46,10 +46,10 @@ def test_the_picture_that_is_sent_gives_the_recorded_tensor(family: str, size: t
 def test_a_picture_is_made_once_and_kept_within_bounds() -> None:
     cache = ImageCache(FAMILIES["qwen3_vl"])
     images = [cache.add(png(seed, 128, 128)) for seed in range(4)]
-    pictures = Pictures(FAMILIES["qwen3_vl"])
+    pictures = ImageEncoder(FAMILIES["qwen3_vl"])
     first = pictures.data_uri(images[0])
     assert pictures.data_uri(images[0]) is first
-    small = Pictures(FAMILIES["qwen3_vl"], kept_bytes=3 * len(first))
+    small = ImageEncoder(FAMILIES["qwen3_vl"], kept_bytes=3 * len(first))
     made = [small.data_uri(image) for image in images]
     assert small.data_uri(images[3]) is made[3]
     assert small.data_uri(images[0]) is not made[0]
@@ -58,7 +58,7 @@ def test_a_picture_is_made_once_and_kept_within_bounds() -> None:
 
 def test_values_that_no_picture_has_are_not_sent() -> None:
     image = ImageCache(FAMILIES["qwen3_vl"]).add(png(1, 64, 64))
-    pictures = Pictures(FAMILIES["qwen3_vl"])
+    pictures = ImageEncoder(FAMILIES["qwen3_vl"])
 
     def changed(values: np.ndarray, grid: tuple[int, int, int] | None = None) -> PreparedImage:
         return PreparedImage(image.sha256, values, grid or image.grid_thw, image.tokens, image.width, image.height)

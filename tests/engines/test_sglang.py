@@ -17,29 +17,29 @@ from fake_sglang import FakeSglang, listening
 from recording import png
 from safetensors.torch import load_file, save_file
 
-from deskhand.config import load as settings
+from deskhand.config import load_config as settings
 from deskhand.engines import sglang
 from deskhand.engines.base import Completion, Grammar, Prompt, Sampling
-from deskhand.engines.making import make_engine
-from deskhand.engines.served.engine import Patience, ServedEngine
+from deskhand.engines.making import build_engine
+from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Recorder
-from deskhand.training.config import AdapterConfig, PolicyConfig
+from deskhand.training.config import LoraConfig, PolicyConfig
 from deskhand.training.policy import Policy
-from deskhand.training.publish import publish
+from deskhand.training.publish import push_weights
 
-PATIENCE = Patience(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
+PATIENCE = ServerTimeouts(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
 
 
 @dataclass
 class Desk:
     fake: FakeSglang
-    engine: ServedEngine
+    engine: HttpEngine
     model: LoadedModel
     images: ImageCache
     renderer: ChatRenderer
@@ -47,7 +47,7 @@ class Desk:
     def prompt(self, *seeds: int) -> Prompt:
         parts: list[Any] = ["Click the blue square"]
         for seed in seeds:
-            parts += [Picture(self.images.add(png(seed, 90 + 20 * (seed % 3), 70)).sha256), "and"]
+            parts += [ImagePart(self.images.add(png(seed, 90 + 20 * (seed % 3), 70)).sha256), "and"]
         return self.renderer.render((message("user", parts),), self.images)
 
     def sampling(self, tokens: int = 6, **settings: Any) -> Sampling:
@@ -72,7 +72,7 @@ async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens: a call that went there would fail
     model = load(source)
     with listening(fake.app()) as url:
-        engine = sglang.given(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
+        engine = sglang.connect_sglang(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
         await engine.start()
         yield Desk(fake, engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
         await engine.close()
@@ -80,16 +80,16 @@ async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytes
 
 async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: Desk) -> None:
     recorder = Recorder(desk.renderer, desk.engine, desk.images)
-    session = recorder.session(recorder.start("e"))
+    session = recorder.session(recorder.open_session("e"))
     assert session is not None
     talk: list[Any] = []
     for turn in range(4):
-        picture = Picture(desk.images.add(png(turn, 90 + 30 * (turn % 2), 70)).sha256)
+        picture = ImagePart(desk.images.add(png(turn, 90 + 30 * (turn % 2), 70)).sha256)
         talk.append(message("user", [picture, f"Click the blue square {turn}"]))
         reply = await recorder.complete(session, ChatRequest(tuple(talk), Sampling(5, 0.7, seed=turn)))
         talk.append(message("assistant", reply.calls[0].text))
     assert not recorder.violations
-    rows = recorder.end("e").sequences()
+    rows = recorder.close_session("e").sequences()
     recorder.close()
     assert [len(row.call_ids) for row in rows] == [4]
     assert {version for row in rows for version, sampled in zip(row.versions, row.sampled, strict=True) if sampled} == {2}
@@ -123,9 +123,9 @@ async def test_a_reply_that_contradicts_itself_is_noticed(
 
     monkeypatch.setattr(desk.fake, "_generate", tampered)
     recorder = Recorder(desk.renderer, desk.engine, desk.images)
-    session = recorder.session(recorder.start("e"))
+    session = recorder.session(recorder.open_session("e"))
     assert session is not None
-    asked = ChatRequest((message("user", [Picture(desk.images.add(png(1)).sha256)]),), Sampling(6, seed=1))
+    asked = ChatRequest((message("user", [ImagePart(desk.images.add(png(1)).sha256)]),), Sampling(6, seed=1))
     with pytest.raises(RecordError):
         await recorder.complete(session, asked)
     recorder.close()
@@ -145,7 +145,7 @@ async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: D
     endless = Sampling(60, banned_ids=desk.renderer.banned_ids, seed=1)
     call = asyncio.create_task(desk.engine.generate(prompt, endless))
     await asyncio.sleep(0.4)
-    await desk.engine.publish(3, changed.snapshot())
+    await desk.engine.update_weights(3, changed.snapshot())
     done = await call
     switch = done.versions.index(3)
     assert done.versions == (2,) * switch + (3,) * (60 - switch)
@@ -164,7 +164,7 @@ async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: D
 def adapted(fake: FakeSglang, source: str) -> Policy:
     """A policy that trains an adapter, in front of a server that takes adapters."""
     fake.takes_adapters = True
-    return Policy(load(source).model, PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8)), banned_ids=(1,))
+    return Policy(load(source).model, PolicyConfig(lora=LoraConfig(rank=4, alpha=8)), banned_ids=(1,))
 
 
 def move(policy: Policy, seed: int) -> None:
@@ -191,7 +191,7 @@ async def test_adapters_are_laid_over_the_servers_weights_and_a_request_ends_wit
     calls: list[tuple[int, Policy, asyncio.Task[Completion]]] = []
     for version in range(3, 8):
         move(adapted, version)
-        await publish(adapted, desk.engine, version)
+        await push_weights(adapted, desk.engine, version)
         assert desk.engine.version == version
         assert not calls or not calls[-1][2].done(), "the request of the version before is in flight"
         calls.append((version, adapted.copy(frozen=True), asyncio.create_task(desk.engine.generate(prompt, endless))))
@@ -209,7 +209,7 @@ async def test_adapters_are_laid_over_the_servers_weights_and_a_request_ends_wit
 
 async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Policy, desk: Desk) -> None:
     move(adapted, 1)
-    await publish(adapted, desk.engine, 3)
+    await push_weights(adapted, desk.engine, 3)
     desk.fake.adapters.clear()
     desk.fake.version = "default"
     prompt = desk.prompt(1)
@@ -225,7 +225,7 @@ async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Po
 async def test_a_server_that_takes_no_adapters_gets_them_merged(adapted: Policy, desk: Desk, fake: FakeSglang) -> None:
     desk.engine.wire.takes_adapters = fake.takes_adapters = False
     move(adapted, 1)
-    await publish(adapted, desk.engine, 3)
+    await push_weights(adapted, desk.engine, 3)
     prompt = desk.prompt(1)
     done = await desk.engine.generate(prompt, desk.sampling())
     assert done.versions == (3,) * len(done.token_ids)
@@ -236,7 +236,7 @@ async def test_a_server_that_takes_no_adapters_gets_them_merged(adapted: Policy,
 async def test_weights_that_the_server_does_not_take_are_an_outage(desk: Desk) -> None:
     desk.fake.fail_loading = True
     with pytest.raises(InfrastructureError, match="no room"):
-        await desk.engine.publish(3, desk.model.model.state_dict())
+        await desk.engine.update_weights(3, desk.model.model.state_dict())
 
 
 async def test_an_aborted_request_is_made_again(desk: Desk) -> None:
@@ -261,9 +261,9 @@ async def test_likely_ids_and_grammars_go_out_as_the_server_knows_them(desk: Des
 async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, desk: Desk) -> None:
     for url, reason in (("localhost:30000", "write http://host:port"), ("http://me:secret@host", "no password")):
         with pytest.raises(ConfigError, match=reason) as caught:
-            sglang.given(url, desk.model.image_processor, tmp_path)
+            sglang.connect_sglang(url, desk.model.image_processor, tmp_path)
         assert "secret" not in str(caught.value)
-    nobody = sglang.given("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=Patience(start_s=0.3, poll_s=0.1))
+    nobody = sglang.connect_sglang("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=ServerTimeouts(start_s=0.3, poll_s=0.1))
     with pytest.raises(
         InfrastructureError, match=r"SGLang did not start in 0\.3 s: http://127\.0\.0\.1:9/health cannot be reached"
     ):
@@ -280,12 +280,12 @@ async def test_a_server_at_an_address_plays_the_checkpoint_that_is_asked_for_and
     save_file(louder, file, {"format": "pt"})  # random weights as they are make every reply alike
     model = load(source)
     images, renderer = ImageCache(model.image_processor), ChatRenderer(model.tokenizer)
-    prompt = renderer.render((message("user", [Picture(images.add(png(1, 90, 70)).sha256), "Click"]),), images)
+    prompt = renderer.render((message("user", [ImagePart(images.add(png(1, 90, 70)).sha256), "Click"]),), images)
     found = []
     with listening(fake.app()) as url:
-        config = settings(None, [f"model={source}", "engine.kind=sglang", f"engine.url={url}"])
+        config = settings(None, [f"model={source}", "engine.backend=sglang", f"engine.base_url={url}"])
         for asked, version in ((source, 0), (other, 7), (source, 0), (source, 0)):
-            made = await make_engine(config, asked, version, tmp_path / "weights", lambda sha256: b"")
+            made = await build_engine(config, asked, version, tmp_path / "weights", lambda sha256: b"")
             done = await made.engine.generate(prompt, Sampling(6, banned_ids=renderer.banned_ids, seed=1))
             await made.engine.close()
             assert done.versions == (version,) * 6

@@ -10,7 +10,7 @@ from benchmarks.training import episodes
 from deskhand.models.load import load
 from deskhand.rollout.config import HealthConfig
 from deskhand.training.batch import TrainingSample
-from deskhand.training.canary import sight
+from deskhand.training.canary import image_sensitivity
 from deskhand.training.policy import Policy
 
 pytestmark = needs_weights
@@ -23,6 +23,6 @@ def test_blinded_weights_do_not_see_and_those_in_the_box_do(tmp_path):
         model = load(source).model
         graphs, images = episodes(16, 1, model)
         samples = [TrainingSample(row, 1.0, str(n)) for n, graph in enumerate(graphs) for row in graph.sequences()]
-        seen[source] = sight(Policy(model), samples, images)
-    assert seen[SOURCE] > HealthConfig().sight
+        seen[source] = image_sensitivity(Policy(model), samples, images)
+    assert seen[SOURCE] > HealthConfig().min_image_sensitivity
     assert seen[str(tmp_path / "blind")] == 0

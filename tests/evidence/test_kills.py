@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from benchmarks import killed, kills
 from benchmarks.bars import Bars
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 
 COUNT = len(kills.VICTIMS)
 
@@ -25,13 +25,13 @@ def ended(episode: str, outcome) -> SimpleNamespace:
 
 def test_a_score_after_a_kill_and_an_outage_without_one_are_wrong():
     called_late, called_before = SimpleNamespace(called_at=101.0), SimpleNamespace(called_at=99.0)
-    scored, outage = Scored(1.0, {}), Unscored("infrastructure", "its X server has ended")
+    scored, outage = Scored(1.0, {}), Errored("infrastructure", "its X server has ended")
     for observed, results, wrong, late in (
         (called_late, [ended("a", outage), ended("b", scored)], 0, 0),
         (called_late, [ended("a", scored), ended("b", scored)], 1, 0),
         (called_before, [ended("a", scored), ended("b", scored)], 0, 1),
         (called_late, [ended("a", outage), ended("b", outage)], 1, 0),
-        (called_late, [ended("a", Unscored("evaluator", "")), ended("b", scored)], 1, 0),
+        (called_late, [ended("a", Errored("evaluator", "")), ended("b", scored)], 1, 0),
     ):
         tally = killed.Tally()
         killed.judge(results, [(observed, "a")], 100.0, "x server", tally)  # type: ignore[arg-type]

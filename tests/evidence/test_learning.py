@@ -7,13 +7,13 @@ from shipped import needs_weights
 
 from benchmarks import learning
 from benchmarks.bars import Bars
-from deskhand.rollout.evaluate import Report
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.evaluate import EvalReport
+from deskhand.rollout.rates import Proportion
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
 
 
-def report(hits: int, clicks: int, total: int = 210) -> Report:
-    return Report("r", Rate(hits, total), {"family": Rate(hits, total)}, Rate(clicks, total), hits / total)
+def report(hits: int, clicks: int, total: int = 210) -> EvalReport:
+    return EvalReport("r", Proportion(hits, total), {"family": Proportion(hits, total)}, Proportion(clicks, total), hits / total)
 
 
 GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0)
@@ -21,7 +21,7 @@ BLIND = learning.Outcome("blind", report(10, 30), report(14, 32), 12, 600, 41.0,
 
 
 def test_a_gains_interval_is_newcombes():
-    gain = learning.Gain(Rate(48, 80), Rate(56, 70))
+    gain = learning.Gain(Proportion(48, 80), Proportion(56, 70))
     assert gain.value == pytest.approx(0.2)
     assert gain.interval == pytest.approx((0.0524, 0.3339), abs=5e-5), "Newcombe 1998, table II, row a, method 10"
 
@@ -78,4 +78,4 @@ def test_the_demo_runs_short_and_its_folder_gives_the_figures(tmp_path):
     assert found.before.success.total == found.after.success.total == 12
     assert 0 < found.first_update_s < found.training_s < found.total_s
     with Run.open(tmp_path / "run", read_only=True) as run:
-        assert run.books()["trained"] >= 16
+        assert run.episode_counts()["trained"] >= 16

@@ -23,7 +23,7 @@ def test_a_row_gets_the_pictures_of_another_episode(recording):
     for graph, donor in sight.partners(graphs, recording.images):
         own = {span.sha256 for call in graph.calls for span in call.spans}
         for row in graph.sequences():
-            swapped = sight.with_images_of(row, donor)
+            swapped = sight.swap_images(row, donor)
             assert swapped.token_ids == row.token_ids
             assert not own & {span.sha256 for span in swapped.spans}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import soak
 from benchmarks.bars import Bars
 from benchmarks.soak import Level, Soak
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 
 
 async def test_two_desktops_soak_without_a_leak():
@@ -17,16 +17,16 @@ async def test_two_desktops_soak_without_a_leak():
 
 
 async def test_a_process_and_a_folder_of_the_soak_are_left_behind_and_older_ones_are_not(monkeypatch):
-    earlier = EmbeddedDesktop()
+    earlier = LocalDesktop()
     await earlier.reset(soak.SMALL)
-    kept: list[EmbeddedDesktop] = []
+    kept: list[LocalDesktop] = []
 
-    async def leak(desktop: EmbeddedDesktop) -> None:
+    async def leak(desktop: LocalDesktop) -> None:
         kept.append(desktop)
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(EmbeddedDesktop, "close", leak)
+            patched.setattr(LocalDesktop, "close", leak)
             leaked = (await soak.soak(1, 4)).left
     finally:
         for desktop in kept:

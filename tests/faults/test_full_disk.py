@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.store.run import Run
 from deskhand.training.checkpoint import verify
 
@@ -54,7 +54,7 @@ def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tm
     assert "run.sqlite cannot be written" in line
     assert "free the disk" in line
     with Run.open(folder) as run:
-        Ledger.from_dict(run.books()).check(run.count_states())
+        EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         last = run.checkpoint()
         assert before <= {row.id for row in run.episodes() if row.finished_at is not None}
         verify(last.path)

@@ -15,7 +15,7 @@ from deskhand.engines.hf import batch as engine_batch
 from deskhand.models import forward
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.rollout.config import HealthConfig
-from deskhand.rollout.health import Vitals, alarms
+from deskhand.rollout.health import HealthMetrics, find_alerts
 from deskhand.training.batch import TrainingSample
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
@@ -38,9 +38,9 @@ async def signs() -> list[str]:
         await engine.close()
     done = Trainer(Policy(model.model, banned_ids=(IMAGE,))).step(rows, images)
     rates = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward")
-    raised = alarms(Vitals.of(asdict(done), **dict.fromkeys(rates)), [], HealthConfig())
+    raised = find_alerts(HealthMetrics.of(asdict(done), **dict.fromkeys(rates)), [], HealthConfig())
     assert done.mismatch_kl is not None
-    return [alarm.sign for alarm in raised if alarm.sign.startswith("mismatch")]
+    return [alarm.metric for alarm in raised if alarm.metric.startswith("mismatch")]
 
 
 def coarse(model: Any, *given: Any) -> tuple[torch.Tensor, ...]:
@@ -58,6 +58,6 @@ async def test_9_coarse_features_of_pictures_are_noticed_apart_from_text(monkeyp
 
 
 async def test_9_coarse_log_probs_are_noticed_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = engine_batch.decode
+    decode = engine_batch.forward_decoder
     monkeypatch.setattr(engine_batch, "decode", lambda *given, **named: decode(*given, **named).round())
     assert await signs() == ["mismatch_kl_text", "mismatch_kl_images"]

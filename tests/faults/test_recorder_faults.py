@@ -32,10 +32,10 @@ from deskhand.models import forward, load
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder import graph as graph_module
 from deskhand.recorder import renderer as renderer_module
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, Picture, message
+from deskhand.recorder.messages import Message, ImagePart, message
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Recorder
 from deskhand.training.batch import check_sequence
@@ -61,16 +61,16 @@ class Play:
     """An episode with images in user and tool turns, replies whose text retokenises otherwise, a retry and a replaced question."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, processor: Any, folder: Path) -> None:
-        self.folder = RecordFolder(folder, durable=False)
+        self.folder = SessionStore(folder, durable=False)
         self.processor = processor
         self.renderer = ChatRenderer(tokenizer)
-        self.images = ImageCache(processor, on_new=self.folder.put_image)
+        self.images = ImageCache(processor, on_new=self.folder.save_image)
         split = [*self.renderer.encode_text("5"), *self.renderer.encode_text("12"), *self.renderer.encode_text("C")]
         self.engine = ScriptedEngine(lambda prompt, sampling: [*split, self.renderer.stop_ids[0]])
         self.recorder = Recorder(self.renderer, self.engine, self.images, journal=self.folder.write_call)
 
     async def run(self) -> CallGraph:
-        session = self.recorder.sessions.find(self.recorder.start("s"))
+        session = self.recorder.sessions.find(self.recorder.open_session("s"))
         assert session is not None
         talk: list[Message] = [message("user", [self.shown(0), "go"])]
 
@@ -88,10 +88,10 @@ class Play:
         talk[-2] = message("user", "another question")
         talk.pop()
         await ask()
-        return self.recorder.end("s")
+        return self.recorder.close_session("s")
 
-    def shown(self, seed: int) -> Picture:
-        return Picture(self.images.add(png(seed)).sha256)
+    def shown(self, seed: int) -> ImagePart:
+        return ImagePart(self.images.add(png(seed)).sha256)
 
     def whole(self) -> CallGraph:
         """Record, merge, check each row as the trainer does, and read everything back."""
@@ -115,7 +115,7 @@ def expand_twice(line: Any, sha256: str) -> None:
 
 pictures = [renderer_module._Line.picture]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
-node_to_dict, put_image = CallGraph._node_to_dict, RecordFolder.put_image
+node_to_dict, put_image = CallGraph._node_to_dict, SessionStore.save_image
 
 
 def drop_tool_pictures(renderer: ChatRenderer, line: Any, parts: Any) -> None:
@@ -145,7 +145,7 @@ def pixels_on_the_wire(graph: CallGraph, node: Any) -> dict[str, Any]:
     return {**node_to_dict(graph, node), "pixels": base64.b64encode(pixels).decode()}
 
 
-def store_jpeg(folder: RecordFolder, sha256: str, encoded: bytes) -> None:
+def store_jpeg(folder: SessionStore, sha256: str, encoded: bytes) -> None:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(encoded)).convert("RGB").save(buffer, "JPEG")
     put_image(folder, sha256, buffer.getvalue())
@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenised"),
     "8: a reply that has its stop id is closed once more": (ChatRenderer, "_put_reply", close_always, "turn_ends"),
     "11: pixels travel with every call": (CallGraph, "_node_to_dict", pixels_on_the_wire, "wire"),
-    "12: screenshots are stored in another encoding": (RecordFolder, "put_image", store_jpeg, "image_changed"),
+    "12: screenshots are stored in another encoding": (SessionStore, "put_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),
     "15: the mask of sampled tokens does nothing": (graph_module, "_row", all_sampled, "no_prompt"),
@@ -269,14 +269,14 @@ async def test_15_a_reply_that_was_cut_off_is_not_taken_for_a_whole_one(monkeypa
     recorder = Recorder(renderer, engine, ImageCache(model.image_processor))
     asked = ChatRequest((message("user", "go"),), Sampling(1, 1.0, seed=1))
     try:
-        session = recorder.session(recorder.start("sound"))
+        session = recorder.session(recorder.open_session("sound"))
         assert session is not None
         (call,) = (await recorder.complete(session, asked)).calls
         assert call.completion.finish_reason == "length"
-        ended = engine_batch.Request.finish_reason.fget
+        ended = engine_batch.DecodeRequest.finish_reason.fget
         assert ended is not None
-        monkeypatch.setattr(engine_batch.Request, "finish_reason", property(lambda one: "stop" if ended(one) else None))
-        session = recorder.session(recorder.start("s"))
+        monkeypatch.setattr(engine_batch.DecodeRequest, "finish_reason", property(lambda one: "stop" if ended(one) else None))
+        session = recorder.session(recorder.open_session("s"))
         assert session is not None
         with pytest.raises(RecordError, match="finish_reason"):
             await recorder.complete(session, asked)
@@ -297,4 +297,4 @@ async def test_15_an_aborted_reply_is_an_outage_and_never_a_sample(
     monkeypatch.setattr(ScriptedEngine, "generate", abort)
     with pytest.raises(InfrastructureError, match="aborted"):
         await played.run()
-    assert played.recorder.end("s").calls == []
+    assert played.recorder.close_session("s").calls == []

@@ -14,7 +14,7 @@ from PIL import Image
 from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.models.forward import positions
 from deskhand.recorder.graph import Sequence
-from deskhand.training.config import AdapterConfig, PolicyConfig
+from deskhand.training.config import LoraConfig, PolicyConfig
 from deskhand.training.policy import Policy
 
 torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def test_the_whole_architecture_has_the_size_that_its_name_says(name):
 @pytest.mark.parametrize("vision", [False, True])
 @pytest.mark.parametrize("name", full_size.NAMES)
 def test_adapters_are_where_the_settings_say_in_every_layer_and_nowhere_else(name, vision):
-    policy = Policy(full_size.on_meta(name), PolicyConfig(adapter=AdapterConfig(rank=8, vision=vision)))
+    policy = Policy(full_size.on_meta(name), PolicyConfig(lora=LoraConfig(rank=8, vision=vision)))
     trained = {key for key, parameter in policy.model.named_parameters() if parameter.requires_grad}
     assert all(".lora_A." in key or ".lora_B." in key for key in trained)
     assert places(trained) == adapted(name, vision=vision)
@@ -80,8 +80,8 @@ def row(model) -> tuple[Sequence, dict[str, PreparedImage]]:
 MODES = {
     "full": PolicyConfig(),
     "frozen tower": PolicyConfig(train_vision=False),
-    "adapters": PolicyConfig(adapter=AdapterConfig(rank=4)),
-    "adapters, tower too": PolicyConfig(adapter=AdapterConfig(rank=4, vision=True), recompute_activations=True),
+    "adapters": PolicyConfig(lora=LoraConfig(rank=4)),
+    "adapters, tower too": PolicyConfig(lora=LoraConfig(rank=4, vision=True), gradient_checkpointing=True),
 }
 
 

@@ -16,12 +16,12 @@ from deskhand.actions.ops import Click, to_screen_px
 from deskhand.engines.base import PreparedImage
 from deskhand.models.load import load
 from deskhand.models.tiny import architecture, build, scenes, warm_start
-from deskhand.models.tiny.team import Team
+from deskhand.models.tiny.team import DataParallelGroup
 from deskhand.models.tiny.tokenizer import NUMBERS, build_tokenizer
-from deskhand.recorder.messages import Message, Picture
+from deskhand.recorder.messages import Message, ImagePart
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.tasks.task import Rect
-from deskhand.training.sft import Schedule, fit
+from deskhand.training.sft import Schedule, run_sft
 
 TOKENIZER = build_tokenizer(build.corpus(build.BuildPlan().families))
 
@@ -69,9 +69,9 @@ def test_rows_are_what_the_recorder_renders_for_the_same_conversation(tmp_path) 
     renderer = ChatRenderer(load(str(tmp_path)).tokenizer)
     frame = np.zeros((192, 256, 3), np.uint8)
     question, answers = "Close the red terminal", ['{"op":"click","x":520,"y":300}', '{"op":"done"}']
-    demonstration = scenes.Demonstration("terminal_close", question, [frame, frame], answers, "", 1.0)
-    row = warm_start.Writer(TOKENIZER).demonstration(demonstration)
-    user = Message("user", (Picture("a"), question))
+    demonstration = scenes.RecordedDemonstration("terminal_close", question, [frame, frame], answers, "", 1.0)
+    row = warm_start.PretrainRowBuilder(TOKENIZER).demonstration(demonstration)
+    user = Message("user", (ImagePart("a"), question))
     messages = (user, Message("assistant", (answers[0],)), user)
     prompt = renderer.render(messages, {"a": PreparedImage("a", None, (1, 12, 16), 48, 256, 192)})
     assert tuple(row.ids[: len(prompt.token_ids)]) == prompt.token_ids
@@ -92,24 +92,24 @@ def test_a_taught_click_lands_inside_its_rectangle(left: int, top: int, width: i
 
 
 def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_path) -> None:
-    model, writer, rng = architecture.build_model(TOKENIZER), warm_start.Writer(TOKENIZER), random.Random(0)
+    model, writer, rng = architecture.build_model(TOKENIZER), warm_start.PretrainRowBuilder(TOKENIZER), random.Random(0)
     pixels = np.full((192, 256, 3), 90, np.uint8)
     pixels[40:90, 60:130] = (200, 30, 30)
-    scene = scenes.Scene("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
+    scene = scenes.LabeledScreen("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
     inputs, taught_BT = warm_start.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
     before = float(warm_start.taught_loss(model, inputs, taught_BT).detach())
-    team = Team(0, 1, tmp_path / "meeting")
+    team = DataParallelGroup(0, 1, tmp_path / "meeting")
     ids = {"pad_id": TOKENIZER.pad_token_id, "image_pad": writer.image_pad}
-    learner = warm_start.Learner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
-    fit(learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds)
+    learner = warm_start.PretrainLearner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
+    run_sft(learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds)
     assert float(warm_start.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
 
 
 def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
     frame = np.zeros((192, 256, 3), np.uint8)
     texts = ['{"op":"click","x":520,"y":300}', '{"op":"type","text":"touch apple\\n"}', '{"op":"done"}']
-    demonstration = scenes.Demonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
-    row = warm_start.Writer(TOKENIZER).dictation(
+    demonstration = scenes.RecordedDemonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
+    row = warm_start.PretrainRowBuilder(TOKENIZER).dictation(
         demonstration, "In the blue terminal run touch melon", "touch melon\n", random.Random(0)
     )
     taught = [token for token, is_taught in zip(row.ids, row.taught, strict=True) if is_taught]

@@ -23,12 +23,12 @@ from serving import on_a_port
 from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.errors import InfrastructureError
 from deskhand.recorder import lines
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import Call
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import Message, message
 from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Recorder
 
@@ -55,7 +55,7 @@ def ask(*texts: str, n: int = 1) -> ChatRequest:
 class Held:
     """A journal whose writing begins, waits until it is let go, and then is done."""
 
-    def __init__(self, folder: RecordFolder) -> None:
+    def __init__(self, folder: SessionStore) -> None:
         self.folder, self.begun, self.go = folder, asyncio.Event(), threading.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -66,16 +66,16 @@ class Held:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RecordFolder:
-    return RecordFolder(tmp_path, durable=False)
+def folder(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path, durable=False)
 
 
 async def test_who_goes_away_while_a_call_is_written_leaves_disk_and_memory_equal(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     waiting = asyncio.create_task(recorder.complete(session, ask("go")))
     await journal.begun.wait()
@@ -87,7 +87,7 @@ async def test_who_goes_away_while_a_call_is_written_leaves_disk_and_memory_equa
     text = first.calls[0].text
     second = await recorder.complete(session, ask("go on", text, "and on"))
     assert second.calls[0].parent == first.calls[0].id
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert folder.read("s")[0].calls == graph.calls
     assert graph.ids == ["s.1", "s.2", "s.3"]
     assert graph.untrained == {"s.1": "unsent"}
@@ -95,11 +95,11 @@ async def test_who_goes_away_while_a_call_is_written_leaves_disk_and_memory_equa
 
 
 async def test_a_session_ended_over_http_while_a_call_is_written_has_that_call(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
         asked = asyncio.create_task(http.post("/v1/chat/completions", json=ASK, headers=bearer(key)))
         await journal.begun.wait()
@@ -113,17 +113,17 @@ async def test_a_session_ended_over_http_while_a_call_is_written_has_that_call(
 
 
 async def test_a_reply_to_a_session_that_was_ended_meanwhile_never_leaves(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     asked = asyncio.create_task(recorder.complete(session, ask("go")))
     await journal.begun.wait()
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     journal.go.set()
-    with pytest.raises(RequestRefused, match="has ended"):
+    with pytest.raises(InvalidRequestError, match="has ended"):
         await asked
     assert graph.ids == [], "a graph that was handed over does not change"
 
@@ -146,11 +146,11 @@ class Disk:
 
 
 async def test_a_disk_that_is_full_for_a_moment_costs_one_call_and_tears_nothing(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder, monkeypatch: pytest.MonkeyPatch
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "os", Disk(1, 4, 6))  # the first is of the journal's head
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     talk, failed = ["go"], list[str]()
     for _ in range(6):
@@ -161,21 +161,21 @@ async def test_a_disk_that_is_full_for_a_moment_costs_one_call_and_tears_nothing
             failed.append(str(error))
     assert ["No space left" in words for words in failed] == [True] * 3
     assert not recorder.violations
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert folder.read("s")[0].calls == graph.calls
     assert len(graph.sequences()) == 1
 
 
 async def test_of_several_replies_none_is_trained_when_one_cannot_be_written(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder, monkeypatch: pytest.MonkeyPatch
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "os", Disk(3))
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     with pytest.raises(InfrastructureError, match="No space left"):
         await recorder.complete(session, ask("go", n=3))
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert graph.untrained == {"s.1.0": "unsent"}
     assert graph.sequences() == []
 
@@ -185,7 +185,7 @@ def test_of_two_processes_one_gets_a_session(tmp_path: Path) -> None:
     both = threading.Barrier(8)
 
     def write(_: int) -> str:
-        mine = RecordFolder(tmp_path)
+        mine = SessionStore(tmp_path)
         both.wait()
         try:
             mine.write_note("s", {"call_id": None, "reward": 1.0})
@@ -198,7 +198,7 @@ def test_of_two_processes_one_gets_a_session(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         said = list(threads.map(write, range(8)))
     assert sorted(said) == ["another session of that id; give each session an id of its own"] * 7 + ["written"]
-    assert RecordFolder(tmp_path).read("s")[1].episode == 1.0
+    assert SessionStore(tmp_path).read("s")[1].episode == 1.0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -214,7 +214,7 @@ async def test_a_client_that_hangs_up_leaves_a_call_that_is_kept_and_not_trained
             return await super().generate(prompt, sampling)
 
     recorder = Recorder(renderer, Slow(), images)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     async with on_a_port(create_app(recorder, ADMIN)) as address:
         host, port = address.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -225,10 +225,10 @@ async def test_a_client_that_hangs_up_leaves_a_call_that_is_kept_and_not_trained
         await asyncio.sleep(0.1)
         go.set()
         async with asyncio.timeout(5):
-            while recorder.sessions.get("s").in_flight or not recorder.sessions.get("s").unsent:  # noqa: ASYNC110
+            while recorder.sessions.get("s").in_flight or not recorder.sessions.get("s").undelivered_calls:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         again = await recorder.complete(recorder.sessions.get("s"), ask("other"))
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert graph.untrained == {"s.1": "unsent"}
     assert [row.call_ids for row in graph.sequences()] == [(again.calls[0].id,)]
 
@@ -236,7 +236,7 @@ async def test_a_client_that_hangs_up_leaves_a_call_that_is_kept_and_not_trained
 async def test_a_client_that_hangs_up_in_mid_stream_disturbs_nobody(renderer: ChatRenderer, images: ImageCache) -> None:
     long = renderer.encode_text("Click the button named Save. " * 2000)
     recorder = Recorder(renderer, ScriptedEngine(lambda prompt, sampling: [*long, renderer.stop_ids[0]]), images)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     async with on_a_port(create_app(recorder, ADMIN)) as address:
         host, port = address.removeprefix("http://").split(":")
         for _ in range(3):
@@ -245,14 +245,14 @@ async def test_a_client_that_hangs_up_in_mid_stream_disturbs_nobody(renderer: Ch
             assert b"200 OK" in await reader.read(300)
             writer.transport.abort()
         await recorder.complete(recorder.sessions.get("s"), ChatRequest(ask("other").messages, Sampling(1 << 20)))
-    assert recorder.end("s").ids == ["s.1", "s.2", "s.3", "s.4"]
+    assert recorder.close_session("s").ids == ["s.1", "s.2", "s.3", "s.4"]
 
 
 async def test_a_conversation_of_ten_thousand_messages_is_answered_and_goes_on(renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = Recorder(renderer, ScriptedEngine(), images)
     talk: list[Message] = [message("user" if turn % 2 == 0 else "assistant", f"turn {turn}") for turn in range(9_999)]
     talk[50] = message("user", "<|im_end|>" * 1000)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     took = []
     for _ in range(3):
@@ -260,7 +260,7 @@ async def test_a_conversation_of_ten_thousand_messages_is_answered_and_goes_on(r
         reply = await recorder.complete(session, ChatRequest(tuple(talk), Sampling(6)))
         took.append(time.process_time() - began)
         talk += [message("assistant", reply.calls[0].text), message("user", "on")]
-    (row,) = recorder.end("s").sequences()
+    (row,) = recorder.close_session("s").sequences()
     assert len(row.call_ids) == 3
     assert took[-1] < 10
 
@@ -303,7 +303,7 @@ def text_bomb() -> bytes:
 )
 async def test_hostile_pictures_are_refused(renderer: ChatRenderer, images: ImageCache, encoded: Callable[[], bytes]) -> None:
     recorder = Recorder(renderer, ScriptedEngine(), images)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     part = {"type": "image_url", "image_url": {"url": data_uri(encoded())}}
     body = {**ASK, "messages": [{"role": "user", "content": [part]}]}
     async with in_process_client(create_app(recorder, ADMIN)) as http:
@@ -312,17 +312,17 @@ async def test_hostile_pictures_are_refused(renderer: ChatRenderer, images: Imag
         assert answer.json()["error"]["code"] in ("image_too_large", "invalid_image")
         assert (await http.post("/v1/chat/completions", json=ASK, headers=bearer(key))).status_code == 200
     assert len(images) == 0, "what was refused is not kept"
-    recorder.end("s")
+    recorder.close_session("s")
 
 
 async def test_a_check_that_fails_after_its_client_went_away_stops_the_session(
-    renderer: ChatRenderer, images: ImageCache, folder: RecordFolder, monkeypatch: pytest.MonkeyPatch
+    renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deskhand.recorder.files._NUMBER_BYTES", 0)
     monkeypatch.setattr("deskhand.recorder.files._LINE_BYTES", 0)
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
-    session = recorder.session(recorder.start("s"))
+    session = recorder.session(recorder.open_session("s"))
     assert session is not None
     waiting = asyncio.create_task(recorder.complete(session, ask("go")))
     await journal.begun.wait()

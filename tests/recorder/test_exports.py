@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_graph import PAD, graphs
 from test_rewards import graph_of
 
-from deskhand.recorder.exports import rows_of, to_arrays
+from deskhand.recorder.exports import build_rows, to_arrays
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.rewards import Rewards
 
@@ -28,7 +28,7 @@ def test_tokens_are_in_one_row_only_and_the_reward_counts_once(graph: CallGraph,
     else:
         for call in graph.calls:
             rewards.give(graph.ids, 0.25, call.id)
-    rows = rows_of(graph, rewards, style)
+    rows = build_rows(graph, rewards, style)
     assert sorted(call_id for row in rows for call_id in row.sequence.call_ids) == sorted(call.id for call in graph.calls)
     total = sum(row.weight * row.reward for row in rows)
     if whole:
@@ -38,12 +38,12 @@ def test_tokens_are_in_one_row_only_and_the_reward_counts_once(graph: CallGraph,
     else:
         assert sum(row.weight for row in rows) == pytest.approx(1.0)
     arrays = to_arrays(rows, PAD)
-    assert arrays["loss_mask"].sum() == graph.sampled_tokens
+    assert arrays["loss_mask"].sum() == graph.num_sampled_tokens
     for b, row in enumerate(rows):
         length = int(arrays["attention_mask"][b].sum())
         assert arrays["loss_mask"][b, length - 1] == 1, "a reward on the last token must not be lost"
         assert tuple(arrays["input_ids"][b, :length]) == row.sequence.token_ids
-    assert (arrays["versions"] >= 0).sum() == graph.sampled_tokens
+    assert (arrays["versions"] >= 0).sum() == graph.num_sampled_tokens
     assert np.array_equal(arrays["mm_token_type_ids"], (arrays["input_ids"] == PAD) & arrays["attention_mask"])
 
 
@@ -51,8 +51,8 @@ def test_the_reward_of_a_call_in_each_style() -> None:
     graph, rewards = graph_of("", "", "", parents={1: 0}), Rewards()
     rewards.give(graph.ids, 1.0, "c0")
     rewards.give(graph.ids, 4.0, "c2")
-    assert [row.reward for row in rows_of(graph, rewards, "merged")] == [1.0, 4.0]
-    assert [row.reward for row in rows_of(graph, rewards, "individual", turn_discount=0.5)] == [2.0, 2.0, 4.0]
-    assert [row.reward for row in rows_of(graph, rewards, "chain", turn_discount=0.5)] == [2.0, 4.0]
+    assert [row.reward for row in build_rows(graph, rewards, "merged")] == [1.0, 4.0]
+    assert [row.reward for row in build_rows(graph, rewards, "individual", turn_discount=0.5)] == [2.0, 2.0, 4.0]
+    assert [row.reward for row in build_rows(graph, rewards, "chain", turn_discount=0.5)] == [2.0, 4.0]
     graph.untrained["c1"] = "orphan"
-    assert [len(row.sequence.token_ids) for row in rows_of(graph, rewards, "merged")] == [4, 4], "cut after the last trained call"
+    assert [len(row.sequence.token_ids) for row in build_rows(graph, rewards, "merged")] == [4, 4], "cut after the last trained call"

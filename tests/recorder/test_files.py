@@ -15,7 +15,7 @@ from recording import ScriptedEngine, image_part, png
 from test_graph import graphs
 
 from deskhand.errors import InfrastructureError, RecordError
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
@@ -32,7 +32,7 @@ ADMIN = "admin-key-of-the-tests"
 def test_a_session_is_read_back_equal_from_its_journal_and_from_its_files(
     tmp_path_factory: pytest.TempPathFactory, graph: CallGraph, data: st.DataObject
 ) -> None:
-    folder = RecordFolder(tmp_path_factory.mktemp("record"), durable=False)
+    folder = SessionStore(tmp_path_factory.mktemp("record"), durable=False)
     name = data.draw(st.text(st.sampled_from("ab/. ~\u00e9"), min_size=1, max_size=12))
     rewards = Rewards()
     for call in graph.calls:
@@ -47,18 +47,18 @@ def test_a_session_is_read_back_equal_from_its_journal_and_from_its_files(
     written = folder.finish(name, graph, rewards)
     assert sorted(path.name for path in written.iterdir()) == ["calls.safetensors", "session.json"]
     assert folder.read(name) == (graph, rewards)
-    assert list(RecordFolder(folder.folder).sessions()) == [(name, True)]
+    assert list(SessionStore(folder.folder).sessions()) == [(name, True)]
     assert all(path.is_relative_to(folder.folder / "sessions") for path in folder.folder.rglob("session.json"))
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_torn_journal_gives_the_calls_before_the_tear(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    folder = RecordFolder(tmp_path_factory.mktemp("record"), durable=False)
+    folder = SessionStore(tmp_path_factory.mktemp("record"), durable=False)
     graph = data.draw(graphs())
     for call in graph.calls:
         folder.write_call("s", call)
-    path = folder.folder / "sessions" / "s" / "journal.jsonl"
+    path = folder.folder / "sessions" / "s" / "calls.jsonl"
     raw = path.read_bytes()
     cut = data.draw(st.integers(0, len(raw)))
     path.write_bytes(raw[:cut])
@@ -82,7 +82,7 @@ def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> Non
         child.wait()
         left = [json.loads(line) for line in heard if line.strip().endswith("]")]
         assert len(left) >= lines
-        recorded = RecordFolder(folder)
+        recorded = SessionStore(folder)
         for name, call_id, reward in left:
             graph, rewards = recorded.read(name)
             assert call_id in graph
@@ -96,12 +96,12 @@ def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> Non
 async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_files(
     renderer: ChatRenderer, image_processor: Any, tmp_path: Path
 ) -> None:
-    folder = RecordFolder(tmp_path)
-    images = ImageCache(image_processor, fetch=folder.image, on_new=folder.put_image)
+    folder = SessionStore(tmp_path)
+    images = ImageCache(image_processor, fetch=folder.image, on_new=folder.save_image)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call, note=folder.write_note)
     received = png(3, optimize=True)
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
-        key = {"authorization": f"Bearer {recorder.start('a/b')}"}
+        key = {"authorization": f"Bearer {recorder.open_session('a/b')}"}
         body = {"messages": [{"role": "user", "content": [image_part(received)]}]}
         answer = await http.post("/v1/chat/completions", json=body, headers=key)
         await http.post("/sessions/a/b/rewards", json={"reward": 0.5, "whole": True}, headers=key)
@@ -115,14 +115,14 @@ async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_f
 
 
 def test_two_sessions_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
-    folder = RecordFolder(tmp_path)
+    folder = SessionStore(tmp_path)
     folder.finish("s", CallGraph(), Rewards())
     with pytest.raises(InfrastructureError, match="another session"):
-        RecordFolder(tmp_path).write_note("s", {"call_id": None, "reward": 1.0})
+        SessionStore(tmp_path).write_note("s", {"call_id": None, "reward": 1.0})
 
 
 def test_what_cannot_be_read_says_which_file(tmp_path: Path) -> None:
-    folder = RecordFolder(tmp_path)
+    folder = SessionStore(tmp_path)
     with pytest.raises(RecordError, match="no such session"):
         folder.read("other")
     path = folder.finish("s", CallGraph(), Rewards())

@@ -28,7 +28,7 @@ from deskhand.recorder.session import Recorder
 
 ROOT = Path(__file__).parents[2]
 ADMIN = "admin-key-of-the-tests"
-EXAMPLES = int(os.environ.get("DESKHAND_FUZZ_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("DESKHAND_TEST_FUZZ_EXAMPLES", "250"))
 """How many requests are made up for each test; set the variable to look longer."""
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -85,7 +85,7 @@ def fuzzed(tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> Any:
 
 async def sent(renderer: ChatRenderer, processor: Any, path: str, content: bytes) -> tuple[int, str]:
     recorder = Recorder(renderer, ScriptedEngine(), ImageCache(processor), context_tokens=2000)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     headers = {"authorization": f"Bearer {ADMIN if path == '/sessions' else key}"}
     ask = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 4}
     async with in_process_client(create_app(recorder, ADMIN, default_max_tokens=6)) as http:
@@ -93,7 +93,7 @@ async def sent(renderer: ChatRenderer, processor: Any, path: str, content: bytes
         answer = await http.post(path, content=content, headers=headers)
         again = await http.post("/v1/chat/completions", json=ask, headers={"authorization": f"Bearer {key}"})
         assert again.status_code == 200, again.text
-    recorder.end("s").sequences()
+    recorder.close_session("s").sequences()
     recorder.close()
     return answer.status_code, answer.text
 
@@ -147,7 +147,7 @@ RUNS = EXAMPLES * 4
 
 
 def test_coverage_guided_fuzzing_finds_no_server_error(tmp_path: Path) -> None:
-    """`tests/support/fuzzed_endpoint.py` says what an input may not do. DESKHAND_FUZZ_EXAMPLES makes it longer."""
+    """`tests/support/fuzzed_endpoint.py` says what an input may not do. DESKHAND_TEST_FUZZ_EXAMPLES makes it longer."""
     pytest.importorskip("atheris", reason="atheris has no build for this Python or processor")
     words = [sys.executable, str(ROOT / "tests" / "support" / "fuzzed_endpoint.py"), str(RUNS), "7", str(tmp_path / "inputs")]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "OMP_NUM_THREADS": "1"}

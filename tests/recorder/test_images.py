@@ -21,8 +21,8 @@ from deskhand.engines.base import Checksum
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models import forward
 from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
-from deskhand.recorder.patches import Lookup, Patches
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.patches import PatchLookup, PatchExtractor
+from deskhand.recorder.refusal import InvalidRequestError
 
 
 class CountingProcessor:
@@ -102,7 +102,7 @@ def _over_white(image: Image.Image) -> Image.Image:
     ],
 )
 def test_what_is_not_an_image_data_uri_is_refused(images: ImageCache, url: str, code: str) -> None:
-    with pytest.raises(RequestRefused) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         images.add_data_uri(url, param="here")
     assert (caught.value.code, caught.value.param, caught.value.status) == (code, "here", 400)
 
@@ -118,7 +118,7 @@ def test_oversize_truncated_and_animated_images_are_refused(image_processor: Any
         (png(frames[0], save_all=True, append_images=frames[1:]), "invalid_image"),
         (png(picture(1, 400, 1)), "invalid_image"),
     ]:
-        with pytest.raises(RequestRefused) as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             images.add(encoded)
         assert caught.value.code == code
 
@@ -131,7 +131,7 @@ def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObje
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     try:
         image = decode_rgb(bytes(encoded), max_pixels=10**6)
-    except RequestRefused:
+    except InvalidRequestError:
         return
     assert image.mode == "RGB"
 
@@ -141,7 +141,7 @@ def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObje
 def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
     try:
         encoded = read_data_uri(head + text)
-    except RequestRefused:
+    except InvalidRequestError:
         return
     assert base64.b64encode(encoded).decode() == text
 
@@ -167,8 +167,8 @@ def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[int]()
-    values = Lookup.values
-    monkeypatch.setattr(Lookup, "values", lambda lookup, kept: made.append(1) or values(lookup, kept))
+    values = PatchLookup.values
+    monkeypatch.setattr(PatchLookup, "values", lambda lookup, kept: made.append(1) or values(lookup, kept))
     images = ImageCache(image_processor)
     made.clear()
     shown = images.add(png(3))
@@ -189,13 +189,13 @@ def test_values_made_anew_are_held_to_those_that_were_made_first(image_processor
     images.add(png(2))
     forward.stack_images([images[name]], "cpu")
     images.add(png(3))
-    keep = Patches.keep
+    keep = PatchExtractor.keep
 
-    def another(maker: Patches, rgb: Image.Image) -> Any:
+    def another(maker: PatchExtractor, rgb: Image.Image) -> Any:
         kept, grid = keep(maker, rgb)
         return kept[:, ::-1], grid
 
-    monkeypatch.setattr(Patches, "keep", another)
+    monkeypatch.setattr(PatchExtractor, "keep", another)
     with pytest.raises(RecordError, match="pixels"):
         forward.stack_images([images[name]], "cpu")
 

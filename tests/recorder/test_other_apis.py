@@ -109,7 +109,7 @@ async def test_the_same_episode_by_any_api_is_the_same_record(tool_renderer: Cha
     graphs: list[CallGraph] = []
     for name in ("chat", "messages", "responses", "stored responses"):
         recorder = recorder_saying(tool_renderer, images, "I click\n" + CALL, "done")
-        key = recorder.start("s")
+        key = recorder.open_session("s")
         async with clients(recorder) as (anthropic_for, openai_for):
             if name == "chat":
                 await by_chat(openai_for(key))
@@ -117,7 +117,7 @@ async def test_the_same_episode_by_any_api_is_the_same_record(tool_renderer: Cha
                 await by_messages(anthropic_for(key))
             else:
                 await by_responses(openai_for(key), stored=name.startswith("stored"))
-        graphs.append(recorder.end("s"))
+        graphs.append(recorder.close_session("s"))
     first = graphs[0]
     assert len(first.sequences()) == 1
     assert len(first.sequences()[0].spans) == 2
@@ -133,15 +133,15 @@ async def test_streams_of_both_apis_join_to_the_reply(tool_renderer: ChatRendere
     ask: Any = [{"role": "user", "content": "go"}]
     async with clients(recorder) as (anthropic_for, openai_for):
         tools: Any = [{"name": "click", "input_schema": SCHEMA}]
-        async with anthropic_for(recorder.start("a")).messages.stream(
+        async with anthropic_for(recorder.open_session("a")).messages.stream(
             model="m", max_tokens=300, messages=ask, tools=tools
         ) as stream:
             message = await stream.get_final_message()
         assert [part.type for part in message.content] == ["thinking", "text", "tool_use"]
         assert (message.content[0].thinking, message.content[1].text, message.content[2].input) == ("hm", text, {"x": 5})
-        assert message.usage.output_tokens == len(recorder.end("a").calls[0].completion.token_ids)
+        assert message.usage.output_tokens == len(recorder.close_session("a").calls[0].completion.token_ids)
         tools = [{"type": "function", "name": "click", "parameters": SCHEMA, "strict": False}]
-        async with openai_for(recorder.start("o")).responses.stream(model="m", input=ask, tools=tools) as events:
+        async with openai_for(recorder.open_session("o")).responses.stream(model="m", input=ask, tools=tools) as events:
             response = await events.get_final_response()
         assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
         assert (response.output_text, json.loads(response.output[2].arguments)) == (text, {"x": 5})
@@ -151,9 +151,9 @@ async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: Chat
     recorder = recorder_saying(tool_renderer, images, "long " * 20, "long " * 20)
     async with clients(recorder) as (anthropic_for, openai_for):
         ask: Any = [{"role": "user", "content": "go"}]
-        cut = await anthropic_for(recorder.start("a")).messages.create(model="m", max_tokens=4, messages=ask)
+        cut = await anthropic_for(recorder.open_session("a")).messages.create(model="m", max_tokens=4, messages=ask)
         assert cut.stop_reason == "max_tokens"
-        response = await openai_for(recorder.start("o")).responses.create(model="m", max_output_tokens=4, input="go")
+        response = await openai_for(recorder.open_session("o")).responses.create(model="m", max_output_tokens=4, input="go")
         assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
@@ -182,7 +182,7 @@ async def test_messages_refuse_by_name_what_is_not_honoured(
     recorder = recorder_saying(tool_renderer, images)
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}], **change}
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        answer = await http.post("/v1/messages", json=body, headers={"x-api-key": recorder.start("s")})
+        answer = await http.post("/v1/messages", json=body, headers={"x-api-key": recorder.open_session("s")})
     error = answer.json()
     assert (answer.status_code, error["type"], error["error"]["type"]) == (400, "error", "invalid_request_error")
     assert error["error"]["message"].startswith(f"{named}: ")
@@ -210,7 +210,7 @@ async def test_responses_refuse_by_name_what_is_not_honoured(
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        headers = {"authorization": f"Bearer {recorder.start('s')}"}
+        headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **change}, headers=headers)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == named
@@ -222,8 +222,8 @@ async def test_a_failed_tool_says_so_in_the_prompt(tool_renderer: ChatRenderer, 
     result = [{"type": "tool_result", "tool_use_id": "t1", "content": "no such place", "is_error": True}]
     talk: Any = [{"role": "user", "content": "go"}, {"role": "assistant", "content": used}, {"role": "user", "content": result}]
     async with clients(recorder) as (anthropic_for, _):
-        await anthropic_for(recorder.start("s")).messages.create(model="m", max_tokens=9, messages=talk)
-    (call,) = recorder.end("s").calls
+        await anthropic_for(recorder.open_session("s")).messages.create(model="m", max_tokens=9, messages=talk)
+    (call,) = recorder.close_session("s").calls
     text = tool_renderer.text_of(call.prompt_ids)
     assert "<tool_response>\nerror\nno such place\n</tool_response>" in text
     assert tool_renderer.tools.format.write("", [ToolCall("click", '{"x": 1}')]) in text

@@ -14,11 +14,11 @@ from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.engines.base import Checksum
-from deskhand.models.load import load_reading
-from deskhand.recorder.patches import KeptPatches, Patches
+from deskhand.models.load import load_processors
+from deskhand.recorder.patches import StoredPatches, PatchExtractor
 
 PROCESSORS: dict[str, Any] = {
-    "the policy in the box": load_reading("tiny")[1],
+    "the policy in the box": load_processors("tiny")[1],
     "Qwen2.5-VL": Qwen2VLImageProcessorPil(),
     "small": Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64}),
     "one frame": Qwen2VLImageProcessorPil(
@@ -27,7 +27,7 @@ PROCESSORS: dict[str, Any] = {
 }
 smart_resize = theirs.smart_resize
 """Found in this module for the processors that are defined in it."""
-MAKERS = {name: Patches(processor) for name, processor in PROCESSORS.items()}
+MAKERS = {name: PatchExtractor(processor) for name, processor in PROCESSORS.items()}
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -68,7 +68,7 @@ class Flipped(Qwen2VLImageProcessorPil):
 @pytest.mark.parametrize("kind", [Other, Flipped])
 def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2VLImageProcessorPil]) -> None:
     processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
-    maker = Patches(processor)
+    maker = PatchExtractor(processor)
     assert not maker.fast
     kept, _ = maker.keep(picture(1, 50, 40))
     values = maker.lookup.values(kept)
@@ -79,7 +79,7 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_what_is_kept_goes_to_processes_that_lack_the_processor(name: str) -> None:
     kept, _ = MAKERS[name].keep(picture(2, 90, 70))
-    prepared = KeptPatches(MAKERS[name].lookup, kept, Checksum())
+    prepared = StoredPatches(MAKERS[name].lookup, kept, Checksum())
     sent = pickle.dumps(prepared)
     assert b"transformers" not in sent
     assert np.array_equal(np.asarray(pickle.loads(sent)), np.asarray(prepared))

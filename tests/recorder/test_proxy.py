@@ -51,7 +51,7 @@ async def over_a_port(app: Starlette) -> AsyncIterator[Callable[[str], openai.As
 
 @pytest.mark.parametrize("transport", [in_process, over_a_port])
 async def test_an_episode_of_an_ordinary_agent_is_one_sequence(app: Starlette, recorder: Recorder, transport: Any) -> None:
-    key = recorder.start("episode")
+    key = recorder.open_session("episode")
     async with transport(app) as client_for:
         client, messages = client_for(key), []
         assert [model.id async for model in client.models.list()] == ["deskhand"]
@@ -60,17 +60,17 @@ async def test_an_episode_of_an_ordinary_agent_is_one_sequence(app: Starlette, r
             reply = await client.chat.completions.create(model="any", messages=messages, max_tokens=12)
             messages.append(reply.choices[0].message.model_dump(exclude_none=True))
             assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
-    graph = recorder.end("episode")
+    graph = recorder.close_session("episode")
     (row,) = graph.sequences()
     assert len(row.spans) == 6
-    assert sum(row.sampled) == graph.sampled_tokens == sum(len(call.completion.token_ids) for call in graph.calls)
+    assert sum(row.sampled) == graph.num_sampled_tokens == sum(len(call.completion.token_ids) for call in graph.calls)
     assert graph.calls[-1].id == reply.id
     assert not recorder.violations
 
 
 async def test_streaming_logprobs_and_usage_are_what_was_recorded(app: Starlette, recorder: Recorder) -> None:
     async with in_process(app) as client_for:
-        client = client_for(recorder.start("s"))
+        client = client_for(recorder.open_session("s"))
         stream = await client.chat.completions.create(
             model="m",
             messages=[{"role": "user", "content": "Click"}],
@@ -81,7 +81,7 @@ async def test_streaming_logprobs_and_usage_are_what_was_recorded(app: Starlette
             stream_options={"include_usage": True},
         )
         chunks = [chunk async for chunk in stream]
-    calls = recorder.end("s").calls
+    calls = recorder.close_session("s").calls
     assert [call.id for call in calls] == [f"{chunks[0].id}.{index}" for index in range(3)]
     texts, logprobs, reasons = {}, {}, {}
     for chunk in chunks[:-1]:
@@ -141,14 +141,14 @@ async def test_what_is_not_honoured_is_refused_by_name(
     async with in_process(app) as client_for:
         request = {"model": "m", "messages": [{"role": "user", "content": "Click"}], **parameters}
         with pytest.raises(openai.BadRequestError) as caught:
-            await client_for(recorder.start("s")).chat.completions.create(**request)
+            await client_for(recorder.open_session("s")).chat.completions.create(**request)
     assert caught.value.param == named
     assert not engine.prompts
 
 
 async def test_parameters_that_change_nothing_are_taken(app: Starlette, recorder: Recorder, engine: ScriptedEngine) -> None:
     async with in_process(app) as client_for:
-        await client_for(recorder.start("s")).chat.completions.create(
+        await client_for(recorder.open_session("s")).chat.completions.create(
             model="m",
             messages=[{"role": "user", "content": "Click"}],
             temperature=0.5,
@@ -171,7 +171,7 @@ async def test_an_image_that_is_not_a_data_uri_is_refused(app: Starlette, record
     content: Any = [{"type": "image_url", "image_url": {"url": url}}]
     async with in_process(app) as client_for:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client_for(recorder.start("s")).chat.completions.create(
+            await client_for(recorder.open_session("s")).chat.completions.create(
                 model="m", messages=[{"role": "user", "content": content}]
             )
     assert caught.value.param == "messages[0].content[0].image_url.url"
@@ -183,7 +183,7 @@ async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
         for key in ("", ADMIN, "sk-wrong"):
             with pytest.raises(openai.AuthenticationError):
                 await client_for(key or "x").chat.completions.create(**request)
-        for key, status in (("", 401), ("wrong", 401), (recorder.start("other"), 403)):
+        for key, status in (("", 401), ("wrong", 401), (recorder.open_session("other"), 403)):
             answer = await http.post("/sessions", json={}, headers={"authorization": f"Bearer {key}"} if key else {})
             assert answer.status_code == status
         admin = {"authorization": f"Bearer {ADMIN}"}
@@ -205,12 +205,12 @@ async def test_a_broken_engine_is_a_503_that_is_not_retried(app: Starlette, reco
 
     engine.script = down
     async with in_process_client(app) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start("s"), http_client=http, max_retries=3)
+        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=3)
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Click"}])
     assert caught.value.status_code == 503
     assert len(engine.prompts) == 1
-    assert recorder.end("s").calls == []
+    assert recorder.close_session("s").calls == []
 
 
 async def test_a_conversation_that_outgrows_the_model_is_refused_as_such(
@@ -218,7 +218,7 @@ async def test_a_conversation_that_outgrows_the_model_is_refused_as_such(
 ) -> None:
     recorder = Recorder(renderer, engine, images, context_tokens=60)
     async with in_process(create_app(recorder, ADMIN)) as client_for:
-        client = client_for(recorder.start("s"))
+        client = client_for(recorder.open_session("s"))
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "long " * 40}], max_tokens=20)
         assert caught.value.code == "context_length_exceeded"
@@ -226,7 +226,7 @@ async def test_a_conversation_that_outgrows_the_model_is_refused_as_such(
 
 
 async def test_a_body_that_is_not_json_or_too_large_is_refused(recorder: Recorder) -> None:
-    key = {"authorization": f"Bearer {recorder.start('s')}"}
+    key = {"authorization": f"Bearer {recorder.open_session('s')}"}
     async with in_process_client(create_app(recorder, ADMIN, max_body_bytes=100)) as http:
         assert (await http.post("/v1/chat/completions", content=b"{", headers=key)).status_code == 400
         assert (await http.post("/v1/chat/completions", content=b"[1]", headers=key)).status_code == 400

@@ -71,13 +71,13 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
     try:
         async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
             clients = [
-                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start(f"e{i}"), http_client=http, max_retries=0)
+                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session(f"e{i}"), http_client=http, max_retries=0)
                 for i in range(5)
             ]
             await asyncio.gather(*(play(client, seed, 6) for seed, client in enumerate(clients)))
     finally:
         await engine.close()
-    graphs = [CallGraph.from_dict(recorder.end(f"e{i}").to_dict()) for i in range(5)]
+    graphs = [CallGraph.from_dict(recorder.close_session(f"e{i}").to_dict()) for i in range(5)]
     assert not recorder.violations
     rows = {merge: [row for graph in graphs for row in graph.sequences(merge)] for merge in (True, False)}
     assert len(rows[False]) == 30

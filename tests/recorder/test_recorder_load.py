@@ -10,7 +10,7 @@ from recording import ScriptedEngine, image_part, png
 from benchmarks import sessions
 from benchmarks.bars import Bars
 from deskhand.recorder import images as images_module
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
@@ -25,12 +25,12 @@ def test_a_soak_loses_no_call_and_its_memory_stays() -> None:
 
 
 def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = RecordFolder.finish
+    written = SessionStore.finish
 
-    def forgetful(folder: RecordFolder, session_id: str, graph: Any, rewards: Any) -> Any:
+    def forgetful(folder: SessionStore, session_id: str, graph: Any, rewards: Any) -> Any:
         return written(folder, session_id, CallGraph(graph.calls[:-1]), rewards)
 
-    monkeypatch.setattr(RecordFolder, "finish", forgetful)
+    monkeypatch.setattr(SessionStore, "finish", forgetful)
     monkeypatch.setattr(sessions, "WAVES", 1)
     bars = Bars()
     sessions.soak(2, bars)
@@ -56,13 +56,13 @@ async def work(renderer: ChatRenderer, processor: Any, turns: int, monkeypatch: 
     counts[:] = [0, 0, 0]
     images = ImageCache(processor, prepared_bytes=3 * held)
     recorder = Recorder(renderer, ScriptedEngine(), images)
-    headers, talk = {"authorization": f"Bearer {recorder.start('s')}"}, list[dict[str, Any]]()
+    headers, talk = {"authorization": f"Bearer {recorder.open_session('s')}"}, list[dict[str, Any]]()
     async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
         for turn in range(turns):
             talk.append({"role": "user", "content": [image_part(turn), {"type": "text", "text": "go on"}]})
             answer = await http.post("/v1/chat/completions", json={"messages": talk, "max_tokens": 9}, headers=headers)
             talk.append(answer.json()["choices"][0]["message"])
-    assert len(recorder.end("s").sequences()) == 1
+    assert len(recorder.close_session("s").sequences()) == 1
     monkeypatch.undo()
     return counts[0], counts[1], counts[2]
 

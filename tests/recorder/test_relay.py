@@ -26,11 +26,11 @@ from starlette.routing import Route
 
 from deskhand import online
 from deskhand.errors import ConfigError
-from deskhand.models.load import load_reading
-from deskhand.recorder.files import RecordFolder
+from deskhand.models.load import load_processors
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.relay import IMAGE, KeptImages, Relay, create_relay_app, without_images
+from deskhand.recorder.relay import IMAGE, StoredImages, RecordingProxy, create_proxy_app, without_images
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
@@ -40,19 +40,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[ChatRenderer, Any]:
-    tokenizer, processor = load_reading("tiny")
+    tokenizer, processor = load_processors("tiny")
     return ChatRenderer(tokenizer), processor
 
 
 @asynccontextmanager
-async def relayed(tiny: tuple[ChatRenderer, Any], folder: Path, **options: Any) -> AsyncIterator[tuple[Recorder, Relay, Any, str]]:
+async def relayed(tiny: tuple[ChatRenderer, Any], folder: Path, **options: Any) -> AsyncIterator[tuple[Recorder, RecordingProxy, Any, str]]:
     """(the upstream's recorder, the relay, an HTTP client of the relay, a key of its session "s")."""
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
-    upstream_key = recorder.start("up")
+    upstream_key = recorder.open_session("up")
     async with on_a_port(create_app(recorder, ADMIN)) as address:
-        relay = Relay(f"{address}/v1", RecordFolder(folder), upstream_key=upstream_key, **options)
+        relay = RecordingProxy(f"{address}/v1", SessionStore(folder), upstream_key=upstream_key, **options)
         try:
-            async with in_process_client(create_relay_app(relay, ADMIN)) as http:
+            async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
                 yield recorder, relay, http, relay.sessions.open("s")
         finally:
             await relay.close()
@@ -75,10 +75,10 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(tiny: tuple[ChatRen
         await http.post("/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers={"authorization": f"Bearer {key}"})
         ended = await http.post("/sessions/s/end", headers=admin)
         assert ended.json()["exchanges"] == [f"s.{number}" for number in range(1, 6)]
-        upstream = recorder.end("up")
-    written = online.write_data_sets(tmp_path, "tiny")
+        upstream = recorder.close_session("up")
+    written = online.write_datasets(tmp_path, "tiny")
     assert (written.exchanges, written.calls, written.left_out) == (5, 5, {})
-    graph, rewards = RecordFolder(tmp_path).read("s")
+    graph, rewards = SessionStore(tmp_path).read("s")
     assert [(one.prompt_ids, one.spans, one.completion.token_ids) for one in graph.calls] == [
         (one.prompt_ids, one.spans, one.completion.token_ids) for one in upstream.calls
     ]
@@ -90,7 +90,7 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(tiny: tuple[ChatRen
     assert [row["messages"][at]["content"] for at in row["targets"]] == [call.text for call in upstream.calls]
     assert row["images"] == [span.sha256 for span in graph.calls[-1].spans]
     assert (row["session_reward"], row["rewards"]) == (0.5, {"s.5": 0.5})
-    assert all(RecordFolder(tmp_path).image(sha256) == png(number) for number, sha256 in enumerate(row["images"]))
+    assert all(SessionStore(tmp_path).image(sha256) == png(number) for number, sha256 in enumerate(row["images"]))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -113,8 +113,8 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
             else:
                 text = said.content[0].text
             talk += [{"role": "assistant", "content": text}, {"role": "user", "content": "on"}]
-        upstream = recorder.end("up")
-    written = online.write_data_sets(tmp_path)
+        upstream = recorder.close_session("up")
+    written = online.write_datasets(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert (written.exchanges, written.calls, len(rows)) == (3, 0, 2)
     assert [row["targets"] for row in rows] == [[1], [2, 4]]
@@ -147,24 +147,24 @@ async def test_an_upstream_that_is_down_or_breaks_off_is_no_recorded_reply(tmp_p
     app = Starlette(routes=[Route("/v1/chat/completions", half_a_stream, methods=["POST"])])
     body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
     async with on_a_port(app) as address:
-        relay = Relay(address, RecordFolder(tmp_path))
-        async with in_process_client(create_relay_app(relay, ADMIN)) as http:
+        relay = RecordingProxy(address, SessionStore(tmp_path))
+        async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
             own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
             assert (await http.post("/v1/chat/completions", json=body, headers=own)).status_code == 200
-    async with in_process_client(create_relay_app(relay, ADMIN)) as http:
+    async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
         down = await http.post("/v1/chat/completions", json=body, headers=own)
         assert (down.status_code, down.json()["error"]["code"]) == (503, "infrastructure")
         await relay.close()
-    written = online.write_data_sets(tmp_path)
+    written = online.write_datasets(tmp_path)
     assert (written.exchanges, written.conversations) == (0, 0)
     assert "the stream breaks off" in next(iter(written.left_out))
 
 
 async def test_images_are_taken_out_of_recorded_requests_whatever_their_form(tmp_path: Path) -> None:
-    folder = RecordFolder(tmp_path)
+    folder = SessionStore(tmp_path)
     source = {"type": "base64", "media_type": "image/png", "data": data_uri(1).partition(",")[2]}
     broken = "data:image/png;base64,AAAA"
-    found = without_images({"a": [data_uri(1), {"source": source}], "b": broken, "c": 5}, KeptImages(folder))
+    found = without_images({"a": [data_uri(1), {"source": source}], "b": broken, "c": 5}, StoredImages(folder))
     name = found["a"][0].removeprefix(IMAGE)
     assert found == {"a": [IMAGE + name, {"source": {"type": "url", "url": IMAGE + name}}], "b": broken, "c": 5}
     assert folder.image(name) == png(1)
@@ -189,7 +189,7 @@ sys.exit(7)
 
 async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tuple[ChatRenderer, Any], tmp_path: Path) -> None:
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
-    key, out = recorder.start("up"), tmp_path / "out"
+    key, out = recorder.open_session("up"), tmp_path / "out"
     async with on_a_port(create_app(recorder, ADMIN)) as address:
         words = ["record", "--upstream", f"{address}/v1", "--out", str(out), "--token-ids", "--checkpoint", "tiny"]
         process = await asyncio.create_subprocess_exec(
@@ -201,11 +201,11 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tup
         _, said = await process.communicate()
     assert process.returncode == 7, said.decode()
     assert "3 replies of 1 sessions: 1 conversations in sft.jsonl, 3 calls with token ids" in said.decode()
-    ((session_id, ended),) = list(RecordFolder(out).sessions())
+    ((session_id, ended),) = list(SessionStore(out).sessions())
     assert ended
-    graph, _ = RecordFolder(out).read(session_id)
+    graph, _ = SessionStore(out).read(session_id)
     assert [(call.prompt_ids, call.completion.token_ids, call.completion.logprobs) for call in graph.calls] == [
-        (call.prompt_ids, call.completion.token_ids, call.completion.logprobs) for call in recorder.end("up").calls
+        (call.prompt_ids, call.completion.token_ids, call.completion.logprobs) for call in recorder.close_session("up").calls
     ]
     keys = out / "keys.json"
     assert keys.stat().st_mode & 0o077 == 0
@@ -215,4 +215,4 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tup
 @pytest.mark.parametrize("upstream", ["127.0.0.1:8000", "ftp://x", "http://user:secret@host/v1", "http://h/v1?key=x"])
 def test_an_upstream_that_is_no_plain_address_is_a_config_error(upstream: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="write it as"):
-        Relay(upstream, RecordFolder(tmp_path))
+        RecordingProxy(upstream, SessionStore(tmp_path))

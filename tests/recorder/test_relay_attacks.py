@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from deskhand import online
 from deskhand.recorder.exchanges import Api, assembled
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.relay import ExchangeLog, Relay, create_relay_app
+from deskhand.recorder.relay import ExchangeLog, RecordingProxy, create_proxy_app
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
@@ -40,7 +40,7 @@ async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_repl
     recorder = Recorder(renderer, engine, images)
     path, body = BODIES[api]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        headers = {"authorization": f"Bearer {recorder.start('s')}"}
+        headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
         stream = (await http.post(path, json={**body, "stream": True}, headers=headers)).content
     whole = assembled(api, stream)
     taken = []
@@ -81,8 +81,8 @@ async def test_nonsense_from_upstream_reaches_the_agent_as_it_came_and_is_left_o
         return Response(json.dumps(what), media_type="application/json")
 
     async with on_a_port(Starlette(routes=[Route("/v1/chat/completions", nonsense, methods=["POST"])])) as address:
-        relay = Relay(address, RecordFolder(tmp_path))
-        async with in_process_client(create_relay_app(relay, ADMIN)) as http:
+        relay = RecordingProxy(address, SessionStore(tmp_path))
+        async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
             own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
             body = {"messages": [{"role": "user", "content": "go"}]}
             for what in NONSENSE:
@@ -91,7 +91,7 @@ async def test_nonsense_from_upstream_reaches_the_agent_as_it_came_and_is_left_o
                 assert answer.content == (what if isinstance(what, bytes) else json.dumps(what).encode())
         await relay.close()
     assert relay.recorded == len(NONSENSE)
-    written = online.write_data_sets(tmp_path, "tiny")
+    written = online.write_datasets(tmp_path, "tiny")
     assert written.calls == 0
     assert written.exchanges + sum(written.left_out.values()) >= len(NONSENSE)
     assert written.exchanges == 1, "that without numbers among its token ids is a reply all the same"
@@ -106,8 +106,8 @@ async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) 
         return StreamingResponse(dying(), media_type="text/event-stream")
 
     async with on_a_port(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as address:
-        relay = Relay(address, RecordFolder(tmp_path))
-        async with in_process_client(create_relay_app(relay, ADMIN)) as http:
+        relay = RecordingProxy(address, SessionStore(tmp_path))
+        async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
             own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
             body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
             answer = await http.post("/v1/chat/completions", json=body, headers=own)
@@ -118,14 +118,14 @@ async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) 
 
 def test_a_journal_that_was_torn_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     """A relay that was killed and started again on the same folder and session loses the torn line alone."""
-    log = ExchangeLog(RecordFolder(tmp_path))
+    log = ExchangeLog(SessionStore(tmp_path))
     for number in range(3):
         log.append("s", {"note": {"reward": float(number), "call_id": None}})
     path = tmp_path / "sessions" / "s" / "exchanges.jsonl"
     raw = path.read_bytes()
     for cut in range(len(raw) + 1):
         path.write_bytes(raw[:cut])
-        ExchangeLog(RecordFolder(tmp_path)).append("s", {"note": {"reward": 9.0, "call_id": None}})
+        ExchangeLog(SessionStore(tmp_path)).append("s", {"note": {"reward": 9.0, "call_id": None}})
         whole = max(0, raw[:cut].count(b"\n") - 1)
         found = [line["note"]["reward"] for line in log.read("s")]
         assert found == [*map(float, range(whole)), 9.0]

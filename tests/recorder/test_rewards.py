@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deskhand.engines.base import Completion
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
 
 VALUES = st.floats(-4, 4).map(lambda value: round(value, 3))
@@ -49,14 +49,14 @@ def test_a_reward_of_the_whole_and_of_its_calls_never_both_count() -> None:
     graph, rewards = graph_of("", ""), Rewards()
     rewards.give_episode(1.0)
     rewards.give_episode(0.5)
-    with pytest.raises(RequestRefused) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         rewards.give(graph.ids, 1.0)
     assert caught.value.code == "rewards_mixed"
     assert list(rewards.returns(graph, 1.0).values()) == [0.5, 0.5]
     assert [rewards.of_row(row) for row in graph.sequences()] == [0.0, 0.0], "the reward of the whole stands once, beside the rows"
     rewards = Rewards()
     rewards.give(graph.ids, 1.0)
-    with pytest.raises(RequestRefused):
+    with pytest.raises(InvalidRequestError):
         rewards.give_episode(1.0)
 
 
@@ -77,12 +77,12 @@ def test_over_the_rows_rewards_sum_to_what_was_given(given_to: dict[int, float],
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, True, "1"])
 def test_only_finite_numbers_are_rewards(reward: Any) -> None:
-    with pytest.raises(RequestRefused):
+    with pytest.raises(InvalidRequestError):
         Rewards().give(graph_of("").ids, reward)
 
 
 def test_an_unknown_call_has_no_reward() -> None:
-    with pytest.raises(RequestRefused, match="no call"):
+    with pytest.raises(InvalidRequestError, match="no call"):
         Rewards().give(graph_of("").ids, 1.0, "other")
-    with pytest.raises(RequestRefused, match="no call"):
+    with pytest.raises(InvalidRequestError, match="no call"):
         Rewards().give([], 1.0)

@@ -20,7 +20,7 @@ ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
 
 
 def client_of(recorder: Recorder, http: Any) -> openai.AsyncOpenAI:
-    key = recorder.start(f"s{len(list(recorder.sessions))}")
+    key = recorder.open_session(f"s{len(list(recorder.sessions))}")
     return openai.AsyncOpenAI(base_url="http://recorder", api_key=key, http_client=http, max_retries=0)
 
 
@@ -45,7 +45,7 @@ async def test_a_stop_text_ends_the_reply_and_is_not_part_of_it(renderer: ChatRe
             text = reply.choices[0].message.content
             assert reply.choices[0].finish_reason == "stop"
     assert text == "ab1 "
-    (call,) = recorder.end("s0").calls
+    (call,) = recorder.close_session("s0").calls
     assert call.text == "ab1 STOP", "what was sampled is what is recorded"
 
 

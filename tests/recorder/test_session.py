@@ -18,8 +18,8 @@ from deskhand.engines.base import Completion, PreparedImage, Prompt, Sampling
 from deskhand.errors import InfrastructureError, RecordError
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, Picture, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.messages import Message, ImagePart, message
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Recorder
 
@@ -35,7 +35,7 @@ def recorder_with(renderer: ChatRenderer, images: Any, engine: ScriptedEngine | 
 
 
 def opened(recorder: Recorder, session_id: str = "s") -> Any:
-    return recorder.session(recorder.start(session_id))
+    return recorder.session(recorder.open_session(session_id))
 
 
 def reply_of(reply: Any, index: int = 0) -> Message:
@@ -48,7 +48,7 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
     renderer: ChatRenderer, image_processor: Any, data: st.DataObject
 ) -> None:
     images = ImageCache(image_processor)
-    shown = [Picture(images.add(png(seed, 16, 16)).sha256) for seed in range(4)]
+    shown = [ImagePart(images.add(png(seed, 16, 16)).sha256) for seed in range(4)]
     parts = st.lists(st.sampled_from([*shown, "a", "b ", "\n", "512", "<|im_end|>"]), min_size=1, max_size=3)
     served: list[tuple[Prompt, Completion]] = []
 
@@ -80,7 +80,7 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
                 talk = talk[2 * data.draw(st.integers(0, len(talk) // 2 - 1)) :]
             elif what == "rewrite reply":
                 talk[-2] = message("assistant", talk[-2].text + " indeed")
-        return recorder.end("s")
+        return recorder.close_session("s")
 
     graph = asyncio.run(play())
     assert [(call.prompt_ids, call.spans, call.completion) for call in graph.calls] == [
@@ -100,11 +100,11 @@ async def test_growing_windows_give_one_sequence_per_window(renderer: ChatRender
     recorder = recorder_with(renderer, images)
     session, talk = opened(recorder), []
     for turn in range(12):
-        talk.append(message("user", [Picture(images.add(png(turn)).sha256), "go"]))
+        talk.append(message("user", [ImagePart(images.add(png(turn)).sha256), "go"]))
         if sum(len(one.pictures) for one in talk) > 4:
             talk = [message(one.role, one.text) for one in talk[:-1]] + talk[-1:]
         talk.append(reply_of(await recorder.complete(session, ask(tuple(talk)))))
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert [len(row.call_ids) for row in graph.sequences()] == [4, 4, 4]
 
 
@@ -137,11 +137,11 @@ async def test_a_violation_by_the_engine_stops_the_sample_and_is_counted(
     assert caught.value.cause == cause
     assert recorder.violations == {cause: 1}
     engine.tamper = None
-    with pytest.raises(RequestRefused, match="was stopped") as refused:
+    with pytest.raises(InvalidRequestError, match="was stopped") as refused:
         await recorder.complete(session, ask(GO))
     assert refused.value.code == "session_stopped"
     with pytest.raises(RecordError):
-        recorder.end("s")
+        recorder.close_session("s")
     await recorder.complete(opened(recorder, "other"), ask(GO))
 
 
@@ -155,7 +155,7 @@ async def test_double_expanded_placeholders_are_caught(renderer: ChatRenderer, i
 
     recorder = recorder_with(renderer, images, ScriptedEngine(tamper=expand_again))
     with pytest.raises(RecordError, match="served_ids"):
-        await recorder.complete(opened(recorder), ask((message("user", [Picture(shown.sha256)]),)))
+        await recorder.complete(opened(recorder), ask((message("user", [ImagePart(shown.sha256)]),)))
 
 
 @pytest.mark.parametrize("pad", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"])
@@ -185,7 +185,7 @@ async def test_an_image_whose_tokens_pixels_or_name_disagree_is_caught_before_it
     engine = ScriptedEngine()
     recorder = recorder_with(renderer, {shown.sha256: lie(shown)}, engine)
     with pytest.raises(RecordError) as caught:
-        await recorder.complete(opened(recorder), ask((message("user", [Picture(shown.sha256)]),)))
+        await recorder.complete(opened(recorder), ask((message("user", [ImagePart(shown.sha256)]),)))
     assert caught.value.cause == cause
     assert not engine.prompts
 
@@ -206,7 +206,7 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
             reply = await recorder.complete(session, ask(GO))
             assert len(journal) == count
             assert journal[-1] == ("s", reply.calls[0], on_loop)
-        assert [call for _, call, _ in journal] == recorder.end("s").calls
+        assert [call for _, call, _ in journal] == recorder.close_session("s").calls
         journal.clear()
 
 
@@ -240,7 +240,7 @@ async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_record
     recorder = recorder_with(renderer, images, journal=full)
     with pytest.raises(InfrastructureError, match="no space left"):
         await recorder.complete(opened(recorder), ask(GO))
-    assert recorder.end("s").calls == []
+    assert recorder.close_session("s").calls == []
 
 
 @pytest.mark.parametrize(("orphans", "trained"), [("train", ["s.1", "s.2", "s.3"]), ("untrained", ["s.2", "s.3"])])
@@ -255,7 +255,7 @@ async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_and_trained_only_when
     second = await recorder.complete(session, ask(GO))
     await recorder.complete(session, ask((*GO, reply_of(second), *GO)))
     assert session.orphans() == {"s.1"}
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert [call.id for call in graph.calls] == ["s.1", "s.2", "s.3"]
     assert sorted(call_id for row in graph.sequences() for call_id in row.call_ids) == trained
     assert CallGraph.from_dict(graph.to_dict()) == graph
@@ -289,10 +289,10 @@ async def test_parallel_calls_of_one_session_are_all_kept(renderer: ChatRenderer
     replies = await asyncio.gather(
         *[recorder.complete(session, ask((*GO, reply_of(first), message("user", f"{i}")))) for i in range(12)]
     )
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     assert {call.id for call in graph.calls} == {call.id for reply in (first, *replies) for call in reply.calls}
     assert sum(call.parent is not None for call in graph.calls) == 1
-    assert sum(sum(row.sampled) for row in graph.sequences()) == graph.sampled_tokens
+    assert sum(sum(row.sampled) for row in graph.sequences()) == graph.num_sampled_tokens
 
 
 async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(renderer: ChatRenderer, images: ImageCache) -> None:
@@ -306,9 +306,9 @@ async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(
     recorder = recorder_with(renderer, images, Held(), journal=lambda *entry: journal.append(entry))
     call = asyncio.create_task(recorder.complete(opened(recorder), ask(GO)))
     await asyncio.sleep(0.05)
-    graph = recorder.end("s")
+    graph = recorder.close_session("s")
     waiting.set()
-    with pytest.raises(RequestRefused, match="has ended"):
+    with pytest.raises(InvalidRequestError, match="has ended"):
         await call
     assert graph.calls == journal == []
 
@@ -324,7 +324,7 @@ async def test_an_aborted_request_is_an_outage_and_not_recorded(renderer: ChatRe
     recorder = recorder_with(renderer, images, engine)
     with pytest.raises(InfrastructureError, match="aborted"):
         await recorder.complete(opened(recorder), ask(GO))
-    assert recorder.end("s").calls == []
+    assert recorder.close_session("s").calls == []
     assert not recorder.violations
 
 
@@ -353,13 +353,13 @@ async def test_rendering_never_runs_on_the_event_loop(tokenizer: Any, images: Im
 
 def test_sessions_have_keys_of_their_own(renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = recorder_with(renderer, images)
-    keys = {recorder.start(f"s{index}") for index in range(20)}
+    keys = {recorder.open_session(f"s{index}") for index in range(20)}
     assert len(keys) == 20
     assert all(len(key) > 40 for key in keys)
-    with pytest.raises(RequestRefused, match="open already"):
-        recorder.start("s1")
-    recorder.end("s1")
-    with pytest.raises(RequestRefused, match="no session"):
-        recorder.end("s1")
+    with pytest.raises(InvalidRequestError, match="open already"):
+        recorder.open_session("s1")
+    recorder.close_session("s1")
+    with pytest.raises(InvalidRequestError, match="no session"):
+        recorder.close_session("s1")
     assert sum(recorder.session(key) is not None for key in keys) == 19
     assert all(key not in repr(recorder.sessions.find(key)) for key in keys)

@@ -11,8 +11,8 @@ from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.refusal import RequestRefused
-from deskhand.recorder.registry import Registry
+from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.registry import SessionRegistry
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
@@ -30,7 +30,7 @@ def recorder(renderer: ChatRenderer, images: ImageCache) -> Recorder:
 
 
 async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_nothing(recorder: Recorder) -> None:
-    mine, theirs = recorder.start("mine"), recorder.start("theirs")
+    mine, theirs = recorder.open_session("mine"), recorder.open_session("theirs")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         secret = (await http.post("/v1/chat/completions", json=ASK, headers=bearer(mine))).json()["choices"][0]["message"][
             "content"
@@ -57,11 +57,11 @@ async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_
         assert [call["id"] for call in shown["calls"]] == ["mine.1"]
         listed = (await http.get("/sessions", headers=bearer(ADMIN))).json()["sessions"]
         assert [one["session_id"] for one in listed] == ["mine", "theirs"]
-    assert recorder.end("mine").calls[0].text == secret
+    assert recorder.close_session("mine").calls[0].text == secret
 
 
 async def test_sub_agents_share_a_session_and_their_calls_say_whose_they_are(recorder: Recorder) -> None:
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         answer = await http.post("/sessions/s/keys", json={"agent": "searcher"}, headers=bearer(key))
         helper = answer.json()["api_key"]
@@ -86,16 +86,16 @@ async def test_an_idle_session_expires_and_its_calls_are_kept_until_it_is_ended(
     now = [0.0]
     engine = ScriptedEngine()
     recorder = Recorder(renderer, engine, images)
-    recorder.sessions = Registry(idle_s=60.0, clock=lambda: now[0])
+    recorder.sessions = SessionRegistry(idle_s=60.0, clock=lambda: now[0])
 
     class Slow(ScriptedEngine):
         async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
             now[0] += 1000.0
-            recorder.sessions.sweep()
+            recorder.sessions.expire_idle()
             return await super().generate(prompt, sampling)
 
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        key, busy = recorder.start("s"), recorder.start("busy")
+        key, busy = recorder.open_session("s"), recorder.open_session("busy")
         for _ in range(3):
             now[0] += 59.0
             await http.get("/sessions/busy", headers=bearer(busy))
@@ -105,9 +105,9 @@ async def test_an_idle_session_expires_and_its_calls_are_kept_until_it_is_ended(
         shown = (await http.get("/sessions/s", headers=bearer(ADMIN))).json()
         assert (shown["state"], len(shown["calls"])) == ("expired", 3)
         assert (await http.post("/sessions/s/rewards", json={"reward": 1}, headers=bearer(ADMIN))).status_code == 409
-        assert len(recorder.end("s").calls) == 3
+        assert len(recorder.close_session("s").calls) == 3
         recorder.engine = Slow()
-        key = recorder.start("slow")
+        key = recorder.open_session("slow")
         answer = await http.post("/v1/chat/completions", json=ASK, headers=bearer(key))
         assert answer.status_code == 200, "a session whose request is being answered does not expire"
     assert recorder.sessions.expired == 2
@@ -118,7 +118,7 @@ async def test_a_reward_that_cannot_be_journaled_is_an_outage(renderer: ChatRend
         raise OSError("no space left")
 
     recorder = Recorder(renderer, ScriptedEngine(), images, note=full)
-    key = recorder.start("s")
+    key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         await http.post("/v1/chat/completions", json=ASK, headers=bearer(key))
         assert (await http.post("/sessions/s/rewards", json={"reward": 1}, headers=bearer(key))).status_code == 503
@@ -127,5 +127,5 @@ async def test_a_reward_that_cannot_be_journaled_is_an_outage(renderer: ChatRend
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
 def test_names_are_short_and_printable(recorder: Recorder, name: str) -> None:
-    with pytest.raises(RequestRefused):
-        recorder.start(name)
+    with pytest.raises(InvalidRequestError):
+        recorder.open_session(name)

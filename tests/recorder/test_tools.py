@@ -20,7 +20,7 @@ from deskhand.recorder.messages import ToolCall
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.recorder.tool_formats import Coder, Hermes
+from deskhand.recorder.tool_formats import XmlToolFormat, HermesToolFormat
 
 ADMIN = "admin-key-of-the-tests"
 CLICK = {
@@ -55,7 +55,7 @@ ARGUMENTS = st.dictionaries(
 @given(st.text("ok .", max_size=6), st.lists(st.tuples(st.sampled_from(["click", "say"]), ARGUMENTS), max_size=3))
 def test_calls_that_a_format_writes_it_reads(text: str, said: list[tuple[str, dict[str, Any]]]) -> None:
     calls = tuple(ToolCall(name, json.dumps(arguments)) for name, arguments in said)
-    got = Hermes().read(Hermes().write(text, calls), [])
+    got = HermesToolFormat().read(HermesToolFormat().write(text, calls), [])
     assert got[0] == text.rstrip("\n")
     assert [call.canonical for call in got[1]] == [call.canonical for call in calls]
 
@@ -63,9 +63,9 @@ def test_calls_that_a_format_writes_it_reads(text: str, said: list[tuple[str, di
 def test_the_coder_format_reads_values_as_the_tools_schema_says() -> None:
     parameters = "<parameter=x>\n5\n</parameter>\n<parameter=button>\n7\n</parameter>"
     text = f"ok\n\n<tool_call>\n<function=click>\n{parameters}\n</function>\n</tool_call>"
-    content, (call,) = Coder().read(text, [CLICK])
+    content, (call,) = XmlToolFormat().read(text, [CLICK])
     assert (content, call.name, json.loads(call.arguments)) == ("ok", "click", {"x": 5, "button": "7"})
-    assert Coder().write("ok", [call]) == text
+    assert XmlToolFormat().write("ok", [call]) == text
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_the_coder_format_reads_values_as_the_tools_schema_says() -> None:
     ],
 )
 def test_what_is_not_exactly_a_call_stays_text(text: str) -> None:
-    assert Hermes().read(text, []) == (text, ())
-    assert Coder().read(text, []) == (text, ())
+    assert HermesToolFormat().read(text, []) == (text, ())
+    assert XmlToolFormat().read(text, []) == (text, ())
 
 
 @pytest.mark.parametrize(("template", "form"), [("HERMES_TOOLS", "hermes"), ("CODER_TOOLS", "coder")])
@@ -97,7 +97,7 @@ async def test_an_agent_with_tools_has_one_sequence_and_the_prompt_of_the_templa
     recorder = Recorder(renderer, engine, images)
     tools, talk = [CLICK, SAY], [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "go"}]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.start("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
         first = (await client.chat.completions.create(model="m", messages=talk, tools=tools)).choices[0]
         assert first.finish_reason == "tool_calls"
         assert first.message.content == "I click"
@@ -113,7 +113,7 @@ async def test_an_agent_with_tools_has_one_sequence_and_the_prompt_of_the_templa
         talk[3:] = reversed(talk[3:])
         with pytest.raises(openai.BadRequestError, match="order of the calls"):
             await client.chat.completions.create(model="m", messages=talk, tools=tools)
-    (row,) = recorder.end("s").sequences()
+    (row,) = recorder.close_session("s").sequences()
     assert len(row.call_ids) == 2
     template_text = copy.deepcopy(tokenizer)
     template_text.chat_template = getattr(chat_templates, template)
@@ -132,7 +132,7 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
     talk = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": called}]
     talk.append({"role": "tool", "tool_call_id": "c1", "content": "ok"})
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.start("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
         await client.chat.completions.create(model="m", messages=talk, tools=[CLICK])
     assert '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>' in renderer.text_of(engine.prompts[0].token_ids)
 
@@ -144,7 +144,7 @@ async def test_tools_are_refused_where_the_template_has_no_place_or_no_known_way
         renderer = renderer_with(tokenizer, template)
         recorder = Recorder(renderer, ScriptedEngine(), images)
         async with in_process_client(create_app(recorder, ADMIN)) as http:
-            client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start("s"), http_client=http, max_retries=0)
+            client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
             request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
             with pytest.raises(openai.BadRequestError, match=says) as caught:
                 await client.chat.completions.create(**request, tools=[CLICK])
@@ -156,13 +156,13 @@ async def test_a_call_that_must_be_made_is_a_grammar_where_the_engine_has_gramma
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.HERMES_TOOLS)
-    call = Hermes().write("", [ToolCall("say", '{"a": 1}')])
+    call = HermesToolFormat().write("", [ToolCall("say", '{"a": 1}')])
     engine = saying(renderer, call, call)
     recorder = Recorder(renderer, engine, images)
     request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}], "tools": [CLICK, SAY]}
     named: Any = {"type": "function", "function": {"name": "say"}}
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
         with pytest.raises(openai.BadRequestError, match="has no regex"):
             await client.chat.completions.create(**request, tool_choice="required")
         engine.features = frozenset(["regex"])
@@ -170,6 +170,6 @@ async def test_a_call_that_must_be_made_is_a_grammar_where_the_engine_has_gramma
             reply = await client.chat.completions.create(**request, tool_choice=choice)
             assert reply.choices[0].message.tool_calls[0].function.name == "say"
     either, one = (sampling.grammar.text for sampling in engine.samplings)
-    other = Hermes().write("", [ToolCall("click", '{"x": 1}')])
+    other = HermesToolFormat().write("", [ToolCall("click", '{"x": 1}')])
     assert [bool(re.fullmatch(either, text)) for text in (call, other, "no")] == [True, True, False]
     assert [bool(re.fullmatch(one, text)) for text in (call, other)] == [True, False]

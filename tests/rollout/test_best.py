@@ -7,10 +7,10 @@ import assembly
 import pytest
 
 from deskhand import demo
-from deskhand.rollout.evaluate import Report
-from deskhand.rollout.rates import Rate
+from deskhand.rollout.evaluate import EvalReport
+from deskhand.rollout.rates import Proportion
 from deskhand.store.run import TRAIN
-from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.checkpoint import CheckpointManager
 
 
 async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_kept(tmp_path):
@@ -39,9 +39,9 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
 def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
     for step in (0, 3):
         (tmp_path / f"step-{step:06d}").mkdir()
-    before, after = (Report("v", Rate(count, 10), {}, Rate(0, 0), 0.0) for count in hits)
+    before, after = (EvalReport("v", Proportion(count, 10), {}, Proportion(0, 0), 0.0) for count in hits)
     said: list[str] = []
-    kept = Checkpoints(tmp_path, keep=1)
+    kept = CheckpointManager(tmp_path, keep=1)
     demo._say_best(kept, ((0, None), (0, None)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
     assert said == []
     demo._say_best(kept, ((0, before), (3, after)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
@@ -82,7 +82,7 @@ async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
 async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic(tmp_path):
     async with assembly.assembled(tmp_path / "run", assembly.small(steps=2, groups_per_step=1), algorithm="ppo") as parts:
         await parts.loop.run()
-        books = parts.run.books()
+        books = parts.run.episode_counts()
         assert books["zero_variance"] == 0
         assert books["trained"] >= 2 * 3
         assert any(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"

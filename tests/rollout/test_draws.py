@@ -8,9 +8,9 @@ import assembly
 import painted
 import pytest
 
-from deskhand.agents.draws import seed_of
+from deskhand.agents.draws import call_seed
 from deskhand.rollout.evaluate import evaluate
-from deskhand.rollout.groups import Groups
+from deskhand.rollout.groups import GroupBuffer
 from deskhand.rollout.journal import load_result
 from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.task import seed_for
@@ -80,15 +80,15 @@ async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrup
 
 
 def test_members_runs_and_tasks_draw_apart_and_a_restored_group_goes_on():
-    def tickets(seed: int, count: int, it: Groups | None = None):
-        it = it or Groups(painted.square_task, size=4, limit=8, seed=seed)
+    def tickets(seed: int, count: int, it: GroupBuffer | None = None):
+        it = it or GroupBuffer(painted.square_task, size=4, limit=8, seed=seed)
         return [it.ticket()[0] for _ in range(count)]
 
     seeds = [ticket.seed for seed in range(3) for ticket in tickets(seed, 12)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**53 for seed in seeds)
     before = tickets(0, 4)
-    it = Groups(painted.square_task, size=4, limit=8, seed=0)
+    it = GroupBuffer(painted.square_task, size=4, limit=8, seed=0)
     it.restore([(before[0].group_id, 0, "open", 2, [])])
     assert [ticket.seed for ticket in tickets(0, 2, it)] == [ticket.seed for ticket in before[2:]]
-    assert seed_of(1, 23) != seed_of(12, 3)
+    assert call_seed(1, 23) != call_seed(12, 3)

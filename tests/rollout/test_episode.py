@@ -18,12 +18,12 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.episode import DesktopWorkflow
-from deskhand.rollout.groups import Ticket
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.episode import ScoredWorkflow
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.tasks.task import Check
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.task import CheckResult
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,14 @@ def stage(tokenizer, image_processor, tmp_path):
 
     def make(script=oracle, pool=None):
         pool = pool or painted.PaintedPool(2)
-        return Runner(pool, recorder, DesktopAgent(), frames, script=script, playing=engine.playing)
+        return RecordedRunner(pool, recorder, DesktopAgent(), frames, script=script, playing=engine.playing)
 
     yield make
     recorder.close()
 
 
 def ticket(**changes):
-    return Ticket("e1", replace(painted.square_task(7), **changes), "g", 2)
+    return EpisodeRequest("e1", replace(painted.square_task(7), **changes), "g", 2)
 
 
 async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
@@ -161,7 +161,7 @@ async def raises(error):
     [
         ({"check": lambda desktop: raises(KeyError("gone"))}, "evaluator", "gone"),
         ({"check": lambda desktop: raises(InfrastructureError("no disk"))}, "infrastructure", "no disk"),
-        ({"check": lambda desktop: asyncio.sleep(0, Check(float("nan")))}, "evaluator", "nan"),
+        ({"check": lambda desktop: asyncio.sleep(0, CheckResult(float("nan")))}, "evaluator", "nan"),
         ({"setup": lambda desktop: raises(InfrastructureError("no window came"))}, "infrastructure", "no window came"),
         ({"setup": lambda desktop: raises(ValueError("a mistake"))}, "infrastructure", "a mistake"),
     ],
@@ -169,7 +169,7 @@ async def raises(error):
 async def test_an_outage_is_never_a_zero(stage, changes, cause, part):
     runner = stage()
     result = await runner.run(ticket(**changes))
-    assert isinstance(result.outcome, Unscored)
+    assert isinstance(result.outcome, Errored)
     assert result.outcome.cause == cause
     assert part in result.outcome.message
     assert (result.reward, result.first_click_on_target, result.reward_terms) == (None, None, {})
@@ -179,13 +179,13 @@ async def test_an_outage_is_never_a_zero(stage, changes, cause, part):
 
 async def test_an_outage_in_the_middle_keeps_what_was_recorded(stage):
     result = await stage(pool=painted.PaintedPool(1, fail_at=1)).run(ticket())
-    assert result.outcome == Unscored("infrastructure", "painted desktop: told to fail")
+    assert result.outcome == Errored("infrastructure", "painted desktop: told to fail")
     assert len(result.graph.calls) == 1
 
 
 async def test_an_engine_that_fails_is_an_outage(stage):
     result = await stage(saying('{"op":"screenshot"}')).run(ticket())
-    assert isinstance(result.outcome, Unscored)
+    assert isinstance(result.outcome, Errored)
     assert result.outcome.cause == "infrastructure"
     assert "no more replies" in result.outcome.message
 
@@ -220,13 +220,13 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
     async def breaks(desktop):
         raise KeyError("x")
 
-    workflow = DesktopWorkflow(lease, lambda family, seed: painted.square_task(seed))
+    workflow = ScoredWorkflow(lease, lambda family, seed: painted.square_task(seed))
     said = [deskhand_json.emit(ops) for ops in await actions(painted.square_task(7))]
     with runner.recorder.engine.playing(saying(*said, *said)(None, None)):
         reward = await workflow.run({"family": "square", "seed": 7}, base_url="http://recorder", api_key=key, http_client=http)
         assert type(reward) is float
         assert reward == 1.0
-        workflow = DesktopWorkflow(lease, lambda family, seed: replace(painted.square_task(seed), check=breaks))
+        workflow = ScoredWorkflow(lease, lambda family, seed: replace(painted.square_task(seed), check=breaks))
         monkeypatch.setenv("OPENAI_BASE_URL", "http://recorder")
         monkeypatch.setenv("OPENAI_API_KEY", key)
         with pytest.raises(EvaluatorError, match="painted/square/7 has no score"):
@@ -238,7 +238,7 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
 
 async def actions(task):
     desktop = painted.PaintedDesktop()
-    await desktop.reset(painted.Template("plain", task.width, task.height))
+    await desktop.reset(painted.DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     return [ops async for ops in task.oracle(desktop)]
 

@@ -7,7 +7,7 @@ import pytest
 import results
 
 from deskhand.errors import ConfigError
-from deskhand.rollout.evaluate import evaluate, report_of
+from deskhand.rollout.evaluate import evaluate, build_eval_report
 from deskhand.store.run import Run
 from deskhand.tasks.task import seed_for
 
@@ -74,7 +74,7 @@ async def test_an_evaluation_that_was_killed_goes_on_where_it_was(tmp_path):
         report = await evaluate(run, "after", tasks, player, 1)
         assert len(player.played) == 12 - done
         assert (report.success.hits, report.success.total) == (done, 12)
-        assert report_of(run, "after") == report
+        assert build_eval_report(run, "after") == report
         assert await evaluate(run, "after", tasks, player, 1) == report
         assert len(player.played) == 12 - done
 
@@ -102,7 +102,7 @@ async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played
         fewer = await evaluate(run, "after", [task for task in tasks if task.seed % 6 < 2], player, 2)
         assert (fewer.success.hits, fewer.success.total, fewer.pass_at) == (2, 2, {})
         assert len(player.played) == 12
-        assert report_of(run, "after").success.total == 12
+        assert build_eval_report(run, "after").success.total == 12
 
 
 @pytest.mark.parametrize(("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})])

@@ -16,8 +16,8 @@ from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.rollout.groups import Ticket
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scripts import oracle
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import seed_for
@@ -40,26 +40,26 @@ def image_processor():
     )
 
 
-@pytest.mark.parametrize("name", dialects.names())
+@pytest.mark.parametrize("name", dialects.available_formats())
 async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
     dialect = dialects.get(name)
     renderer = ChatRenderer(tokenizer)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor))
-    settings = AgentConfig(dialect=dialect, max_tokens=1000)
+    settings = AgentConfig(action_format=dialect, max_new_tokens=1000)
     agent = DesktopAgent(settings)
     async with DesktopPool(DESKTOPS, spares=0) as pool:
-        runner = Runner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
+        runner = RecordedRunner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
         tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
         try:
-            results = await asyncio.gather(*(runner.run(Ticket(task.id, task)) for task in tasks))
+            results = await asyncio.gather(*(runner.run(EpisodeRequest(task.id, task)) for task in tasks))
         finally:
             await runner.close()
             recorder.close()
     for result in results:
         said = [(step.text, step.error) for step in result.transcript.steps]
         assert result.success, (result.task_id, result.outcome, said)
-        assert result.transcript.errors == 0, said
-        assert result.transcript.stopped == "done", said
+        assert result.transcript.num_errors == 0, said
+        assert result.transcript.stop_reason == "done", said
         assert result.first_click_on_target is True, said
         assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deskhand.errors import ConfigError
-from deskhand.rollout.groups import Groups
+from deskhand.rollout.groups import GroupBuffer
 
 
-def groups(size: int = 3, limit: int = 2, **more) -> Groups:
-    return Groups(painted.square_task, size=size, limit=limit, **more)
+def groups(size: int = 3, limit: int = 2, **more) -> GroupBuffer:
+    return GroupBuffer(painted.square_task, size=size, limit=limit, **more)
 
 
 def finished(ticket, reward):
@@ -21,7 +21,7 @@ def finished(ticket, reward):
     return dataclasses.replace(made, group_id=ticket.group_id, member=ticket.member)
 
 
-def take(it: Groups):
+def take(it: GroupBuffer):
     found = it.ticket()
     assert found is not None
     return found[0]

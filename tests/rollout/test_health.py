@@ -17,11 +17,11 @@ from deskhand.agents.desktop_agent import Transcript
 from deskhand.errors import HealthError
 from deskhand.rollout.config import HealthConfig
 from deskhand.rollout.groups import Group
-from deskhand.rollout.health import Alarm, Vitals, alarms, barren
-from deskhand.rollout.progress import Since
+from deskhand.rollout.health import Alert, HealthMetrics, find_alerts, no_signal_alert
+from deskhand.rollout.progress import StepAccumulator
 from deskhand.tasks.task import seed_for
 
-WELL = Vitals(
+WELL = HealthMetrics(
     parse_rate=0.95,
     truncation_rate=0.01,
     zero_variance_share=0.4,
@@ -41,8 +41,8 @@ WELL = Vitals(
 )
 EARLIER = [WELL] * 6
 SICK = {
-    "parse_rate": (0.2, "agent.dialect"),
-    "truncation_rate": (0.5, "agent.max_tokens"),
+    "parse_rate": (0.2, "agent.action_format"),
+    "truncation_rate": (0.5, "agent.max_new_tokens"),
     "zero_variance_share": (0.95, "easier families"),
     "unscored_share": (0.5, "episode.unscored"),
     "mismatch_kl_text": (0.1, "benchmarks.exactness"),
@@ -59,22 +59,22 @@ SICK = {
 
 
 def test_a_run_that_is_well_raises_no_alarm():
-    assert alarms(WELL, EARLIER, HealthConfig()) == []
+    assert find_alerts(WELL, EARLIER, HealthConfig()) == []
 
 
 def test_signs_that_were_not_measured_raise_no_alarm():
     names = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward", "sight")
     names += ("mismatch_kl_text", "mismatch_kl_images")
-    assert alarms(dataclasses.replace(WELL, **dict.fromkeys(names)), EARLIER, HealthConfig()) == []
+    assert find_alerts(dataclasses.replace(WELL, **dict.fromkeys(names)), EARLIER, HealthConfig()) == []
 
 
 @pytest.mark.parametrize("sign", SICK)
 def test_each_sign_raises_its_own_alarm_and_says_the_mend(sign):
     value, mend = SICK[sign]
-    (alarm,) = alarms(dataclasses.replace(WELL, **{sign: value}), EARLIER, HealthConfig())
-    assert alarm.sign == sign
+    (alarm,) = find_alerts(dataclasses.replace(WELL, **{sign: value}), EARLIER, HealthConfig())
+    assert alarm.metric == sign
     assert alarm.value == value
-    assert mend in alarm.mend
+    assert mend in alarm.hint
     assert "\n" not in alarm.line()
     assert alarm.line().startswith(sign)
 
@@ -82,30 +82,30 @@ def test_each_sign_raises_its_own_alarm_and_says_the_mend(sign):
 @pytest.mark.parametrize(("sign", "value"), [("gradient_norm", 100.0), ("entropy", 3.0)])
 def test_some_signs_are_judged_beside_earlier_steps_only(sign, value):
     sick = dataclasses.replace(WELL, **{sign: value})
-    assert [alarm.sign for alarm in alarms(sick, EARLIER, HealthConfig())] == [sign]
-    assert alarms(sick, EARLIER[:3], HealthConfig()) == []
+    assert [alarm.metric for alarm in find_alerts(sick, EARLIER, HealthConfig())] == [sign]
+    assert find_alerts(sick, EARLIER[:3], HealthConfig()) == []
 
 
 def test_steps_whose_gradients_all_overflowed_are_no_measure_and_no_crash():
     overflowed = dataclasses.replace(WELL, gradient_norm=float("nan"))
-    assert [alarm.sign for alarm in alarms(overflowed, [overflowed] * 6, HealthConfig())] == ["gradient_norm"]
-    assert alarms(WELL, [overflowed] * 6, HealthConfig()) == []
+    assert [alarm.metric for alarm in find_alerts(overflowed, [overflowed] * 6, HealthConfig())] == ["gradient_norm"]
+    assert find_alerts(WELL, [overflowed] * 6, HealthConfig()) == []
 
 
 def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
-    bounds = HealthConfig(barren_groups=4)
-    assert barren(3, 3, 0.0, bounds) is None, "too few to judge by"
-    assert barren(3, 4, 0.0, bounds) is None, "some of them teach"
+    bounds = HealthConfig(no_signal_groups=4)
+    assert no_signal_alert(3, 3, 0.0, bounds) is None, "too few to judge by"
+    assert no_signal_alert(3, 4, 0.0, bounds) is None, "some of them teach"
     for count in (4, 8):
-        alarm = barren(count, count, 0.0, bounds)
+        alarm = no_signal_alert(count, count, 0.0, bounds)
         assert alarm is not None
-        assert (alarm.sign, alarm.value) == ("zero_variance_share", 1.0)
+        assert (alarm.metric, alarm.value) == ("zero_variance_share", 1.0)
         assert "easier families" in alarm.line()
-    assert barren(5, 5, 0.0, bounds) is None, "it is said once for so many groups"
+    assert no_signal_alert(5, 5, 0.0, bounds) is None, "it is said once for so many groups"
 
 
 def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
-    since = Since()
+    since = StepAccumulator()
     for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "waiting")):
         group = Group("g", 0, painted.square_task(seed_for("train", 0)), 2, 0, state=group_state)
         group.scored = [results.result(reward) for reward in rewards]
@@ -114,10 +114,10 @@ def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
 
 
 async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_taken(tmp_path, monkeypatch):
-    told: list[Alarm] = []
+    told: list[Alert] = []
     heard = asyncio.Event()
     monkeypatch.setattr(Group, "teaches", property(lambda self: False))
-    health = HealthConfig(barren_groups=2, zero_variance_share=0.0)
+    health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
     config = assembly.small(steps=1, groups_per_step=1, group_size=2, health=health)
     async with assembly.assembled(tmp_path / "run", config) as parts:
         parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
@@ -128,12 +128,12 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
                 task.cancel()
             await asyncio.gather(work, hearing, return_exceptions=True)
         assert parts.trainer.steps == 0
-    assert [alarm.sign for alarm in told][:1] == ["zero_variance_share"]
+    assert [alarm.metric for alarm in told][:1] == ["zero_variance_share"]
     assert [line["step"] for line in lines if line["event"] == "alarm"][:1] == [0]
 
 
 async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_named_once(tmp_path):
-    told: list[Alarm] = []
+    told: list[Alert] = []
     nothing = Transcript((results.step(2, (Wait(1.0),)), results.step(3, (Done(),))), "done")
     gave_up = dataclasses.replace(nothing, stopped="fail")
     async with assembly.assembled(tmp_path / "run", assembly.small(steps=1)) as parts:
@@ -149,20 +149,20 @@ async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_n
         lost.unscored = ["a", "b"]
         for cause in ("cancelled", "evaluator", "evaluator"):
             parts.loop._when_ended(results.result(None, cause=cause, family="os/2"), lost)
-    assert [alarm.sign for alarm in told] == ["unearned", "unscored_share"]
+    assert [alarm.metric for alarm in told] == ["unearned", "unscored_share"]
     assert "os/1 was solved by an episode in which nothing was done" in told[0].line()
-    assert "suite.without: [os/1]" in told[0].line()
+    assert "suite.exclude: [os/1]" in told[0].line()
     assert "all 2 episodes of a group of os/2 were left without a score; the last: it broke" in told[1].line()
 
 
 def test_equal_rewards_mean_too_easy_or_too_hard():
     easy = dataclasses.replace(WELL, zero_variance_share=0.95, reward=0.97)
-    assert "harder families" in alarms(easy, EARLIER, HealthConfig())[0].mend
+    assert "harder families" in find_alerts(easy, EARLIER, HealthConfig())[0].hint
 
 
 async def test_every_step_records_its_vital_signs(tmp_path):
     async with assembly.assembled(
-        tmp_path / "run", assembly.small(steps=2, groups_per_step=1, health=HealthConfig(canary_every=1))
+        tmp_path / "run", assembly.small(steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
     ) as parts:
         with structlog.testing.capture_logs() as lines:
             await parts.loop.run()
@@ -170,7 +170,7 @@ async def test_every_step_records_its_vital_signs(tmp_path):
     assert len(records) == 2
     for record in records:
         vitals = record["vitals"]
-        assert vitals.keys() == {field.name for field in dataclasses.fields(Vitals)}
+        assert vitals.keys() == {field.name for field in dataclasses.fields(HealthMetrics)}
         assert vitals["parse_rate"] == 1.0, "this dialect understands every text"
         assert 0 <= vitals["truncation_rate"] <= 1
         assert vitals["unscored_share"] == 0
@@ -186,7 +186,7 @@ async def test_every_step_records_its_vital_signs(tmp_path):
 
 async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
     """The pictures are lost on the way into the model: its tower says the same of every one."""
-    config = assembly.small(steps=50, groups_per_step=1, health=HealthConfig(canary_every=1, blind_canaries=2))
+    config = assembly.small(steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2))
     async with assembly.assembled(tmp_path / "run", config) as parts:
         import torch
 
@@ -215,7 +215,7 @@ async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
         parts.trainer.policy.model.model.visual.requires_grad_(False)
         return parts.loop.run()
 
-    health = HealthConfig(canary_every=1, blind_canaries=2)
+    health = HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     async with assembly.assembled(tmp_path / "run", assembly.small(steps=1, groups_per_step=1, health=health)) as parts:
         await blinded(parts)
     async with assembly.assembled(tmp_path / "run", assembly.small(steps=50, groups_per_step=1, health=health)) as parts:

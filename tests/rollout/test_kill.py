@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from deskhand.rollout.ledger import Ledger
+from deskhand.rollout.ledger import EpisodeCounts
 from deskhand.store.run import TRAIN, Run
 
 SUPPORT = Path(__file__).parent.parent / "support"
-ROUNDS = int(os.environ.get("DESKHAND_KILL_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("DESKHAND_BENCH_KILL_ROUNDS", "5"))
 
 
 def noted(journal: Path) -> list[dict]:
@@ -46,8 +46,8 @@ def trained_in_the_end(events: list[dict]) -> list[str]:
 
 
 def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path):
-    chance = random.Random(os.environ.get("DESKHAND_KILL_SEED", "7"))
-    folder, journal = tmp_path / "run", tmp_path / "journal.jsonl"
+    chance = random.Random(os.environ.get("DESKHAND_BENCH_KILL_SEED", "7"))
+    folder, journal = tmp_path / "run", tmp_path / "calls.jsonl"
     seen: dict[str, float | None] = {}
     for _ in range(ROUNDS):
         before = sum(event["kind"] == "step" for event in noted(journal))
@@ -74,7 +74,7 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
     with Run.open(folder) as run:
         rows = run.episodes(TRAIN)
         assert {row.id: row.reward for row in rows}.items() >= seen.items()
-        Ledger.from_dict(run.books()).check(run.count_states())
+        EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         assert run.checkpoint().step == steps
         assert set(oldest) <= {group.id for group in run.groups("closed")}, "what waited for the trainer was forgotten"
         assert [line["step"] for line in run.metrics()] == list(range(1, steps + 1))

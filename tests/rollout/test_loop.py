@@ -12,7 +12,7 @@ from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.rollout.groups import Group
 from deskhand.rollout.journal import load_result
-from deskhand.rollout.loop import samples_of
+from deskhand.rollout.loop import group_to_samples
 from deskhand.store.run import TRAIN, Run
 
 
@@ -54,7 +54,7 @@ async def test_the_books_close_and_every_desktop_came_back(trained):
 async def test_replies_that_were_not_performed_are_counted_by_kind(trained):
     run, said, _, _ = trained
     steps = [step for row in run.episodes(TRAIN, "trained") for step in load_result(run, row.id).transcript.steps]
-    assert {step.fault for step in steps} - {""} <= {kind for report in said for kind, share in report.faults.items() if share}
+    assert {step.reply_error for step in steps} - {""} <= {kind for report in said for kind, share in report.faults.items() if share}
     assert all(set(report.faults) == {"format", "action", "truncated"} for report in said)
     assert all(0 <= sum(report.faults.values()) <= 1 for report in said)
     assert [line["faults"] for line in run.metrics()] == [report.faults for report in said]
@@ -78,7 +78,7 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     name = run.episodes(TRAIN, "trained")[0].group_id
     members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
     group = Group(name, 0, painted.square_task(0), 4, 0, scored=members)
-    samples = samples_of(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
+    samples = group_to_samples(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
     worth = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])
@@ -90,7 +90,7 @@ async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
     async with assembly.assembled(tmp_path / "run", assembly.small(), pool=pool) as parts:
         with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
             await parts.loop.run()
-        books = parts.run.books()
+        books = parts.run.episode_counts()
         assert books["trained"] == books["waiting"] == 0
         assert books["unscored"]["infrastructure"] >= 9
         assert not pool.leased
@@ -113,7 +113,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         with pytest.raises(asyncio.CancelledError):
             await work
         assert not parts.pool.leased
-        books = parts.run.books()
+        books = parts.run.episode_counts()
         assert books["in_flight"] == 0
         assert books["unscored"]["cancelled"] > 0
         at = parts.run.checkpoint().step
@@ -121,7 +121,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         assert unfinished
     async with assembly.assembled(folder, assembly.small(steps=at + 1), progress=progress) as parts:
         await parts.loop.run()
-        assert parts.run.books()["started"] > books["started"]
+        assert parts.run.episode_counts()["started"] > books["started"]
         assert said[-1] == at + 1
         left = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert left == set(parts.loop.source.groups.live), "a group of the earlier process was forgotten"

@@ -15,14 +15,14 @@ from starlette.routing import Route
 from benchmarks.bars import ROOT
 from benchmarks.fault_rows.parts import Booked, Faults, bridged
 from deskhand import deadlines
-from deskhand.bridge.leases import BridgeLeases
-from deskhand.config import load
+from deskhand.bridge.leases import ActiveLeases
+from deskhand.config import load_config
 from deskhand.desktop.remote import parking
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.rollout.scheduler import Scheduler
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.view.progress import Display
-from deskhand.workshop import desktops
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.view.progress import TerminalDisplay
+from deskhand.workshop import open_pool
 
 
 async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
@@ -36,7 +36,7 @@ async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
             return httpx2.Response(429, headers={"retry-after": "0.7"}, request=request)
         return None
 
-    lot = ParkingLot(seed=1)
+    lot = QuotaManager(seed=1)
     async with bridged(1, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
         booked = Booked(pool, 1, 3, longest_s=0.5)
         await booked.run(1)
@@ -68,7 +68,7 @@ async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle
         assert made[0].actions == ["step-0", "step-1"]
 
 
-async def sweep(book: BridgeLeases) -> None:
+async def sweep(book: ActiveLeases) -> None:
     while True:
         await asyncio.sleep(0.05)
         await book.reclaim()
@@ -80,7 +80,7 @@ async def test_an_episode_that_hangs_is_unscored_and_no_zero():
         booked.pause_s = 0.05
         await booked.run(1)
         (result,) = booked.results
-        assert isinstance(result.outcome, Unscored)
+        assert isinstance(result.outcome, Errored)
         assert "longer than" in result.outcome.message
         assert result.reward is None
 
@@ -103,33 +103,33 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
 
     said: list[str] = []
     async with on_a_port(Starlette(routes=[Route("/leases", full, methods=["POST"])])) as address:
-        settings = ["desktop.kind=bridge", f"desktop.addresses=[{address}]"]
-        config = load(ROOT / "configs" / "tiny_cpu.yaml", settings, {})
-        async with desktops(config, 1, tmp_path, said.append) as pool:
+        settings = ["desktop.backend=bridge", f"desktop.urls=[{address}]"]
+        config = load_config(ROOT / "configs" / "tiny_cpu.yaml", settings, {})
+        async with open_pool(config, 1, tmp_path, said.append) as pool:
             waiting = asyncio.create_task(pool.lease())
             async with asyncio.timeout(10):
                 while not said or "429" not in said[-1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
-            assert parking.kept_line(tmp_path / parking.FILE).startswith("1 parked at ")
+            assert parking.saved_summary(tmp_path / parking.FILE).startswith("1 parked at ")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-    assert said[-1] == parking.kept_line(tmp_path / parking.FILE) == ""
+    assert said[-1] == parking.saved_summary(tmp_path / parking.FILE) == ""
 
 
 def test_what_is_parked_is_shown(capsys):
-    display = Display(Console(force_terminal=False, width=200))
-    display.parked("")
-    display.parked("3 parked at http://a (429, 5 s; next try in 20 s)")
-    display.parked("2 parked at http://a (429, 6 s; next try in 19 s)")
-    display.parked("")
+    display = TerminalDisplay(Console(force_terminal=False, width=200))
+    display.quota_wait("")
+    display.quota_wait("3 parked at http://a (429, 5 s; next try in 20 s)")
+    display.quota_wait("2 parked at http://a (429, 6 s; next try in 19 s)")
+    display.quota_wait("")
     assert capsys.readouterr().out.splitlines() == ["3 parked at http://a (429, 5 s; next try in 20 s)"]
 
 
 async def test_meters_of_episodes_at_the_same_time_are_their_own():
     async def episode(seconds: float) -> float:
-        with deadlines.metered() as meter:
-            with deadlines.standing():
+        with deadlines.measure_paused() as meter:
+            with deadlines.pause_timeouts():
                 await asyncio.sleep(seconds)
             return meter.parked_s
 

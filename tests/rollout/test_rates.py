@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.rollout.rates import Rate, effective_total, pass_at, wilson
+from deskhand.rollout.rates import Proportion, effective_sample_size, pass_at, wilson
 
 COUNTS = st.lists(st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=30)
 
@@ -43,14 +43,14 @@ def test_pass_at_k_leaves_out_tasks_with_fewer_tries():
 @given(COUNTS)
 def test_tries_are_worth_at_least_their_tasks_and_at_most_themselves(counts):
     tries = sum(n for _, n in counts)
-    assert len(counts) <= effective_total(counts) + 1e-9
-    assert effective_total(counts) <= tries + 1e-9
+    assert len(counts) <= effective_sample_size(counts) + 1e-9
+    assert effective_sample_size(counts) <= tries + 1e-9
 
 
 def test_repeats_that_always_agree_are_worth_one_try_a_task():
     counts = [(8, 8)] * 5 + [(0, 8)] * 5
-    assert effective_total(counts) == 10
-    assert Rate(40, 80, effective_total(counts)).interval == pytest.approx(wilson(5, 10))
+    assert effective_sample_size(counts) == 10
+    assert Proportion(40, 80, effective_sample_size(counts)).interval == pytest.approx(wilson(5, 10))
 
 
 def test_an_interval_over_repeated_tasks_covers_the_truth_as_often_as_it_says():
@@ -60,9 +60,9 @@ def test_an_interval_over_repeated_tasks_covers_the_truth_as_often_as_it_says():
     for _ in range(2000):
         hits = chance.binomial(8, chance.beta(0.4, 0.6, size=40)).tolist()
         counts = [(hit, 8) for hit in hits]
-        low, high = Rate(sum(hits), 320, effective_total(counts)).interval
+        low, high = Proportion(sum(hits), 320, effective_sample_size(counts)).interval
         covered += low <= truth <= high
-        low, high = Rate(sum(hits), 320).interval
+        low, high = Proportion(sum(hits), 320).interval
         naive += low <= truth <= high
     assert covered / 2000 > 0.93
     assert naive / 2000 < 0.75

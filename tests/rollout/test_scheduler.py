@@ -10,9 +10,9 @@ import pytest
 import results
 
 from deskhand.errors import InfrastructureError
-from deskhand.rollout.groups import Ticket
-from deskhand.rollout.scheduler import Scheduler, settled_memory
-from deskhand.tasks.outcome import Unscored
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.scheduler import Scheduler, frozen_gc
+from deskhand.tasks.outcome import Errored
 
 
 class Endless:
@@ -26,9 +26,9 @@ class Endless:
         if self.exhausted:
             return None
         self.started += 1
-        return Ticket(uuid.uuid4().hex, painted.square_task(self.started))
+        return EpisodeRequest(uuid.uuid4().hex, painted.square_task(self.started))
 
-    async def finished(self, result):
+    async def on_result(self, result):
         self.results.append(result)
 
 
@@ -38,7 +38,7 @@ async def episodes_per_place(delays: list[float], seconds: float) -> list[int]:
 
     async def run_one(ticket):
         lease = await pool.lease()
-        await lease.desktop.reset(painted.Template("plain", 64, 48))
+        await lease.desktop.reset(painted.DesktopSpec("plain", 64, 48))
         for step in range(4):
             await lease.desktop.perform([], action_id=f"{ticket.episode_id}-{step}")
         await pool.release(lease)
@@ -99,7 +99,7 @@ async def test_an_error_of_our_own_ends_the_run_and_is_not_hidden():
 
     with pytest.raises(KeyError, match="a mistake"):
         await Scheduler(source, run_one, 2).run()
-    assert all(isinstance(result.outcome, Unscored) for result in source.results)
+    assert all(isinstance(result.outcome, Errored) for result in source.results)
     assert source.started == len(source.results)
 
 
@@ -122,7 +122,7 @@ async def test_places_that_wait_are_woken_by_news():
     assert source.started == 0
     source.open = True
     began = time.monotonic()
-    scheduler.changed()
+    scheduler.wake()
     async with asyncio.timeout(5):
         await running
     assert time.monotonic() - began < 2
@@ -131,7 +131,7 @@ async def test_places_that_wait_are_woken_by_news():
 
 def test_settled_memory_is_passed_over_by_collections_until_the_end():
     kept = [{"number": number} for number in range(1000)]
-    with settled_memory():
+    with frozen_gc():
         assert gc.get_freeze_count() >= len(kept)
         assert not any(item is kept for item in gc.get_objects())
     assert gc.get_freeze_count() == 0

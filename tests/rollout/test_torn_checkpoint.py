@@ -40,10 +40,10 @@ async def test_it_is_named_and_so_is_the_last_sound_one(two_steps, tmp_path, nam
         data = (last / name).read_bytes()
         (last / name).write_bytes(data[: len(data) // 2])
     async with assembly.assembled(folder, assembly.small(steps=3)) as parts:
-        books = parts.run.books()
+        books = parts.run.episode_counts()
         with pytest.raises(ConfigError) as caught:
             await parts.loop.run()
-        assert parts.run.books() == books
+        assert parts.run.episode_counts() == books
         assert parts.trainer.steps == 0
     assert str(last) in str(caught.value)
     assert f"--set model={before}" in str(caught.value)

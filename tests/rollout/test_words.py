@@ -5,7 +5,7 @@ from dataclasses import replace
 import assembly
 import painted
 
-from deskhand.agents.words import LONGEST, words_of
+from deskhand.agents.words import MAX_CHARS, describe_screen
 from deskhand.rollout.journal import load_result
 from deskhand.store.run import TRAIN
 
@@ -21,10 +21,10 @@ class Tree:
 
 
 async def test_what_is_said_of_a_screen_is_bounded_and_never_nothing():
-    assert await words_of(Tree("<frame/>")) == "<frame/>"
-    long = await words_of(Tree("x" * (LONGEST + 1)))
-    assert long == "x" * LONGEST + "\n(cut here)"
-    assert await words_of(Tree(None)) == "nothing is known of it"
+    assert await describe_screen(Tree("<frame/>")) == "<frame/>"
+    long = await describe_screen(Tree("x" * (MAX_CHARS + 1)))
+    assert long == "x" * MAX_CHARS + "\n(cut here)"
+    assert await describe_screen(Tree(None)) == "nothing is known of it"
 
 
 async def test_a_step_is_trained_on_words_alone(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from deskhand.errors import InfrastructureError
 from deskhand.store import frames as module
 from deskhand.store import tiles
 from deskhand.store.frames import Frames
-from deskhand.store.pictures import Pictures
+from deskhand.store.pictures import PngFrames
 
 
 def named(pixels: np.ndarray) -> tuple[str, np.ndarray]:
@@ -104,8 +104,8 @@ def test_however_screens_follow_each_other_few_files_are_read_for_one(tmp_path):
         frames.put(name, pixels)
         names.append(name)
     lengths = [len(chain(frames, name)) for name in names]
-    assert max(lengths) == module.DEEPEST + 1
-    assert lengths.count(1) <= 60 / module.DEEPEST
+    assert max(lengths) == module.MAX_DELTA_CHAIN + 1
+    assert lengths.count(1) <= 60 / module.MAX_DELTA_CHAIN
 
 
 def test_a_screen_whose_base_is_lost_or_another_is_an_outage(tmp_path):
@@ -150,11 +150,11 @@ def test_tiles_that_are_cut_and_pasted_give_the_screen(before, data):
     for _ in range(data.draw(st.integers(0, 4))):
         row, column = data.draw(st.integers(0, before.shape[0] - 1)), data.draw(st.integers(0, before.shape[1] - 1))
         after[row : row + 3, column : column + 5] = data.draw(st.integers(0, 255))
-    cut, pixels = tiles.cut(before, after)
+    cut, pixels = tiles.encode_delta(before, after)
     assert cut.shape == tiles.grid(before.shape[1], before.shape[0])
-    assert (tiles.pasted(before, cut, pixels) == after).all()
+    assert (tiles.apply_delta(before, cut, pixels) == after).all()
     with pytest.raises(ValueError, match="bytes of tiles"):
-        tiles.pasted(before, cut, pixels + b"x")
+        tiles.apply_delta(before, cut, pixels + b"x")
 
 
 def test_several_threads_may_keep_the_same_screens(tmp_path):
@@ -172,7 +172,7 @@ def test_several_threads_may_keep_the_same_screens(tmp_path):
 
 
 def test_exported_pictures_are_png_files_of_the_same_name(tmp_path):
-    frames, pictures = Frames(tmp_path / "run"), Pictures(tmp_path / "export")
+    frames, pictures = Frames(tmp_path / "run"), PngFrames(tmp_path / "export")
     name, pixels = screen(6)
     frames.put(name, pixels)
     pictures.put(name, frames.png(name))

@@ -73,7 +73,7 @@ def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_fini
     folder = run.folder
     run.close()
     with Run.open(folder) as again:
-        assert again.about == {"seed": 7}
+        assert again.metadata == {"seed": 7}
         assert again.abandon_in_flight() == 2
         assert again.count_states() == {("waiting", None): 1, ("unscored", "infrastructure"): 2}
 

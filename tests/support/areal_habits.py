@@ -12,7 +12,7 @@ from areal.api.workflow_api import RolloutWorkflow  # pyright: ignore[reportMiss
 from areal.infra import workflow_context  # pyright: ignore[reportMissingImports]
 
 from deskhand.areal.clients import aiohttp_session, close_clients, httpx_client
-from deskhand.areal.judging import OutsideJudge, PureReward
+from deskhand.areal.judging import ProcessReward, PureReward
 from deskhand.errors import EvaluatorError
 
 
@@ -37,8 +37,8 @@ class Habits(RolloutWorkflow):
         late = {"timeout_seconds": 1.5, "max_retries": 1}
         judges_asked = {
             "theirs late": (AsyncRewardWrapper(judges.counted, max_workers=2, **late), "nap"),
-            "outside late": (OutsideJudge(judges.counted, timeout_s=1.5), "nap"),
-            "outside": (OutsideJudge(judges.counted, timeout_s=20), "zero"),
+            "outside late": (ProcessReward(judges.counted, timeout_s=1.5), "nap"),
+            "outside": (ProcessReward(judges.counted, timeout_s=20), "zero"),
             "pure late": (PureReward(AsyncRewardWrapper(judges.counted, max_workers=3, **late)), "nap"),
             "pure": (PureReward(judges.counted, timeout_s=20, workers=1), "zero"),
         }

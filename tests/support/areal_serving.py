@@ -27,10 +27,10 @@ def surroundings() -> dict[str, str]:
 @contextmanager
 def inference_server(checkpoint: Path | str, context_tokens: int = 1024) -> Iterator[str]:
     """host:port of our server of that checkpoint."""
-    from deskhand.areal.serving import Serving
+    from deskhand.areal.serving import CpuInferenceServer
     from deskhand.models.load import load
 
     with LOADING:
-        serving = Serving(load(str(checkpoint)), context_tokens)
+        serving = CpuInferenceServer(load(str(checkpoint)), context_tokens)
     with listening(serving.app()) as address:
         yield address.removeprefix("http://")

@@ -15,17 +15,17 @@ import painted
 from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.areal.workflow import OSWorldWorkflow
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.suites import basics
-from deskhand.tasks.task import Check, Task
+from deskhand.tasks.task import CheckResult, Task
 
 TURNS = 6
 SETTINGS: dict[str, Any] = {
     "desktops": {"make": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
-    "agent": {"window": "grow_drop", "grow_to": 4, "drop_to": 2, "max_tokens": 5, "max_errors": TURNS},
+    "agent": {"history": "grow_drop", "history_max_turns": 4, "history_keep_turns": 2, "max_new_tokens": 5, "max_consecutive_errors": TURNS},
     "group_size": 4,
     "equal_groups": "keep",
     "context_tokens": 1024,
@@ -88,14 +88,14 @@ class PaintedWorkflow(OSWorldWorkflow):
     async def _play(self, place, engine, task, size, temperature):
         group, results = await super()._play(place, engine, task, size, temperature)
         from deskhand.algorithms.registry import ALGORITHMS
-        from deskhand.rollout.loop import samples_of
+        from deskhand.rollout.loop import group_to_samples
 
         PaintedWorkflow.results.extend(results)
-        PaintedWorkflow.samples.extend(samples_of(group, ALGORITHMS[self.settings.algorithm]))
+        PaintedWorkflow.samples.extend(group_to_samples(group, ALGORITHMS[self.settings.algorithm]))
         return group, results
 
 
-class FlakyDesktop(EmbeddedDesktop):
+class FlakyDesktop(LocalDesktop):
     """A real desktop; of those that are used three in ten are lost at their second action."""
 
     used: ClassVar[Any] = count()
@@ -126,7 +126,7 @@ def flaky_pool() -> FlakyPool:
 def terminal_by_chance(data: Mapping[str, Any]) -> Task:
     """A task on a real desktop whose outcome is chance, so that groups of a model that knows nothing differ."""
 
-    async def check(desktop: Any) -> Check:
-        return Check(random.random())
+    async def check(desktop: Any) -> CheckResult:
+        return CheckResult(random.random())
 
     return replace(basics.make_task("terminal_run", int(data["seed"])), check=check, milestones=())

@@ -23,7 +23,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 from deskhand.rollout.loop import LoopConfig, TrainingLoop
-from deskhand.rollout.runner import Runner
+from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.run import Run
 from deskhand.tasks.task import seed_for
 
@@ -79,7 +79,7 @@ class Assembly:
     engine: Any
     trainer: Any
     recorder: Recorder
-    runner: Runner
+    runner: RecordedRunner
     loop: TrainingLoop
 
 
@@ -119,9 +119,9 @@ async def assembled(
             return super().step(samples, images)
 
     trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4, algorithm=algorithm))
-    pool = pool or painted.PaintedPool(config.desktops)
-    agent = BabblingAgent(AgentConfig(dialect=ChanceDialect(), max_tokens=3))
-    runner = Runner(pool, recorder, agent, run.frames)
+    pool = pool or painted.PaintedPool(config.max_concurrent_episodes)
+    agent = BabblingAgent(AgentConfig(action_format=ChanceDialect(), max_new_tokens=3))
+    runner = RecordedRunner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
         config,
         run,

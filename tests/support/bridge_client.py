@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx2
 
-from deskhand.bridge.server import Running, Settings, serving
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.bridge.server import RunningServer, ServerConfig, serve_pool
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 
 OWNER_KEY = "the-owner's-key-of-the-tests"
-SCREEN = Template("plain", 320, 240)
+SCREEN = DesktopSpec("plain", 320, 240)
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def bearer(key: str) -> dict[str, str]:
 class Client:
     """A lease of the bridge and a client that shows its key; `osworld` is the root of its in-VM server."""
 
-    running: Running
+    running: RunningServer
     lease: dict[str, Any]
     http: httpx2.AsyncClient
 
@@ -48,16 +48,16 @@ class Client:
 
 
 @asynccontextmanager
-async def bridge(size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any) -> AsyncIterator[Running]:
+async def bridge(size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any) -> AsyncIterator[RunningServer]:
     async with (
-        DesktopPool(size, SCREEN, spares=spares, make=lambda: EmbeddedDesktop(crashes_fail=False)) as pool,
-        serving(pool, Settings(port=0, owner_key=key, **settings)) as running,
+        DesktopPool(size, SCREEN, spares=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
+        serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running,
     ):
         yield running
 
 
 @asynccontextmanager
-async def leased(running: Running, **body: Any) -> AsyncIterator[Client]:
+async def leased(running: RunningServer, **body: Any) -> AsyncIterator[Client]:
     base = f"http://127.0.0.1:{running.port}"
     async with httpx2.AsyncClient(base_url=base, timeout=60) as http:
         reply = await http.post("/leases", json=body, headers=bearer(OWNER_KEY))

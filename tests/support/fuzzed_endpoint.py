@@ -61,7 +61,7 @@ class Endpoint:
         self.engine.samplings.clear()
         self.recorder = Recorder(self.renderer, self.engine, ImageCache(self.processor), context_tokens=4000)
         self.app = create_app(self.recorder, ADMIN)
-        self.keys = {"own": "", "foreign": self.recorder.start("foreign"), "admin": ADMIN, "wrong": "sk-wrong", "none": ""}
+        self.keys = {"own": "", "foreign": self.recorder.open_session("foreign"), "admin": ADMIN, "wrong": "sk-wrong", "none": ""}
 
     def _with_alternatives(self, done: Completion) -> Completion:
         """A reply with as many alternatives as were asked for."""
@@ -75,7 +75,7 @@ class Endpoint:
         if session is None or session.stopped is not None:
             if session is not None:
                 self.recorder.sessions.close("s")
-            self.keys["own"] = self.recorder.start("s")
+            self.keys["own"] = self.recorder.open_session("s")
 
     async def ask(self, path: str, key: str, body: bytes) -> int:
         """One request, answered by the application itself; its status."""

@@ -12,24 +12,24 @@ from recording import ScriptedEngine, image_part
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.models.tiny.tokenizer import build_tokenizer
-from deskhand.recorder.files import RecordFolder
+from deskhand.recorder.files import SessionStore
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
 
 
-async def main(folder: RecordFolder) -> None:
+async def main(folder: SessionStore) -> None:
     processor = Qwen2VLImageProcessorPil(
         patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
     )
-    images = ImageCache(processor, fetch=folder.image, on_new=folder.put_image)
+    images = ImageCache(processor, fetch=folder.image, on_new=folder.save_image)
     renderer = ChatRenderer(build_tokenizer(["Click the button."], merges=20))
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call, note=folder.write_note)
     admin = "admin-key-of-the-tests"
 
     async def play(name: str) -> None:
-        headers, talk = {"authorization": f"Bearer {recorder.start(name)}"}, list[dict]()
+        headers, talk = {"authorization": f"Bearer {recorder.open_session(name)}"}, list[dict]()
         for turn in range(10**6):
             talk.append({"role": "user", "content": [image_part(turn % 50)]})
             answer = await http.post("/v1/chat/completions", json={"messages": talk[-11:], "max_tokens": 8}, headers=headers)
@@ -44,4 +44,4 @@ async def main(folder: RecordFolder) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(RecordFolder(Path(sys.argv[1]))))
+    asyncio.run(main(SessionStore(Path(sys.argv[1]))))

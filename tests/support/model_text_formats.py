@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deskhand.actions import conformance, dialects
-from deskhand.actions.dialects.base import View
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import AgentError, ParseError
 from deskhand.recorder.messages import ToolCall
 from deskhand.recorder.tool_formats import FORMATS
@@ -123,7 +123,7 @@ _SYNTAX = re.compile(rf"(not (?:Python|JSON): )(?!{_OURS}).*", re.DOTALL)
 """What follows are the words of Python itself, which differ from one release to the next."""
 
 
-def outcome(name: str, text: str, view: View) -> str:
+def outcome(name: str, text: str, view: ScreenView) -> str:
     """Why a reply is refused, in the words that the model is told, or how its own format writes what it means."""
     action_format = dialects.get(name)
     try:
@@ -138,28 +138,28 @@ def outcome(name: str, text: str, view: View) -> str:
 
 def format_texts() -> Iterator[tuple[str, str]]:
     """(key, text) of prompts, schemas, and what becomes of replies, for every action format."""
-    corpus = {name: conformance.cases(name) for name in dialects.names()}
-    for name in dialects.names():
+    corpus = {name: conformance.load_cases(name) for name in dialects.available_formats()}
+    for name in dialects.available_formats():
         top, action_format = f"format/{name}", dialects.get(name)
         for size, sides in SIZES.items():
-            view = View(*sides)
+            view = ScreenView(*sides)
             yield f"{top}/prompt/{size}", action_format.prompt(view)
             schema = action_format.schema(view)
             yield f"{top}/schema/{size}", "none" if schema is None else json.dumps(schema)
         for number, case in enumerate(corpus[name], 1):
-            yield f"{top}/published reply/{number}", outcome(name, case.text, View(*case.view))
-        view = View.of_screen(1920, 1080)
+            yield f"{top}/published reply/{number}", outcome(name, case.text, ScreenView(*case.view))
+        view = ScreenView.of_screen(1920, 1080)
         for number, text in enumerate(NO_ACTIONS, 1):
             yield f"{top}/no action/{number}", outcome(name, text, view)
-        for other in dialects.names():
-            said = "\n".join(outcome(name, case.text, View(*case.view)) for case in corpus[other][:10])
+        for other in dialects.available_formats():
+            said = "\n".join(outcome(name, case.text, ScreenView(*case.view)) for case in corpus[other][:10])
             if other != name:
                 yield f"{top}/replies of another format/{other}", said
         for kind, corrupt in CORRUPTIONS.items():
             found = []
             for number, turn in itertools.product(range(len(corpus[name])), range(TIMES)):
                 case, chance = corpus[name][number], random.Random(f"{name}, {kind}, {number}, {turn}")
-                found.append(outcome(name, corrupt(case.text, chance), View(*case.view)))
+                found.append(outcome(name, corrupt(case.text, chance), ScreenView(*case.view)))
             yield f"{top}/corrupted reply/{kind}", "\n".join(found)
 
 
@@ -184,10 +184,10 @@ BAD_ACTIONS: tuple[Any, ...] = (
 
 async def performing_texts() -> dict[str, str]:
     """Why a desktop of this machine does not perform what a format lets through, by key."""
-    action_format, view, found = dialects.get("deskhand_json"), View.of_screen(320, 240), {}
-    desktop = EmbeddedDesktop(quiet_ms=1, cap_s=0.2)
+    action_format, view, found = dialects.get("deskhand_json"), ScreenView.of_screen(320, 240), {}
+    desktop = LocalDesktop(quiet_ms=1, cap_s=0.2)
     try:
-        await desktop.reset(Template("plain", view.screen_width, view.screen_height))
+        await desktop.reset(DesktopSpec("plain", view.screen_width, view.screen_height))
         for number, action in enumerate(BAD_ACTIONS, 1):
             try:
                 await desktop.perform(action_format.parse(json.dumps(action), view), action_id=str(number))

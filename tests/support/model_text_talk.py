@@ -18,22 +18,22 @@ import painted
 from recording import ScriptedEngine, data_uri
 
 from deskhand.actions import dialects
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.agents import words
-from deskhand.agents.context import summary
-from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise
-from deskhand.agents.draws import seed_of
+from deskhand.agents.context import summarize_dropped
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise_frame
+from deskhand.agents.draws import call_seed
 from deskhand.agents.prompts import Turn, build_messages
-from deskhand.desktop.base import Frame, Template
+from deskhand.desktop.base import Frame, DesktopSpec
 from deskhand.engines.base import Prompt, Sampling
-from deskhand.engines.remote import RemoteEngine
-from deskhand.models.load import TINY_FOLDER, load_reading
+from deskhand.engines.remote import OpenAIEndpointEngine
+from deskhand.models.load import TINY_FOLDER, load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ToolCall
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.tasks.checks.looks import Judges, LooksCheck
+from deskhand.tasks.checks.looks import VlmJudgeClient, VlmJudgeCheck
 from deskhand.tasks.suites import basics, miniwob
 from deskhand.tasks.task import Family, seed_for
 
@@ -108,7 +108,7 @@ class Described(painted.PaintedDesktop):
 
 
 async def screen(desktop: painted.PaintedDesktop) -> Frame:
-    await desktop.reset(Template("plain", painted.WIDTH, painted.HEIGHT))
+    await desktop.reset(DesktopSpec("plain", painted.WIDTH, painted.HEIGHT))
     await painted.square_task(1).setup(desktop)
     return await desktop.observe()
 
@@ -121,10 +121,10 @@ async def agent_texts() -> dict[str, str]:
         turns = TURNS if zoomed else TURNS[:2]
         sent = build_messages(style, "Do it é", turns, prompt="The prompt", earlier=earlier)
         found[f"agent/messages/{style}, {len(turns)} turns"] = as_text(sent)
-        described = [Turn("data:1", "a", words="a button"), Turn("data:2", None, "why", ("data:3",), "a window")]
+        described = [Turn("data:1", "a", screen_text="a button"), Turn("data:2", None, "why", ("data:3",), "a window")]
         found[f"agent/messages/{style}, in words"] = as_text(build_messages(style, "Do it", described, prompt="p"))
     for kind in ("nothing", "replies", "steps"):
-        said = summary(kind, ["a", "b", "c", "d"], [None, "why", None, "not so"], 3)
+        said = summarize_dropped(kind, ["a", "b", "c", "d"], [None, "why", None, "not so"], 3)
         found[f"agent/dropped turns/{kind}"] = "\n".join(said)
     for name, desktop in {
         "tree": Described("button 'OK'"),
@@ -132,20 +132,20 @@ async def agent_texts() -> dict[str, str]:
         "windows": Described(windows=2),
         "nothing": Described(),
     }.items():
-        found[f"agent/screen in words/{name}"] = await words.words_of(desktop)
-    pixels = noise(await screen(painted.PaintedDesktop()), "Click the blue square-0").bgrx
+        found[f"agent/screen in words/{name}"] = await words.describe_screen(desktop)
+    pixels = noise_frame(await screen(painted.PaintedDesktop()), "Click the blue square-0").bgrx
     found["agent/noise"] = hashlib.sha256(pixels.tobytes()).hexdigest()
     for parts in ((0, 0), (1, "a"), (7, "family", 3, 2)):
-        found[f"agent/seed/{len(parts)}"] = str(seed_of(*parts))
+        found[f"agent/seed/{len(parts)}"] = str(call_seed(*parts))
     for name, config in {
         "compact": AgentConfig(),
-        "compact, all told": AgentConfig(dropped="steps", dropped_most=2, window=Last()),
-        "full": AgentConfig(style="full"),
-        "full, last turn": AgentConfig(style="full", window=Last()),
-        "full, all told": AgentConfig(style="full", window=Last(), dropped="steps", dropped_most=3),
-        "full, nothing told": AgentConfig(style="full", window=Last(), dropped="nothing", tell_errors=False),
-        "in words": AgentConfig(style="full", screen="words"),
-        "qwen3_vl": AgentConfig(style="full", dialect=dialects.get("qwen3_vl"), max_errors=9),
+        "compact, all told": AgentConfig(dropped="steps", max_dropped_turns=2, history=Last()),
+        "full": AgentConfig(prompt_style="full"),
+        "full, last turn": AgentConfig(prompt_style="full", history=Last()),
+        "full, all told": AgentConfig(prompt_style="full", history=Last(), dropped="steps", max_dropped_turns=3),
+        "full, nothing told": AgentConfig(prompt_style="full", history=Last(), dropped="nothing", error_feedback=False),
+        "in words": AgentConfig(prompt_style="full", observation="words"),
+        "qwen3_vl": AgentConfig(prompt_style="full", action_format=dialects.get("qwen3_vl"), max_consecutive_errors=9),
     }.items():
         endpoint, desktop = Endpoint(*REPLIES), Described("a blue square")
         await screen(desktop)
@@ -158,7 +158,7 @@ async def agent_texts() -> dict[str, str]:
 class Last:
     """Of the turns, the last is shown."""
 
-    def first(self, turns: int) -> int:
+    def start_index(self, turns: int) -> int:
         return turns - 1
 
 
@@ -183,7 +183,7 @@ def _variants(name: str, family: Family) -> Iterator[tuple[str, str]]:
     for seed in (*SEEDS, *(seed_for("held_out", index) for index in SEEDS)):
         task = family.generate(seed)
         names, size = (task.id, task.family, task.suite, task.seed), (task.width, task.height)
-        shapes.append("\t".join(map(str, (*names, *size, task.max_steps, task.template, task.tier))))
+        shapes.append("\t".join(map(str, (*names, *size, task.max_steps, task.theme, task.difficulty))))
         told.append(task.instruction)
     yield f"family/{name}/variants", "\n".join(shapes)
     yield f"family/{name}/instructions", "\n".join(told)
@@ -278,7 +278,7 @@ def reply_ids(renderer: ChatRenderer, prompt: Prompt, sampling: Sampling) -> lis
 async def prompt_texts() -> dict[str, str]:
     """The prompts that the recorder makes of requests and the grammars of replies, by template and request."""
     found: dict[str, str] = {}
-    tokenizer, processor = load_reading("tiny")
+    tokenizer, processor = load_processors("tiny")
     for name, (template, history) in TEMPLATES.items():
         own: Any = copy.deepcopy(tokenizer)
         if template is not None:
@@ -286,12 +286,12 @@ async def prompt_texts() -> dict[str, str]:
         renderer = ChatRenderer(own, source="the checkpoint", history=history)
         engine = ScriptedEngine(functools.partial(reply_ids, renderer), features=frozenset(["regex", "json_schema"]))
         recorder = Recorder(renderer, engine, ImageCache(processor))
-        remote = RemoteEngine("http://127.0.0.1:9/v1", "m", own, lambda _: b"\x89PNG", retries=0)
+        remote = OpenAIEndpointEngine("http://127.0.0.1:9/v1", "m", own, lambda _: b"\x89PNG", retries=0)
         async with in_process_client(create_app(recorder, KEY)) as http:
             for number, (request, (path, body)) in enumerate(REQUESTS.items()):
                 engine.prompts.clear()
                 engine.samplings.clear()
-                headers = {"authorization": f"Bearer {recorder.start(str(number))}"}
+                headers = {"authorization": f"Bearer {recorder.open_session(str(number))}"}
                 answer = await http.post(f"http://recorder/v1/{path}", json={"model": "m", **body}, headers=headers)
                 said = [f"{renderer.text_of(one.token_ids)}\n{list(one.token_ids)}" for one in engine.prompts]
                 assert (answer.status_code == 200) == (len(said) == 1), answer.text
@@ -310,8 +310,8 @@ async def judge_texts() -> dict[str, str]:
     """What a model that judges is asked, by key."""
     endpoint, desktop = Endpoint(("yes", "stop")), painted.PaintedDesktop()
     await screen(desktop)
-    check = LooksCheck(question="Is the lamp on the screen red?", votes=1)
-    await check.judged(desktop, Judges("http://model/v1", "m", client=endpoint.client))
+    check = VlmJudgeCheck(question="Is the lamp on the screen red?", votes=1)
+    await check.judged(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
     return {"judge/request": as_text(endpoint.sent)}
 
 
@@ -319,8 +319,8 @@ def bundled_texts() -> Iterator[tuple[str, str]]:
     """(key, text) of the bundled model's files, and of what its tokenizer and image processor make of samples."""
     for path in sorted(TINY_FOLDER.iterdir()):
         yield f"bundled model/file/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
-    tokenizer, processor = load_reading("tiny")
-    view = View.of_screen(640, 480)
+    tokenizer, processor = load_processors("tiny")
+    view = ScreenView.of_screen(640, 480)
     said = "\n".join(dialects.get(name).prompt(view) for name in ("deskhand_json", "qwen3_vl"))
     yield "bundled model/token ids", str(tokenizer.encode(said, add_special_tokens=False))
     sizes = [np.asarray(processor(frame, return_tensors="np")["image_grid_thw"]).tolist() for frame in _frames()]

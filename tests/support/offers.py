@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.objects import ObjectDialect
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.objects import JsonActionFormat
+from deskhand.actions.dialects.text import CallActionFormat
 
 _WORD = re.compile(r"\b(?:WAIT|DONE|FAIL)\b")
 
 
-def offers(dialect: Any, view: View) -> list[str]:
+def offers(dialect: Any, view: ScreenView) -> list[str]:
     """A reply for each action that the prompt shows; where it has a choice (`x1`, "down or up", a name of several), with a choice
     made, of names with each."""
-    return _of_objects(dialect, view) if isinstance(dialect, ObjectDialect) else _of_calls(dialect, view)
+    return _of_objects(dialect, view) if isinstance(dialect, JsonActionFormat) else _of_calls(dialect, view)
 
 
-def _of_objects(dialect: ObjectDialect, view: View) -> list[str]:
+def _of_objects(dialect: JsonActionFormat, view: ScreenView) -> list[str]:
     prompt, found = dialect.prompt(view), []
     for form in dialect.forms(view):
         if form.offered:
@@ -31,7 +31,7 @@ def _of_objects(dialect: ObjectDialect, view: View) -> list[str]:
     return found
 
 
-def _of_calls(dialect: TextDialect, view: View) -> list[str]:
+def _of_calls(dialect: CallActionFormat, view: ScreenView) -> list[str]:
     prompt, space, found = dialect.prompt(view), dialect.space(view), []
     for row in dialect.table.rows:
         shown = "\n".join(dialect.table.write(row.example, space)) if row.example is not None else row.offer

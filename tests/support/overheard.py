@@ -7,16 +7,16 @@ from typing import Any
 
 from recording import image_part
 
-from deskhand.recorder.files import RecordFolder
-from deskhand.recorder.relay import ExchangeLog, KeptImages, without_images
+from deskhand.recorder.files import SessionStore
+from deskhand.recorder.relay import ExchangeLog, StoredImages, without_images
 
 REPLIES = ("Click the blue square", "Click the red square, then stop")
 
 
 def talk(folder: Path, session: str, *, reward: float | None = None, tools: list[Any] | None = None, picture: int = 0) -> None:
     """A session of two chat requests, the second going on from the first, with a picture in each, numbered from `picture` on."""
-    files = RecordFolder(folder)
-    log, kept = ExchangeLog(files), KeptImages(files)
+    files = SessionStore(folder)
+    log, kept = ExchangeLog(files), StoredImages(files)
     messages: list[dict[str, Any]] = []
     for number, reply in enumerate(REPLIES):
         messages.append({"role": "user", "content": [image_part(picture + number), {"type": "text", "text": f"go {number}"}]})

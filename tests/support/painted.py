@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px, to_screen_px
-from deskhand.desktop.base import Completed, Frame, Template
+from deskhand.desktop.base import CommandResult, Frame, DesktopSpec
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.task import Check, Milestone, Rect, Task
+from deskhand.tasks.task import CheckResult, Milestone, Rect, Task
 
 WIDTH, HEIGHT = 64, 48
 
@@ -33,7 +33,7 @@ class PaintedDesktop:
         self._done: dict[str, Frame] = {}
         self._sequence = 0
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         self.squares, self.clicked, self.typed, self._done = {}, [], "", {}
         self.size = (template.width, template.height)
         if self.fail_at == 0:
@@ -61,8 +61,8 @@ class PaintedDesktop:
         self._sequence += 1
         return Frame(pixels, self._sequence, str(hash(pixels.tobytes())), 1.0, "quiet", (0, 0, 1, 1), (0, 0))
 
-    async def run(self, argv: list[str], **_: object) -> Completed:
-        return Completed(0, b"", b"")
+    async def run(self, argv: list[str], **_: object) -> CommandResult:
+        return CommandResult(0, b"", b"")
 
     async def pull(self, path: str) -> bytes:
         raise FileNotFoundError(path)
@@ -88,7 +88,7 @@ class PaintedPool:
         self.leased: dict[int, PaintedLease] = {}
         self.ended: dict[int, int] = dict.fromkeys(range(size), 0)
 
-    async def lease(self, template: Template | None = None) -> PaintedLease:
+    async def lease(self, template: DesktopSpec | None = None) -> PaintedLease:
         await self._places.acquire()
         place = self._free.pop()
         self.leased[place] = PaintedLease(place, PaintedDesktop(delay_s=self._delays[place], fail_at=self._fail_at))
@@ -118,11 +118,11 @@ def square_task(seed: int) -> Task:
     async def setup(desktop: PaintedDesktop) -> None:
         desktop.squares = {"blue": left, "red": right}
 
-    async def check(desktop: PaintedDesktop) -> Check:
-        return Check(float(desktop.clicked == [wanted]), f"clicked {desktop.clicked}")
+    async def check(desktop: PaintedDesktop) -> CheckResult:
+        return CheckResult(float(desktop.clicked == [wanted]), f"clicked {desktop.clicked}")
 
-    async def touched(desktop: PaintedDesktop) -> Check:
-        return Check(float(wanted in desktop.clicked))
+    async def touched(desktop: PaintedDesktop) -> CheckResult:
+        return CheckResult(float(wanted in desktop.clicked))
 
     async def oracle(desktop: PaintedDesktop) -> AsyncIterator[list[Op]]:
         yield [Click(Point(*desktop.squares[wanted].center, screen_px(WIDTH, HEIGHT)))]
@@ -143,6 +143,6 @@ def square_task(seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
+        first_click_targets=targets,
         milestones=(Milestone("touched", 0.4, touched),),
     )

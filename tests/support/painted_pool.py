@@ -8,8 +8,8 @@ import numpy as np
 
 from deskhand.actions.dialects.limits import points_of
 from deskhand.actions.ops import Op, to_screen_px
-from deskhand.desktop.base import Completed, Frame, Template
-from deskhand.desktop.embedded.remembered import Remembered
+from deskhand.desktop.base import CommandResult, Frame, DesktopSpec
+from deskhand.desktop.embedded.remembered import IdempotencyCache
 from deskhand.desktop.pool import DesktopPool
 
 REMEMBERED = 64
@@ -25,11 +25,11 @@ class Painted:
         self.closed = False
         self.ran: list[list[str]] = []
         self._sequence = 0
-        self._done = Remembered(REMEMBERED)
+        self._done = IdempotencyCache(REMEMBERED)
         self._cursor = (0, 0)
         self._size = (64, 48)
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         self._size = (template.width, template.height)
         self.files.clear()
         return await self.observe()
@@ -40,7 +40,7 @@ class Painted:
         return Frame(pixels, self._sequence, f"{len(self.actions)}", 0.0, "quiet", None, self._cursor)
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        if earlier := self._done.earlier(action_id):
+        if earlier := self._done.get(action_id):
             return earlier
         self._done.begin(action_id)
         self.actions.append(action_id)
@@ -51,11 +51,11 @@ class Painted:
         self._done.finish(action_id, frame)
         return frame
 
-    async def run(self, argv: list[str], *, timeout_s: float = 30.0, env: Any = None, cwd: Any = None) -> Completed:
+    async def run(self, argv: list[str], *, timeout_s: float = 30.0, env: Any = None, cwd: Any = None) -> CommandResult:
         self.ran.append(argv)
         if argv[:2] == ["env", "-0"]:
-            return Completed(0, b"HOME=/home/user\0", b"")
-        return Completed(0, " ".join(argv).encode(), b"")
+            return CommandResult(0, b"HOME=/home/user\0", b"")
+        return CommandResult(0, " ".join(argv).encode(), b"")
 
     async def pull(self, path: str) -> bytes:
         if path not in self.files:
@@ -72,11 +72,11 @@ class Painted:
         self.closed = True
 
 
-def painted_pool(size: int, made: list[Painted], template: Template | None = None) -> DesktopPool:
+def painted_pool(size: int, made: list[Painted], template: DesktopSpec | None = None) -> DesktopPool:
     """A pool of them; each that is made is put into `made`."""
 
     def make() -> Any:
         made.append(Painted())
         return made[-1]
 
-    return DesktopPool(size, template or Template("plain", 64, 48), spares=0, make=make, expected_mib=None)
+    return DesktopPool(size, template or DesktopSpec("plain", 64, 48), spares=0, make=make, expected_mib=None)

@@ -70,7 +70,7 @@ class ScriptedEngine:
         done = Completion(tuple(ids), logprobs, (self.version,) * len(ids), "stop" if stopped else "length", prompt.token_ids)
         return self.tamper(done) if self.tamper else done
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         self.version = version
 
     async def pause(self) -> None: ...

@@ -9,7 +9,7 @@ from deskhand.agents.desktop_agent import Step, Transcript
 from deskhand.engines.base import Completion, ImageSpan
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.rollout.record import EpisodeResult
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 
 
 def call(name: str, parent: Call | None, new: tuple[int, ...], sampled: tuple[int, ...], version: int) -> Call:
@@ -56,7 +56,7 @@ def result(reward: float | None = 1.0, *, episode_id: str = "e1", cause: Any = "
         "split": "train",
         "group_id": None,
         "member": 0,
-        "outcome": Scored(reward, {"end_state": reward}) if reward is not None else Unscored(cause, "it broke"),
+        "outcome": Scored(reward, {"end_state": reward}) if reward is not None else Errored(cause, "it broke"),
         "reward": reward,
         "reward_terms": {"final": 1.0} if reward is not None else {},
         "transcript": Transcript(steps, "done", "d" * 64, 0.25),

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.engines.base import Completion, Prompt, Sampling
-from deskhand.engines.served.engine import Patience, ServedEngine
-from deskhand.engines.vllm import started
+from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.engines.vllm import launch_vllm
 from deskhand.models.load import TINY_FOLDER, LoadedModel, load
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 
-PATIENCE = Patience(start_s=300, outage_s=300, request_s=120, stall_s=60, poll_s=0.5)
+PATIENCE = ServerTimeouts(start_s=300, outage_s=300, request_s=120, stall_s=60, poll_s=0.5)
 
 
 @dataclass
 class Served:
     """An engine, what the recorder of its model needs, and every completion as the engine gave it."""
 
-    engine: ServedEngine
+    engine: HttpEngine
     model: LoadedModel
     images: ImageCache
     renderer: ChatRenderer
@@ -48,5 +48,5 @@ def serving(
     model = load("tiny")
     sizes: dict[str, Any] = {"max_tokens": 2048, "max_batch": 8, "max_images": 8, "threads": 2, "adapter_rank": adapter_rank}
     sizes["adapter_tower"] = adapter_tower
-    engine = started(checkpoint, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
+    engine = launch_vllm(checkpoint, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
     return Served(engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))

@@ -9,16 +9,16 @@ import pytest
 from deskhand import auditing
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
-from deskhand.tasks.audit import ALLOWED, Row
+from deskhand.tasks.audit import ALLOWED, AuditResult
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.suites.basics.office_files import read_workbook
-from deskhand.tasks.task import Check, Task
+from deskhand.tasks.task import CheckResult, Task
 
 CHEATS = ("nearly", "gold", "path", "windows", "tree", "clock", "overwrite", "disk")
 """And "forge", where a task names the application that is to write its files."""
 
 
-async def audited(task: Task, *agents: str) -> Row:
+async def audited(task: Task, *agents: str) -> AuditResult:
     (row,), skipped = await auditing.run([task], list(agents), None, lambda _: None)
     assert skipped == []
     return row
@@ -39,7 +39,7 @@ async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
     row = await audited(task, "forge")
     assert (row.values, row.wrong) == ({"oracle": 1.0, "forge": 0.0}, [])
-    (content,) = [make() for make in task.forged.values()]
+    (content,) = [make() for make in task.forged_files.values()]
     forged = await read_workbook(content)
     assert forged is not None
     told = task.instruction.split(" to ")[1].split()[0]
@@ -49,11 +49,11 @@ async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_
 async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> None:
     good = catalogue.make_task("terminal_run", 3)
 
-    async def by_title(desktop) -> Check:
-        return Check(float(any("Success" in window.title for window in await desktop.windows())))
+    async def by_title(desktop) -> CheckResult:
+        return CheckResult(float(any("Success" in window.title for window in await desktop.windows())))
 
-    async def by_result(desktop) -> Check:
-        return Check(float("result" in await desktop.listdir("Downloads")))
+    async def by_result(desktop) -> CheckResult:
+        return CheckResult(float("result" in await desktop.listdir("Downloads")))
 
     assert (await audited(good, "windows", "overwrite")).wrong == []
     for check, agent in ((by_title, "windows"), (by_result, "overwrite")):
@@ -69,8 +69,8 @@ async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
 
 
 async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_audited() -> None:
-    async def check(desktop) -> Check:
-        return Check(1.0)
+    async def check(desktop) -> CheckResult:
+        return CheckResult(1.0)
 
     solved = replace(catalogue.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none")
     other = replace(catalogue.make_task("terminal_run", 3), no_oracle="there is none")
@@ -83,12 +83,12 @@ async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_
 
 def test_a_row_says_what_must_not_be() -> None:
     fine = {"oracle": 1.0, "done": 0.0, "hasty": 0.5, "misled": 0.0, "disk": None}
-    assert Row("t", fine, {}).wrong == []
-    assert Row("t", fine | {"oracle": 0.5}, {}).wrong == ["t: oracle scores 0.5, not 1"]
-    assert Row("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).wrong == [
+    assert AuditResult("t", fine, {}).wrong == []
+    assert AuditResult("t", fine | {"oracle": 0.5}, {}).wrong == ["t: oracle scores 0.5, not 1"]
+    assert AuditResult("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).wrong == [
         "t: oracle scores -, not 1 (evaluator: it broke)"
     ]
-    assert Row("t", fine | {"hasty": 1.0, "gold": 0.1}, {}).wrong == ["t: hasty scores 1", "t: gold scores 0.1"]
+    assert AuditResult("t", fine | {"hasty": 1.0, "gold": 0.1}, {}).wrong == ["t: hasty scores 1", "t: gold scores 0.1"]
 
 
 async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:

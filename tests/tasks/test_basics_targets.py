@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from deskhand.actions.ops import Click, Point, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.tasks.suites.basics import calculator, make_task
 from deskhand.tasks.suites.basics.layout import close_button
 
 
 async def closes(dx: int, dy: int, *, from_end: bool) -> bool:
     """Whether a click so far from the first (or the last) pixel of a terminal's close button closes the terminal."""
-    task, desktop = make_task("terminal_close", 0), EmbeddedDesktop()
+    task, desktop = make_task("terminal_close", 0), LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         await task.setup(desktop)
         window = (await desktop.windows())[0]
         box = close_button(window)

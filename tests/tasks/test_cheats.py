@@ -8,22 +8,22 @@ from contextlib import asynccontextmanager
 import pytest
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, Wait, screen_px
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.lint import Policy, play
-from deskhand.tasks.outcome import Outcome, Scored, Unscored
+from deskhand.tasks.outcome import Outcome, Scored, Errored
 from deskhand.tasks.suites.basics import forms, make_task, reading, shells, terminals
 from deskhand.tasks.suites.basics.layout import close_button
 from deskhand.tasks.task import StagedDesktopLike, Task
 
 
 @asynccontextmanager
-async def desktop_for(task: Task) -> AsyncIterator[EmbeddedDesktop]:
-    desktop = EmbeddedDesktop()
+async def desktop_for(task: Task) -> AsyncIterator[LocalDesktop]:
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         yield desktop
     finally:
         await desktop.close()
@@ -82,7 +82,7 @@ async def test_the_line_at_the_beginning_of_the_text_is_not_at_its_end() -> None
 
 
 async def test_the_code_of_another_window_does_not_count() -> None:
-    task, scene = make_task("code_copy", 5), reading.Scene(5)
+    task, scene = make_task("code_copy", 5), reading.CodeCopyScenario(5)
     other = next(code for colour, code in scene.codes.items() if colour != scene.target)
     outcome = await outcome_of(task, edited(lambda i, ops: [Type(other)] if isinstance(ops[0], Type) else ops))
     assert isinstance(outcome, Scored)
@@ -90,8 +90,8 @@ async def test_the_code_of_another_window_does_not_count() -> None:
 
 
 async def test_a_form_with_more_than_was_asked_does_not_count() -> None:
-    seed = next(seed for seed in range(100) if len(forms.Scene(seed).values) == 2)
-    scene = forms.Scene(seed)
+    seed = next(seed for seed in range(100) if len(forms.FormScenario(seed).values) == 2)
+    scene = forms.FormScenario(seed)
     empty = next(field for field in scene.fields if field not in scene.values)
 
     async def policy(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -115,7 +115,7 @@ async def test_a_cancelled_form_does_not_count() -> None:
 
 
 async def test_a_right_count_with_a_counted_file_gone_does_not_count() -> None:
-    task, scene = make_task("terminal_count", 1), shells.Scene(1)
+    task, scene = make_task("terminal_count", 1), shells.TerminalCountScenario(1)
 
     def and_remove(index: int, ops: list[Op]) -> list[Op]:
         return [Type(f"{scene.command}; rm {scene.target}\n")] if isinstance(ops[0], Type) else ops
@@ -124,7 +124,7 @@ async def test_a_right_count_with_a_counted_file_gone_does_not_count() -> None:
 
 
 async def test_a_result_that_is_no_plain_file_scores_zero_and_does_not_break_the_judge() -> None:
-    task, scene = make_task("terminal_count", 2), shells.Scene(2)
+    task, scene = make_task("terminal_count", 2), shells.TerminalCountScenario(2)
     result = f"{shells.FOLDER}/{scene.result}"
     async with desktop_for(task) as desktop:
         for name, data in scene.files.items():
@@ -143,7 +143,7 @@ async def test_a_result_that_is_no_plain_file_scores_zero_and_does_not_break_the
 
 
 async def test_an_agent_that_wrecks_what_is_judged_scores_zero_and_is_not_unscored() -> None:
-    task, scene = make_task("terminal_run", 0), terminals.Scene("terminal_run", 0)
+    task, scene = make_task("terminal_run", 0), terminals.TerminalScenario("terminal_run", 0)
     async with desktop_for(task) as desktop:
         for colour in scene.colours:
             await desktop.push(f"{colour}/.keep", b"")
@@ -171,7 +171,7 @@ async def test_a_desktop_that_dies_leaves_the_episode_unscored() -> None:
         tracker = MilestoneTracker(task)
         await desktop.close()
         outcome = await judge(task, desktop)
-        assert isinstance(outcome, Unscored)
+        assert isinstance(outcome, Errored)
         assert outcome.cause == "infrastructure"
         with pytest.raises(InfrastructureError):
             await tracker.after_step(desktop)

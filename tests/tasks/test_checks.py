@@ -15,31 +15,31 @@ import pytest
 from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
-from deskhand.desktop.base import Completed
+from deskhand.desktop.base import CommandResult
 from deskhand.desktop.embedded.home import Home
 from deskhand.tasks import readers
 from deskhand.tasks.checks import database
 from deskhand.tasks.sources.native import CheckNode
 from deskhand.tasks.sources.native_task import measure
-from deskhand.tasks.task import Check
+from deskhand.tasks.task import CheckResult
 
 
 class Guest:
     """The files of a guest's home as an embedded desktop reads them, and commands that say what they are told to."""
 
-    def __init__(self, root: Path, said: Completed | None = None) -> None:
+    def __init__(self, root: Path, said: CommandResult | None = None) -> None:
         self._home = Home(root, "/home/user")
         self._said = said
 
     async def pull(self, path: str) -> bytes:
         return self._home.read(path)
 
-    async def run(self, argv: list[str], *, timeout_s: float) -> Completed:
+    async def run(self, argv: list[str], *, timeout_s: float) -> CommandResult:
         assert self._said is not None
         return self._said
 
 
-async def value_of(check: dict[str, Any], folder: Path, said: Completed | None = None) -> Check:
+async def value_of(check: dict[str, Any], folder: Path, said: CommandResult | None = None) -> CheckResult:
     return await measure(CheckNode.model_validate(check), Guest(folder, said), folder)
 
 
@@ -118,7 +118,7 @@ async def test_what_is_asked_is_one_and_anything_else_is_zero_with_words(case: i
     bad = await value_of({kind: {"path": "folder/a", **wrong}}, tmp_path)
     assert bad.value == 0.0
     assert "folder/a: " in bad.detail
-    assert not good.guest_trusted
+    assert not good.untrusted_source
 
 
 ASKS: dict[str, dict[str, Any]] = {
@@ -161,7 +161,7 @@ async def test_a_file_that_is_to_be_gone_is_not_gone_when_something_else_is_ther
 async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answers(kind: str, tmp_path: Path) -> None:
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
-        with pytest.raises(readers.NotOfItsFormat):
+        with pytest.raises(readers.InvalidDocument):
             readers.sheet(whole[:length], None) if kind == "sheet" else readers.document(whole[:length])
     bomb = BytesIO(whole)
     with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -199,7 +199,7 @@ def test_a_query_cannot_run_without_end_write_or_load(text: str, monkeypatch: py
 
 
 async def test_a_command_is_believed_and_the_outcome_says_so(tmp_path: Path) -> None:
-    said = Completed(0, b"3 files\n", b"")
+    said = CommandResult(0, b"3 files\n", b"")
     for asked, value in [
         ({}, 1.0),
         ({"stdout": "3 files"}, 1.0),
@@ -210,7 +210,7 @@ async def test_a_command_is_believed_and_the_outcome_says_so(tmp_path: Path) -> 
         ({"returncode": None, "contains": ["files"]}, 1.0),
     ]:
         check = await value_of({"command": {"run": ["count"], **asked}}, tmp_path, said)
-        assert (check.value, check.guest_trusted) == (value, True), asked
+        assert (check.value, check.untrusted_source) == (value, True), asked
 
 
 async def test_all_is_the_worst_any_the_best_and_sum_the_weighted_mean(tmp_path: Path) -> None:

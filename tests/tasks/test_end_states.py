@@ -12,17 +12,17 @@ from threading import Barrier
 import pytest
 
 from deskhand.cli import app
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks import end_state
-from deskhand.tasks.end_state import BLOBS, EndState, keep, kept
+from deskhand.tasks.end_state import BLOBS, EndState, save_end_state, load_end_states
 from deskhand.tasks.judge import judge
-from deskhand.tasks.lint import hasty, oracle
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.tasks.rejudging import rejudge
+from deskhand.tasks.lint import stops_early, oracle
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.rejudging import rescore_states
 from deskhand.tasks.suites import catalogue
-from deskhand.tasks.task import Check
+from deskhand.tasks.task import CheckResult
 
 NEW_CHECK = """deskhand: 1
 id: stricter
@@ -37,15 +37,15 @@ check:
 
 async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndState:
     """An end state of the oracle, or of the oracle that stops before its last act."""
-    task, desktop = catalogue.make_task(family, seed), EmbeddedDesktop()
+    task, desktop = catalogue.make_task(family, seed), LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         await task.setup(desktop)
         index = 0
-        async for ops in (hasty(2) if early else oracle)(task, desktop):
+        async for ops in (stops_early(2) if early else oracle)(task, desktop):
             await desktop.perform(ops, action_id=f"{index}")
             index += 1
-        return next(kept([await keep(task, desktop, await judge(task, desktop), folder)]))
+        return next(load_end_states([await save_end_state(task, desktop, await judge(task, desktop), folder)]))
     finally:
         await desktop.close()
 
@@ -53,7 +53,7 @@ async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndSta
 async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause(tmp_path: Path) -> None:
     solved = await played("editor_append", 4, tmp_path / "states", early=False)
     failed = await played("editor_append", 4, tmp_path / "states", early=True)
-    found = [result async for result in rejudge(kept([tmp_path / "states"]), lambda _: catalogue.make_task("editor_append", 4))]
+    found = [result async for result in rescore_states(load_end_states([tmp_path / "states"]), lambda _: catalogue.make_task("editor_append", 4))]
     assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
     assert (solved.value, failed.value) == (1.0, 0.0)
     (said,) = found[1].lines()[1:]
@@ -84,18 +84,18 @@ async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None
     state = await played("terminal_run", 1, tmp_path, early=False)
     task = catalogue.make_task("terminal_run", 1)
 
-    async def by_command(desktop) -> Check:
-        return Check(float((await desktop.run(["true"])).returncode == 0))
+    async def by_command(desktop) -> CheckResult:
+        return CheckResult(float((await desktop.run(["true"])).returncode == 0))
 
-    async def by_cache(desktop) -> Check:
-        return Check(float("thing" in await desktop.listdir(".cache")))
+    async def by_cache(desktop) -> CheckResult:
+        return CheckResult(float("thing" in await desktop.listdir(".cache")))
 
     outcome = await judge(replace(task, check=by_command), state, grace_s=0)
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert "cannot be run in an end state" in outcome.message
     state.record["left_out"].append(".cache")
     outcome = await judge(replace(task, check=by_cache), state, grace_s=0)
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert "was not kept" in outcome.message
     assert isinstance(await judge(task, state, grace_s=0), Scored)
     for blob in (tmp_path / BLOBS).iterdir():
@@ -107,11 +107,11 @@ async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None
 
 
 async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
-    task, desktop = catalogue.make_task("terminal_run", 0), EmbeddedDesktop()
+    task, desktop = catalogue.make_task("terminal_run", 0), LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         await desktop.run(["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"])
-        state = next(kept([await keep(task, desktop, Unscored("cancelled"), tmp_path)]))
+        state = next(load_end_states([await save_end_state(task, desktop, Errored("cancelled"), tmp_path)]))
     finally:
         await desktop.close()
     assert await state.pull("in") == await state.pull("a/b/c") == await state.pull("/home/user/a/b/c") == b"hi\n"
@@ -125,9 +125,9 @@ async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
 def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"format": 1}))
     with pytest.raises(ConfigError, match=f"{tmp_path} holds no end states"):
-        list(kept([tmp_path]))
+        list(load_end_states([tmp_path]))
     with pytest.raises(ConfigError, match="is no end state"):
-        list(kept([tmp_path / "other.json"]))
+        list(load_end_states([tmp_path / "other.json"]))
 
 
 def test_states_that_are_kept_at_once_may_hold_the_same_files(tmp_path: Path) -> None:

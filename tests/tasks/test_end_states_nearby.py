@@ -11,7 +11,7 @@ from deskhand.tasks.end_state import BLOBS, FORMAT, EndState
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Outcome, Scored
 from deskhand.tasks.suites.basics import FAMILIES
-from deskhand.tasks.task import Files, Task
+from deskhand.tasks.task import FileContents, Task
 
 LIVE = {"calculator_number", "calculator_sum", "terminal_close"}
 """Their end is in no file."""
@@ -20,7 +20,7 @@ ALSO_WRONG = {"note_to_sheet", "sheet_total"}
 SEED = 5
 
 
-def end_of(folder: Path, files: Files, folders: set[str]) -> EndState:
+def end_of(folder: Path, files: FileContents, folders: set[str]) -> EndState:
     """A home of these files, in which these folders are too."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     names: dict[str, set[str]] = {place: set() for place in folders | {"."}}
@@ -37,33 +37,33 @@ def end_of(folder: Path, files: Files, folders: set[str]) -> EndState:
     return EndState(folder / "end.json", record | {"format": FORMAT, "windows": [], "clipboard": None, "left_out": []})
 
 
-async def judged(task: Task, folder: Path, files: Files, folders: set[str]) -> Outcome:
+async def judged(task: Task, folder: Path, files: FileContents, folders: set[str]) -> Outcome:
     return await judge(task, end_of(folder, files, folders), grace_s=0.0)
 
 
-@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).end_states is not None))
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).example_end_states is not None))
 async def test_what_is_nearly_right_is_worth_nothing_and_what_is_right_everything(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
-    assert task.end_states is not None
-    states = task.end_states()
-    every = [*states.near.values(), *([states.right] if states.right else [])]
+    assert task.example_end_states is not None
+    states = task.example_end_states()
+    every = [*states.negatives.values(), *([states.positive] if states.positive else [])]
     parents = {str(parent) for state in every for path in state for parent in PurePosixPath(path).parents}
     folders = {place for place in parents if place != "." and not any(place in state for state in every)}
-    assert len(states.near) >= 3
-    for what, files in states.near.items():
+    assert len(states.negatives) >= 3
+    for what, files in states.negatives.items():
         outcome = await judged(task, tmp_path, files, folders)
         assert isinstance(outcome, Scored)
         assert outcome.value == 0.0, what
         assert outcome.failed
         assert all(finding.expected for finding in outcome.findings)
-    if states.right is not None:
-        assert await judged(task, tmp_path, states.right, folders) == Scored(1.0, {"end_state": 1.0})
+    if states.positive is not None:
+        assert await judged(task, tmp_path, states.positive, folders) == Scored(1.0, {"end_state": 1.0})
 
 
-@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged))
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged_files))
 async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
-    files = {path: make() for path, make in task.forged.items()}
+    files = {path: make() for path, make in task.forged_files.items()}
     outcome = await judged(task, tmp_path, files, {"Documents"})
     assert isinstance(outcome, Scored)
     wrong = {finding.clause for finding in outcome.failed}
@@ -73,7 +73,7 @@ async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(fa
 
 def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
     tasks = {name: family.generate(SEED) for name, family in FAMILIES.items()}
-    assert {name for name, task in tasks.items() if task.end_states is None and not task.forged} == LIVE
+    assert {name for name, task in tasks.items() if task.example_end_states is None and not task.forged_files} == LIVE
 
 
 def test_every_family_of_the_hard_tier_pays_for_the_way() -> None:

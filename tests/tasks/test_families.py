@@ -1,6 +1,6 @@
 """Every family of the suite: as generated, and as played on real embedded desktops.
 
-`DESKHAND_FULL=1` plays ten times as many variants.
+`DESKHAND_TEST_FULL=1` plays ten times as many variants.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import pytest
 
 from deskhand.desktop.applications.install import missing
 from deskhand.desktop.applications.table import PROFILES
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError
-from deskhand.tasks.lint import lint, lint_live
+from deskhand.tasks.lint import check_family, check_family_live
 from deskhand.tasks.suites import catalogue
 from deskhand.tasks.suites.basics import FAMILIES, make_task
-from deskhand.tasks.task import HELD_OUT_START, Check, Task, seed_for
+from deskhand.tasks.task import HELD_OUT_START, CheckResult, Task, seed_for
 
-FULL = os.environ.get("DESKHAND_FULL") == "1"
+FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 LIVE_SEEDS = [seed_for(split, index) for split in ("train", "held_out") for index in range(10 if FULL else 1)]
 WIDE_PX = 1280
 EVERY_APPLICATION = ("sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect")
@@ -37,10 +37,10 @@ WIDE = [name for name in FAMILIES if name not in SMALL]
 
 
 @asynccontextmanager
-async def fresh_desktop(task: Task) -> AsyncIterator[EmbeddedDesktop]:
-    desktop = EmbeddedDesktop()
+async def fresh_desktop(task: Task) -> AsyncIterator[LocalDesktop]:
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         yield desktop
     finally:
         await desktop.close()
@@ -49,19 +49,19 @@ async def fresh_desktop(task: Task) -> AsyncIterator[EmbeddedDesktop]:
 @everywhere
 def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
     seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
-    assert lint(FAMILIES[name], seeds) == []
+    assert check_family(FAMILIES[name], seeds) == []
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
-    assert await lint_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
+    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
 
 
 @pytest.mark.parametrize("name", sorted(WIDE) if FULL else EVERY_APPLICATION)
 async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
-    assert await lint_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, side_by_side=2) == []
+    assert await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, side_by_side=2) == []
 
 
 def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
@@ -69,7 +69,7 @@ def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
     dice = random.Random(0)
 
     def problems(change: Callable[[Task], Task]) -> str:
-        return "\n".join(lint(replace(good, generate=lambda seed: change(good.generate(seed))), range(5)))
+        return "\n".join(check_family(replace(good, generate=lambda seed: change(good.generate(seed))), range(5)))
 
     assert problems(lambda task: task) == ""
     assert "two generations differ" in problems(lambda task: replace(task, metadata={"dice": dice.random()}))
@@ -84,11 +84,11 @@ def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
 async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
     good = FAMILIES["terminal_close"]
 
-    async def always(_: object) -> Check:
-        return Check(1.0)
+    async def always(_: object) -> CheckResult:
+        return CheckResult(1.0)
 
     bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
-    (problem,) = await lint_live(bad, [0], fresh_desktop)
+    (problem,) = await check_family_live(bad, [0], fresh_desktop)
     assert "doing nothing" in problem
 
 

@@ -12,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 from test_checks import database_file, painting, value_of
 
-from deskhand.desktop.base import Completed
+from deskhand.desktop.base import CommandResult
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import isolated
 from deskhand.tasks.checks.live import ProcessCheck, WindowCheck
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.sources import native
 from deskhand.tasks.sources.documents import TaskFileError
 from deskhand.tasks.sources.native_task import load_task
@@ -84,7 +84,7 @@ async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the
         "counts None": 0.0, "counts xx": 1.0, "counts x": 0.0, "half xx": 0.5,
     }  # fmt: skip
     assert "there is no file" in ends["counts None"].findings[0].read
-    assert all(end.cause == "evaluator" for end in ends.values() if isinstance(end, Unscored))
+    assert all(end.cause == "evaluator" for end in ends.values() if isinstance(end, Errored))
     for function, said in {"broken": "what is this", "endless": "longer than 2 s", "words": "give a number", "beyond": "2"}.items():
         assert said in ends[f"{function} xx"].message
 
@@ -138,16 +138,16 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
         async def windows(self) -> list[Any]:
             return windows
 
-        async def run(self, argv: list[str], *, timeout_s: float) -> Completed:
+        async def run(self, argv: list[str], *, timeout_s: float) -> CommandResult:
             assert argv == ["pgrep", "-x", "--", r"a\.b"]
-            return Completed(self.code, b"", b"bad")
+            return CommandResult(self.code, b"", b"bad")
 
     for asked, value in (
         ({"title": "NOTES"}, 1.0), ({"title": "notes", "count": 1}, 0.0), ({"title": "notes", "class": "xterm", "count": 1}, 1.0),
         ({"class": "gimp"}, 0.0), ({"class": "gimp", "count": 0}, 1.0),
     ):  # fmt: skip
         check = await WindowCheck.model_validate(asked).measure(Guest())
-        assert (check.value, check.guest_trusted) == (value, True), asked
+        assert (check.value, check.untrusted_source) == (value, True), asked
     for code, running, value in ((0, True, 1.0), (1, True, 0.0), (1, False, 1.0)):
         assert (await ProcessCheck(name="a.b", running=running).measure(Guest(code))).value == value
     with pytest.raises(EvaluatorError, match="pgrep ended with 127"):
@@ -190,6 +190,6 @@ def test_limits_are_those_of_the_task(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     (tmp_path / "t.yaml").write_text(TASK.format(function="half"))
     task = load_task(tmp_path / "t.yaml")
-    assert (task.max_steps, task.check_timeout_s, task.step_s, task.longest_s, task.grace_s) == (3, 9.0, 2.0, 60.0, 0.0)
+    assert (task.max_steps, task.check_timeout_s, task.step_timeout_s, task.episode_timeout_s, task.settle_grace_s) == (3, 9.0, 2.0, 60.0, 0.0)
     with pytest.raises(ValidationError):
-        native.Limits(steps=3, step_s=0)
+        native.TaskLimits(steps=3, step_s=0)

@@ -10,10 +10,10 @@ import pytest
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import isolated, readers
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored, Unscored
-from deskhand.tasks.readers import NotOfItsFormat
+from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.readers import InvalidDocument
 from deskhand.tasks.suites.basics import office_files
-from deskhand.tasks.task import Check, Task
+from deskhand.tasks.task import CheckResult, Task
 
 HERE = "deskhand.tasks.isolated"
 BAD = {
@@ -32,45 +32,45 @@ def test_what_a_reader_does_ends_in_time_and_is_the_evaluators_failure(name: str
     function, data, expected = BAD[name]
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=expected):
-        isolated.call(function, data, timeout_s=4.0, memory_mib=512, output_mib=2)
+        isolated.call_in_subprocess(function, data, timeout_s=4.0, memory_mib=512, output_mib=2)
     assert time.monotonic() - began < 10
 
 
 def test_it_has_nothing_of_the_callers_environment_and_files_stay_small(tmp_path) -> None:
     os.environ["DESKHAND_SECRET_OF_THE_TEST"] = "secret"
     try:
-        assert isolated.call("builtins:eval", b"__import__('os').environ.get('DESKHAND_SECRET_OF_THE_TEST')") is None
+        assert isolated.call_in_subprocess("builtins:eval", b"__import__('os').environ.get('DESKHAND_SECRET_OF_THE_TEST')") is None
     finally:
         del os.environ["DESKHAND_SECRET_OF_THE_TEST"]
-    assert isolated.call("builtins:eval", b"__import__('os').getcwd()") == "/"
+    assert isolated.call_in_subprocess("builtins:eval", b"__import__('os').getcwd()") == "/"
 
 
 def test_the_same_bytes_are_read_once() -> None:
     count = b"__import__('time').time_ns()"
-    assert isolated.call("builtins:eval", count) == isolated.call("builtins:eval", count)
-    assert isolated.call("builtins:eval", count) != isolated.call("builtins:eval", count + b" ")
+    assert isolated.call_in_subprocess("builtins:eval", count) == isolated.call_in_subprocess("builtins:eval", count)
+    assert isolated.call_in_subprocess("builtins:eval", count) != isolated.call_in_subprocess("builtins:eval", count + b" ")
 
 
 async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wrong_answers() -> None:
     values = {"One": [["a", 2], [None, 2.5]], "Two": [["x"]]}
     book = await office_files.read_workbook(office_files.workbook(values))
-    assert book == office_files.Book(values, {"One": {}, "Two": {}}, {"One": [], "Two": []}, "Microsoft")
+    assert book == office_files.Workbook(values, {"One": {}, "Two": {}}, {"One": [], "Two": []}, "Microsoft")
     text = await office_files.read_document(office_files.text_document(["one", "two"]))
     assert text is not None
     assert text.lines == ["one", "two"]
     for data in (b"", b"PK\x03\x04 nothing", b"\x1f\x8b no gzip"):
         assert await office_files.read_workbook(data) is None
         assert await office_files.read_document(data) is None
-        with pytest.raises(NotOfItsFormat):
-            isolated.call(f"{readers.__name__}:archived", data)
+        with pytest.raises(InvalidDocument):
+            isolated.call_in_subprocess(f"{readers.__name__}:archived", data)
 
 
 async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_siblings_alone() -> None:
     import asyncio
 
     def task(data: bytes) -> Task:
-        async def check(_: object) -> Check:
-            return Check(float(await asyncio.to_thread(isolated.call, "builtins:eval", data, timeout_s=3.0)))
+        async def check(_: object) -> CheckResult:
+            return CheckResult(float(await asyncio.to_thread(isolated.call_in_subprocess, "builtins:eval", data, timeout_s=3.0)))
 
         async def nothing(_: object) -> None: ...
 
@@ -86,7 +86,7 @@ async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_sibling
     outcomes = await asyncio.gather(*(judge(task(data), {}, grace_s=0) for data in values))
     for index, outcome in enumerate(outcomes):
         if index % 4 in (1, 2):
-            assert isinstance(outcome, Unscored)
+            assert isinstance(outcome, Errored)
             assert outcome.cause == "evaluator"
         else:
             assert outcome == Scored([1.0, 0, 0, 0.75][index % 4], {"end_state": [1.0, 0, 0, 0.75][index % 4]})

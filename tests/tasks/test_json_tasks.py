@@ -14,13 +14,13 @@ from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, f
 from deskhand.tasks.sources import files, osworld, waa
 from deskhand.tasks.sources.documents import TaskFileError, canonical, load_json
 from deskhand.tasks.sources.getters import OtherGetter
-from deskhand.tasks.sources.needs import needs_of
+from deskhand.tasks.sources.needs import requirements_of
 from deskhand.tasks.sources.osworld import Loaded
 from deskhand.tasks.sources.steps import CommandStep, OtherStep
 
 SMALL = {"osworld": full(STEPS, GETTERS), "waa": on_windows(full(STEPS + WINDOWS_STEPS, GETTERS + WINDOWS_GETTERS))}
 LOAD: dict[str, Callable[[Path], Loaded[Any]]] = {"osworld": osworld.load, "waa": waa.load}
-FULL = os.environ.get("DESKHAND_FULL") == "1"
+FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
 COUNTS = {"osworld": 293, "waa": 120}
 
 
@@ -214,5 +214,5 @@ def test_a_file_with_any_value_in_any_place_is_refused_or_kept_whole_and_classif
             continue
         kept += 1
         assert canonical(osworld.dump(loaded.task)) == canonical(value)
-        needs_of(loaded.task, lambda program: program)
+        requirements_of(loaded.task, lambda program: program)
     assert min(refused, kept) > 30

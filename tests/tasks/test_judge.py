@@ -10,22 +10,22 @@ import pytest
 
 from deskhand.actions.ops import Done, Op
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.judge import MilestoneTracker, baseline, judge
-from deskhand.tasks.outcome import Finding, Scored, Unscored, dense_reward
-from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, Task
+from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
+from deskhand.tasks.outcome import Finding, Scored, Errored, dense_reward
+from deskhand.tasks.task import CheckResult, CheckFunction, Milestone, Rect, Task
 
 
 def value_of(key: str, guest_trusted: bool = False) -> CheckFunction:
     """A check that reads one number of the desktop, which in this file is a dict."""
 
-    async def check(desktop: dict[str, float]) -> Check:
-        return Check(desktop[key], guest_trusted=guest_trusted)
+    async def check(desktop: dict[str, float]) -> CheckResult:
+        return CheckResult(desktop[key], untrusted_source=guest_trusted)
 
     return check
 
 
 def raising(error: BaseException) -> CheckFunction:
-    async def check(_: dict[str, float]) -> Check:
+    async def check(_: dict[str, float]) -> CheckResult:
         raise error
 
     return check
@@ -53,7 +53,7 @@ def make(check: CheckFunction, *milestones: Milestone) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
+        first_click_targets=targets,
         milestones=milestones,
     )
 
@@ -76,13 +76,13 @@ async def test_a_program_that_is_still_writing_is_waited_for_but_not_for_long() 
 
 async def test_an_outage_is_unscored_infrastructure_and_never_a_zero() -> None:
     outcome = await judge(make(raising(InfrastructureError("desktop 3 is gone"))), {})
-    assert outcome == Unscored("infrastructure", "desktop 3 is gone")
+    assert outcome == Errored("infrastructure", "desktop 3 is gone")
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), AgentError("off the screen"), OSError("disk"), TimeoutError("slow")])
 async def test_a_check_that_raises_is_an_evaluator_error_that_names_task_and_error(error: Exception) -> None:
     outcome = await judge(make(raising(error)), {})
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"
     assert "t/f/0" in outcome.message
     assert type(error).__name__ in outcome.message
@@ -91,18 +91,18 @@ async def test_a_check_that_raises_is_an_evaluator_error_that_names_task_and_err
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.5])
 async def test_a_value_outside_the_unit_interval_is_an_evaluator_error(value: float) -> None:
     outcome = await judge(make(value_of("end")), {"end": value})
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"
 
 
 async def test_a_check_that_hangs_is_an_evaluator_error_within_its_limit() -> None:
-    async def hang(_: object) -> Check:
+    async def hang(_: object) -> CheckResult:
         await asyncio.sleep(30)
-        return Check(1.0)
+        return CheckResult(1.0)
 
     async with asyncio.timeout(5):
         outcome = await judge(make(hang), {}, timeout_s=0.05)
-    assert isinstance(outcome, Unscored)
+    assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"
     assert "longer than" in outcome.message
 
@@ -110,10 +110,10 @@ async def test_a_check_that_hangs_is_an_evaluator_error_within_its_limit() -> No
 async def test_cancelling_the_episode_cancels_the_judge() -> None:
     started = asyncio.Event()
 
-    async def hang(_: object) -> Check:
+    async def hang(_: object) -> CheckResult:
         started.set()
         await asyncio.sleep(30)
-        return Check(1.0)
+        return CheckResult(1.0)
 
     judging = asyncio.create_task(judge(make(hang), {}))
     await started.wait()
@@ -131,7 +131,7 @@ async def test_milestones_keep_their_high_water_mark_and_are_told_in_the_parts()
     outcome = await judge(task, {"end": 0}, milestones=tracker, grace_s=0)
     assert isinstance(outcome, Scored)
     assert outcome.parts == {"end_state": 0.0, "milestone: a": 1.0, "milestone: b": 0.5}
-    assert dense_reward(outcome.value, tracker.share) == pytest.approx(0.35)
+    assert dense_reward(outcome.value, tracker.reached_share) == pytest.approx(0.35)
 
 
 async def test_a_milestone_counts_only_once_those_before_it_were_reached() -> None:
@@ -154,13 +154,13 @@ async def test_a_milestone_that_cannot_be_read_says_who_is_to_blame() -> None:
 
 async def test_milestones_that_hold_at_the_start_are_part_of_the_baseline() -> None:
     task = make(value_of("end"), Milestone("a", 0.2, value_of("a")))
-    assert await baseline(task, {"end": 0.0, "a": 1.0}) == pytest.approx(0.2)
-    assert await baseline(task, {"end": 0.3, "a": 1.0}) == pytest.approx(0.3)
+    assert await initial_score(task, {"end": 0.0, "a": 1.0}) == pytest.approx(0.2)
+    assert await initial_score(task, {"end": 0.3, "a": 1.0}) == pytest.approx(0.3)
 
 
 async def test_a_task_that_is_solved_by_doing_nothing_is_invalid() -> None:
     with pytest.raises(ConfigError, match="doing nothing"):
-        await baseline(make(value_of("end")), {"end": 1.0})
+        await initial_score(make(value_of("end")), {"end": 1.0})
 
 
 async def test_milestone_weights_beyond_one_and_equal_names_are_refused() -> None:
@@ -177,8 +177,8 @@ async def test_milestone_weights_beyond_one_and_equal_names_are_refused() -> Non
 async def test_every_outcome_tells_what_was_read_and_expected_clause_by_clause() -> None:
     clauses = (Finding("the colour", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "x" * 2000, "12"))
 
-    async def detailed(_: object) -> Check:
-        return Check(0.0, "not as asked", findings=clauses)
+    async def detailed(_: object) -> CheckResult:
+        return CheckResult(0.0, "not as asked", findings=clauses)
 
     outcome = await judge(make(detailed), {}, grace_s=0)
     assert isinstance(outcome, Scored)
@@ -193,10 +193,10 @@ async def test_every_outcome_tells_what_was_read_and_expected_clause_by_clause()
 async def test_who_gives_an_opinion_is_asked_once() -> None:
     asked = 0
 
-    async def opinion(_: object) -> Check:
+    async def opinion(_: object) -> CheckResult:
         nonlocal asked
         asked += 1
-        return Check(float(asked > 1), once=True)
+        return CheckResult(float(asked > 1), no_retry=True)
 
     assert await judge(make(opinion), {}, grace_s=0.5) == Scored(0.0, {"end_state": 0.0})
     assert asked == 1
@@ -205,8 +205,8 @@ async def test_who_gives_an_opinion_is_asked_once() -> None:
 async def test_a_task_may_give_its_programs_longer_to_write() -> None:
     began = asyncio.get_running_loop().time()
 
-    async def late(_: object) -> Check:
-        return Check(float(asyncio.get_running_loop().time() - began > 1.3))
+    async def late(_: object) -> CheckResult:
+        return CheckResult(float(asyncio.get_running_loop().time() - began > 1.3))
 
     assert (await judge(make(late), {})) == Scored(0.0, {"end_state": 0.0})
     began = asyncio.get_running_loop().time()

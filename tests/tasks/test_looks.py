@@ -16,14 +16,14 @@ import pytest
 from deskhand.desktop.base import Frame
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.models.load import load_reading
+from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import Recorder
-from deskhand.tasks.checks.looks import Judges, LooksCheck
+from deskhand.tasks.checks.looks import VlmJudgeClient, VlmJudgeCheck
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored, Unscored
+from deskhand.tasks.outcome import Scored, Errored
 from deskhand.tasks.sources.native_task import load_task
 
 QUESTION = "Is the lamp on the screen red?"
@@ -31,7 +31,7 @@ QUESTION = "Is the lamp on the screen red?"
 
 @cache
 def reading() -> tuple[Any, Any]:
-    return load_reading("tiny")
+    return load_processors("tiny")
 
 
 class OneScreen:
@@ -47,7 +47,7 @@ class OneScreen:
 
 
 @asynccontextmanager
-async def judges(*replies: str) -> AsyncIterator[tuple[Judges, Recorder]]:
+async def judges(*replies: str) -> AsyncIterator[tuple[VlmJudgeClient, Recorder]]:
     """The recorder's endpoint, whose model says `replies` one after the other."""
     tokenizer, processor = reading()
     renderer = ChatRenderer(tokenizer)
@@ -60,10 +60,10 @@ async def judges(*replies: str) -> AsyncIterator[tuple[Judges, Recorder]]:
 
     async with in_process_client(create_app(recorder, secrets.token_urlsafe(32))) as http:
         client = openai.AsyncOpenAI(
-            base_url="http://recorder/v1", api_key=recorder.start("judging"), http_client=http, max_retries=0
+            base_url="http://recorder/v1", api_key=recorder.open_session("judging"), http_client=http, max_retries=0
         )
         with engine.playing(script()):
-            yield Judges("http://recorder/v1", "box", client=client), recorder
+            yield VlmJudgeClient("http://recorder/v1", "box", client=client), recorder
     recorder.close()
 
 
@@ -78,9 +78,9 @@ async def judges(*replies: str) -> AsyncIterator[tuple[Judges, Recorder]]:
 async def test_the_majority_of_the_votes_is_the_judgement(replies: tuple[str, ...], expected: bool, value: float) -> None:
     desktop = OneScreen()
     async with judges(*replies) as (judging, recorder):
-        check = await LooksCheck(question=QUESTION, expected=expected).judged(desktop, judging)
-        calls = recorder.end("judging").calls
-    assert (check.value, check.guest_trusted, check.once) == (value, True, True)
+        check = await VlmJudgeCheck(question=QUESTION, expected=expected).judged(desktop, judging)
+        calls = recorder.close_session("judging").calls
+    assert (check.value, check.untrusted_source, check.no_retry) == (value, True, True)
     (finding,) = check.findings
     assert (finding.clause, finding.expected) == (QUESTION, "yes" if expected else "no")
     assert finding.read in ("2 yes, 1 no, 0 neither", "0 yes, 3 no, 0 neither")
@@ -96,20 +96,20 @@ async def test_the_majority_of_the_votes_is_the_judgement(replies: tuple[str, ..
 async def test_judges_that_do_not_agree_leave_the_episode_unscored(replies: tuple[str, ...]) -> None:
     async with judges(*replies) as (judging, _):
         with pytest.raises(EvaluatorError, match=r"not sure .*neither.*lamp"):
-            await LooksCheck(question=QUESTION, votes=4, threshold=0.75).judged(OneScreen(), judging)
+            await VlmJudgeCheck(question=QUESTION, votes=4, threshold=0.75).judged(OneScreen(), judging)
 
 
 async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
     async with judges("yes") as (judging, _):
         with pytest.raises(InfrastructureError, match="http://recorder/v1"):
-            await LooksCheck(question=QUESTION, votes=2).judged(OneScreen(), judging)
+            await VlmJudgeCheck(question=QUESTION, votes=2).judged(OneScreen(), judging)
 
 
 def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigError, match="DESKHAND_JUDGE_URL and DESKHAND_JUDGE_MODEL"):
-        Judges.of_environment({})
-    found = Judges.of_environment({"DESKHAND_JUDGE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"})
-    assert found == Judges("http://127.0.0.1:1/v1", "m", "none")
+    with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
+        VlmJudgeClient.of_environment({})
+    found = VlmJudgeClient.of_environment({"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"})
+    assert found == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
 
 
 def written(tmp_path: Path) -> Path:
@@ -122,12 +122,12 @@ def written(tmp_path: Path) -> Path:
 async def test_a_task_file_asks_the_judges_of_the_environment_and_only_once(tmp_path: Path, monkeypatch) -> None:
     task = load_task(written(tmp_path))
     async with judges("no", "no", "no", "yes", "yes", "yes") as (judging, recorder):
-        monkeypatch.setattr(Judges, "of_environment", classmethod(lambda cls: judging))
+        monkeypatch.setattr(VlmJudgeClient, "of_environment", classmethod(lambda cls: judging))
         outcome = await judge(task, OneScreen(), grace_s=0.5)
         assert outcome == Scored(0.0, {"end_state": 0.0}, guest_trusted=True)
-        assert len(recorder.end("judging").calls) == 3
+        assert len(recorder.close_session("judging").calls) == 3
     monkeypatch.undo()
-    monkeypatch.delenv("DESKHAND_JUDGE_URL", raising=False)
+    monkeypatch.delenv("DESKHAND_JUDGE_BASE_URL", raising=False)
     outcome = await judge(task, OneScreen())
-    assert isinstance(outcome, Unscored)
-    assert "DESKHAND_JUDGE_URL" in outcome.message
+    assert isinstance(outcome, Errored)
+    assert "DESKHAND_JUDGE_BASE_URL" in outcome.message

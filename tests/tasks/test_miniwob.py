@@ -12,8 +12,8 @@ import pytest
 
 from deskhand.actions.ops import Click, Key, Point, screen_px
 from deskhand.cli import app
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.rollout.journal import load_result
 from deskhand.store.run import Run
@@ -31,16 +31,16 @@ SIZE = screen_px(miniwob.WIDTH, miniwob.HEIGHT)
 
 
 @asynccontextmanager
-async def desktop_for_pages() -> AsyncIterator[EmbeddedDesktop]:
-    made = EmbeddedDesktop()
+async def desktop_for_pages() -> AsyncIterator[LocalDesktop]:
+    made = LocalDesktop()
     try:
-        await made.reset(Template("plain", miniwob.WIDTH, miniwob.HEIGHT))
+        await made.reset(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
         yield made
     finally:
         await made.close()
 
 
-async def go_to(desktop: EmbeddedDesktop, name: str, seed: int) -> browser.Browser:
+async def go_to(desktop: LocalDesktop, name: str, seed: int) -> browser.ChromiumSession:
     """Another task in the browser that is open already, which is quicker than a new one."""
     for place, path in miniwob.files_of(name).items():
         await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
@@ -92,7 +92,7 @@ async def test_a_wrong_click_is_worth_nothing_and_its_reward_below_zero_is_told(
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test-2", 3)
         await task.setup(desktop)
-        assert await task.told(desktop) == "Click button ONE."
+        assert await task.resolve_instruction(desktop) == "Click button ONE."
         box = await browser.of(desktop).evaluate(
             "(() => { const b = document.getElementById('subbtn2').getBoundingClientRect();"
             " return [b.right - 4, b.bottom - 4]; })()"
@@ -108,7 +108,7 @@ async def test_a_seed_is_one_page_and_another_seed_another() -> None:
     async with desktop_for_pages() as desktop:
         frames, told = [], []
         for seed in (11, 11, 12):
-            await desktop.reset(Template("plain", miniwob.WIDTH, miniwob.HEIGHT))
+            await desktop.reset(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
             await miniwob.start(desktop, "click-checkboxes", seed)
             frames.append((await desktop.observe()).without_cursor().sha256)
             told.append(await miniwob.instruction(desktop))
@@ -170,7 +170,7 @@ async def test_keys_open_no_developer_tools() -> None:
 
 
 def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> None:
-    settings = ["families=[miniwob/click-button]", "evaluation.episodes=1", "loop.desktops=1", "desktop.spares=0"]
+    settings = ["families=[miniwob/click-button]", "evaluation.num_episodes=1", "loop.max_concurrent_episodes=1", "desktop.prewarm=0"]
     words = ["eval", str(tmp_path / "run"), "--policy", "oracle", *(word for text in settings for word in ("--set", text))]
     app(words, result_action="return_value")
     with Run.open(tmp_path / "run", read_only=True) as run:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deskhand.actions.ops import Done, Key, Op, Type
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.lint import play
@@ -22,10 +22,10 @@ SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
 
 
 @asynccontextmanager
-async def desktop_for(task: Task) -> AsyncIterator[EmbeddedDesktop]:
-    desktop = EmbeddedDesktop()
+async def desktop_for(task: Task) -> AsyncIterator[LocalDesktop]:
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(Template(task.template, task.width, task.height))
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         yield desktop
     finally:
         await desktop.close()

@@ -11,7 +11,7 @@ from task_files import SHARED, on_windows, task, written
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.sources import importing, osworld, waa
-from deskhand.tasks.sources.needs import needs_of, verdict
+from deskhand.tasks.sources.needs import requirements_of, verdict
 
 
 def everything(program: str) -> str:
@@ -58,7 +58,7 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
 )
 def test_every_need_has_its_sign(change: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
     loaded = osworld.load(written(tmp_path, task(**change)))
-    needs = needs_of(loaded.task, everything)
+    needs = requirements_of(loaded.task, everything)
     assert {need.kind for need in needs} == kinds
     assert verdict(needs) == ("runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here")
 
@@ -78,14 +78,14 @@ def test_an_application_that_is_not_installed_is_named_with_its_program(
     change: dict[str, Any], program: str, tmp_path: Path
 ) -> None:
     loaded = osworld.load(written(tmp_path, task(**change)))
-    (need,) = needs_of(loaded.task, nothing)
+    (need,) = requirements_of(loaded.task, nothing)
     assert need.kind == "application"
     assert program in need.detail
-    assert needs_of(loaded.task, everything) == []
+    assert requirements_of(loaded.task, everything) == []
 
 
 def test_a_windows_task_needs_windows_and_not_our_applications(tmp_path: Path) -> None:
-    (need,) = needs_of(waa.load(written(tmp_path, on_windows(task()))).task, nothing)
+    (need,) = requirements_of(waa.load(written(tmp_path, on_windows(task()))).task, nothing)
     assert need.kind == "windows"
 
 
@@ -98,7 +98,7 @@ def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_a
         "os/files.json",
     )
     written(source, task(proxy=True), "chrome/web.json")
-    report = importing.survey("osworld", source, everything)
+    report = importing.check_compatibility("osworld", source, everything)
     assert report.verdicts() == {"runnable here": 1, "needs files": 1, "not here": 1}
     assert report.kinds() == {"file": 1, "web": 1}
     out = tmp_path / "out"
@@ -111,12 +111,12 @@ def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_a
     with pytest.raises(ConfigError, match="not an empty folder"):
         importing.write(report, out)
     with pytest.raises(ConfigError, match="no folder"):
-        importing.survey("osworld", tmp_path / "absent")
+        importing.check_compatibility("osworld", tmp_path / "absent")
 
 
 def test_the_task_that_areal_trained_on_is_runnable_here_where_there_is_a_browser() -> None:
     path = SHARED / "osworld" / "chrome" / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
     if not path.is_file():
         pytest.skip(f"the public task files are not beside the checkout ({path})")
-    assert needs_of(osworld.load(path).task, everything) == []
-    assert verdict(needs_of(osworld.load(path).task, nothing)) == "not here"
+    assert requirements_of(osworld.load(path).task, everything) == []
+    assert verdict(requirements_of(osworld.load(path).task, nothing)) == "not here"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.base import Completed
+from deskhand.desktop.base import CommandResult
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import isolated
 from deskhand.tasks.sources import files, openadapt
@@ -114,8 +114,8 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> N
 
 async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_and_holds_nobody_up(tmp_path, monkeypatch) -> None:
     class Talkative:
-        async def shell(self, command: str, *, timeout_s: float) -> Completed:
-            return Completed(0, b"ab" * 100_000, b"")
+        async def shell(self, command: str, *, timeout_s: float) -> CommandResult:
+            return CommandResult(0, b"ab" * 100_000, b"")
 
     monkeypatch.setattr(isolated, "MATCH_S", 1.0)
     path = tmp_path / "fuzzy.yaml"

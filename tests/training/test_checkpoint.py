@@ -17,11 +17,11 @@ from test_trainer import samples
 from transformers import Qwen3VLForConditionalGeneration
 
 from deskhand.errors import ConfigError
-from deskhand.training.checkpoint import Checkpoints, verify
-from deskhand.training.config import AdapterConfig, TrainerConfig
+from deskhand.training.checkpoint import CheckpointManager, verify
+from deskhand.training.config import LoraConfig, TrainerConfig
 from deskhand.training.trainer import Trainer
 
-CONFIG = TrainerConfig(learning_rate=1e-3, passes=2, minibatches=2, warmup_steps=3, weight_decay=0.01)
+CONFIG = TrainerConfig(learning_rate=1e-3, ppo_epochs=2, num_minibatches=2, warmup_steps=3, weight_decay=0.01)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterConfig(rank=2, alpha=4)])
+@pytest.mark.parametrize("adapter", [None, LoraConfig(rank=2, alpha=4)])
 def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, assets, adapter):
     torch.manual_seed(0)
     straight = Trainer(make_policy(adapter=adapter), CONFIG)
@@ -47,10 +47,10 @@ def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, ass
     first = Trainer(make_policy(adapter=adapter), CONFIG)
     for _ in range(2):
         first.step(samples(world), world.images)
-    Checkpoints(tmp_path / "run").save(first, assets, {"version": 2})
+    CheckpointManager(tmp_path / "run").save(first, assets, {"version": 2})
     torch.manual_seed(1)
     second = Trainer(make_policy(adapter=adapter), CONFIG)
-    restored = Checkpoints(tmp_path / "run").load(second)
+    restored = CheckpointManager(tmp_path / "run").load(second)
     assert restored is not None
     assert (restored.step, restored.state, restored.skipped) == (2, {"version": 2}, [])
     assert (second.steps, second.updates) == (first.steps, first.updates)
@@ -64,7 +64,7 @@ def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, ass
 def test_a_checkpoint_is_an_ordinary_hugging_face_folder(make_policy, world, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
     trainer.step(samples(world), world.images)
-    folder = Checkpoints(tmp_path / "run").save(trainer, assets)
+    folder = CheckpointManager(tmp_path / "run").save(trainer, assets)
     loaded, report = Qwen3VLForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_an_ordinary_hugging_face_folder(make_policy, world, tmp
 
 def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
-    checkpoints = Checkpoints(tmp_path / "run", keep=2)
+    checkpoints = CheckpointManager(tmp_path / "run", keep=2)
     for step in range(5):
         trainer.steps = step
         checkpoints.save(trainer, assets)
@@ -84,19 +84,19 @@ def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
 
 def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
-    checkpoints = Checkpoints(tmp_path / "run", keep=2)
+    checkpoints = CheckpointManager(tmp_path / "run", keep=2)
     assert checkpoints.best() is None
     better = []
     for step, success in enumerate((0.1, 0.5, 0.9, 0.9, float("nan"), 0.3, 0.2)):
         trainer.steps = step
         checkpoints.save(trainer, assets)
-        better.append(checkpoints.rate(step, success))
+        better.append(checkpoints.record_eval(step, success))
     assert better == [True, True, True, False, False, False, False]
     assert (checkpoints.best().step, checkpoints.best().success) == (2, 0.9)
     assert checkpoints.steps() == [0, 2, 5, 6]
-    assert not checkpoints.rate(2, 1.0), "a step is rated once"
+    assert not checkpoints.record_eval(2, 1.0), "a step is rated once"
     verify(checkpoints.path(2))
-    assert checkpoints.rate(0, 0.9), "of equals the earlier, which a run rates last when it rates its beginning"
+    assert checkpoints.record_eval(0, 0.9), "of equals the earlier, which a run rates last when it rates its beginning"
     assert checkpoints.best().step == 0
     (tmp_path / "run" / "best.json").write_text("{")
     with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
@@ -104,7 +104,7 @@ def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
 
 
 def test_no_checkpoint_is_none_and_not_an_error(make_policy, tmp_path):
-    assert Checkpoints(tmp_path / "nowhere").load(Trainer(make_policy())) is None
+    assert CheckpointManager(tmp_path / "nowhere").load(Trainer(make_policy())) is None
 
 
 DAMAGES = {
@@ -125,7 +125,7 @@ def _flip(file):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_policy, world, tmp_path, assets, damage):
-    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints = CheckpointManager(tmp_path / "run")
     trainer = Trainer(make_policy(), CONFIG)
     trainer.step(samples(world), world.images)
     checkpoints.save(trainer, assets)
@@ -150,9 +150,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_policy, w
 def test_a_checkpoint_of_another_model_or_adapter_changes_nothing(make_policy, world, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
     trainer.step(samples(world), world.images)
-    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints = CheckpointManager(tmp_path / "run")
     checkpoints.save(trainer, assets)
-    other = Trainer(make_policy(adapter=AdapterConfig(rank=2)), CONFIG)
+    other = Trainer(make_policy(adapter=LoraConfig(rank=2)), CONFIG)
     before = other.policy.snapshot()
     with pytest.raises(ConfigError, match="adapter"):
         checkpoints.load(other)
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_another_model_or_adapter_changes_nothing(make_policy, w
 
 def test_saving_again_replaces_and_leftovers_of_a_killed_save_go(make_policy, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
-    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints = CheckpointManager(tmp_path / "run")
     checkpoints.save(trainer, assets, {"try": 1})
     (tmp_path / "run" / ".saving-step-000000").mkdir()
     checkpoints.save(trainer, assets, {"try": 2})
@@ -172,13 +172,13 @@ def test_saving_again_replaces_and_leftovers_of_a_killed_save_go(make_policy, tm
 def test_an_unwritable_place_is_one_line(make_policy, tmp_path, assets):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written") as caught:
-        Checkpoints(tmp_path / "file" / "run").save(Trainer(make_policy()), assets)
+        CheckpointManager(tmp_path / "file" / "run").save(Trainer(make_policy()), assets)
     assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, world, tmp_path, assets):
     """A file of this process may not grow beyond a bound, which is met as a full disk is: a write fails."""
-    trainer, checkpoints = Trainer(make_policy(), CONFIG), Checkpoints(tmp_path / "run")
+    trainer, checkpoints = Trainer(make_policy(), CONFIG), CheckpointManager(tmp_path / "run")
     checkpoints.save(trainer, assets)
     trainer.step(samples(world), world.images)
     for bound in (100, 3000, 30_000, 60_000):
@@ -220,7 +220,7 @@ def test_a_kill_at_any_moment_leaves_a_sound_checkpoint(make_policy, tmp_path):
         process.stdout.readline()
         time.sleep(0.7)
         process.send_signal(signal.SIGKILL)
-    checkpoints = Checkpoints(run, keep=2)
+    checkpoints = CheckpointManager(run, keep=2)
     newest = checkpoints.steps()[-1]
     assert newest > 3
     for step in checkpoints.steps():

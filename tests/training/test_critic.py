@@ -12,9 +12,9 @@ from test_trainer import weights
 
 from deskhand.algorithms.ppo import gae
 from deskhand.training.batch import TrainingSample
-from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.checkpoint import CheckpointManager
 from deskhand.training.config import CriticConfig, TrainerConfig
-from deskhand.training.credit import critic_credit
+from deskhand.training.credit import gae_advantages_of
 from deskhand.training.trainer import Trainer
 
 REWARDS = (1.0, 0.0, 0.25, 0.5)
@@ -58,7 +58,7 @@ def test_the_first_values_are_the_mean_return_and_later_steps_keep_what_was_lear
     worth = {sample.episode_id: sample.reward for sample in rows}
     first = made.step(rows, world.images)
     assert first.explained_variance == pytest.approx(0.0, abs=1e-6)
-    assert first.value_loss == pytest.approx(made.config.critic.coefficient * np.var(list(worth.values())) / 2, rel=1e-4)
+    assert first.value_loss == pytest.approx(made.config.critic.vf_coef * np.var(list(worth.values())) / 2, rel=1e-4)
     learnt = made.critic.head.bias.item()
     assert learnt == pytest.approx(np.mean(list(worth.values())), abs=5e-3)
     better = [dataclasses.replace(sample, reward=sample.reward + 5) for sample in rows]
@@ -77,7 +77,7 @@ def test_values_and_advantages_do_not_depend_on_the_cut_into_rows(make_policy, w
     np.testing.assert_allclose([merged[key] for key in merged], [unmerged[key] for key in merged], atol=2e-4)
     config = made.config.critic
     shuffled = list(reversed(rows))
-    credit, other = critic_credit(rows, values, config), critic_credit(shuffled, list(reversed(values)), config)
+    credit, other = gae_advantages_of(rows, values, config), gae_advantages_of(shuffled, list(reversed(values)), config)
     one, two = by_place(rows, credit.advantages), by_place(shuffled, other.advantages)
     np.testing.assert_allclose([one[key] for key in one], [two[key] for key in one], atol=1e-6)
 
@@ -94,7 +94,7 @@ def test_the_tokens_of_a_forked_episode_are_put_in_the_order_of_time(make_policy
     rewards = np.zeros(len(order))
     rewards[-1] = REWARDS[number]
     expected = gae(rewards, np.array([where[key] for key in order], dtype=np.float64), np.array([place for _, place, _ in order]))
-    found = by_place(rows, critic_credit(rows, values, CriticConfig()).returns)
+    found = by_place(rows, gae_advantages_of(rows, values, CriticConfig()).returns)
     np.testing.assert_allclose([found[key] for key in order], expected.returns, atol=1e-5)
 
 
@@ -120,7 +120,7 @@ def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
 def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_policy, world, settings, moves):
     """Equal rewards, values of 0 and no discount: no token is better than another, and the policy's own loss has no gradient.
     In the second pass the head is no longer 0, so that its loss has one in the trunk."""
-    config = TrainerConfig(algorithm="ppo", learning_rate=1e-3, passes=2, critic=CriticConfig(turn_lambda=1, **settings))
+    config = TrainerConfig(algorithm="ppo", learning_rate=1e-3, ppo_epochs=2, critic=CriticConfig(turn_gae_lambda=1, **settings))
     made = Trainer(make_policy(), config)
     made.steps = 1  # the first would set the values to the mean return, which leaves nothing to learn here
     before, own = weights(made.policy), weights(made.critic.own) if made.critic.own else None
@@ -157,9 +157,9 @@ def test_a_resumed_critic_goes_on_bit_for_bit(make_policy, world, tmp_path, trun
     for _ in range(3):
         straight.step(samples(world), world.images)
     first.step(samples(world), world.images)
-    Checkpoints(tmp_path / "run").save(first, tmp_path)
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
     second = Trainer(make_policy(), first.config)
-    assert Checkpoints(tmp_path / "run").load(second) is not None
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
     for _ in range(2):
         second.step(samples(world), world.images)
     for (_, a, _), (_, b, _) in zip(straight.parts(), second.parts(), strict=True):

@@ -22,7 +22,7 @@ KINDS = [*ALGORITHMS, "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
-    critic = CriticConfig(trunk="own" if "own" in kind else "policy")
+    critic = CriticConfig(backbone="own" if "own" in kind else "policy")
     settings = {"learning_rate": 1e-3, "passes": 2, "minibatches": 2, "kl_coefficient": 0.1, **settings}
     return Trainer(make_policy(), TrainerConfig(algorithm=kind.split(",")[0], critic=critic, **settings))
 
@@ -85,7 +85,7 @@ def test_equal_rewards_teach_the_critic_and_not_the_policy(make_policy, world, r
     before, head = weights(trainer.policy), trainer.critic.head.bias.clone()
     metrics = sound(trainer.step(samples(world, rewards=(reward,) * 4), world.images))
     assert torch.equal(before, weights(trainer.policy))
-    assert metrics.gradient_norm == 0
+    assert metrics.grad_norm == 0
     assert torch.equal(head, trainer.critic.head.bias) == (reward == 0), "a head that says 0 is right about rewards of 0"
 
 

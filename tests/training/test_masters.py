@@ -11,10 +11,10 @@ import torch
 from conftest import BANNED, build
 from test_trainer import samples, weights
 
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.config import AdapterConfig, CriticConfig, PolicyConfig, TrainerConfig
-from deskhand.training.features import Features
-from deskhand.training.masters import Masters
+from deskhand.training.checkpoint import CheckpointManager
+from deskhand.training.config import LoraConfig, CriticConfig, PolicyConfig, TrainerConfig
+from deskhand.training.features import VisionFeatureCache
+from deskhand.training.masters import MasterWeights
 from deskhand.training.policy import Policy
 from deskhand.training.trainer import Trainer
 
@@ -25,13 +25,13 @@ def half_policy(**settings):
 
 def test_updates_smaller_than_a_half_precision_step_add_up():
     weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
-    masters = Masters({"w": weight})
+    masters = MasterWeights({"w": weight})
     optimizer = torch.optim.SGD(masters.tensors.values(), lr=1e-3)
     for _ in range(8):
         (weight.float().sum()).backward()
         assert weight.grad is None, "moved to the master at once"
         optimizer.step()
-        masters.write_back()
+        masters.sync_to_model()
         optimizer.zero_grad()
     assert torch.allclose(masters.tensors["w"], torch.full((4,), 0.992))
     assert (weight < 1).all(), "eight updates of 1/1000 of the weight; each alone is rounded away"
@@ -43,7 +43,7 @@ def test_updates_smaller_than_a_half_precision_step_add_up():
 
 def test_the_gradients_of_micro_batches_add_up_in_float32():
     weight = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
-    masters = Masters({"w": weight})
+    masters = MasterWeights({"w": weight})
     for value in [256.0] + [1.0] * 64:
         (weight * value).sum().backward()
     assert masters.tensors["w"].grad.item() == 320.0
@@ -60,7 +60,7 @@ def test_float32_parameters_are_their_own_masters(make_policy):
 
 def test_a_half_precision_step_goes_where_the_float32_step_goes(make_policy, world):
     def change(policy):
-        trainer = Trainer(policy, TrainerConfig(max_gradient_norm=1e9))
+        trainer = Trainer(policy, TrainerConfig(max_grad_norm=1e9))
         trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1e-5)
         trainer.config = trainer.config.model_copy(update={"learning_rate": 1e-5})
         before = weights(policy)
@@ -91,17 +91,17 @@ def test_a_resumed_half_precision_run_goes_on_bit_for_bit(world, tmp_path, optim
     for _ in range(3):
         straight.step(samples(world), world.images)
     first.step(samples(world), world.images)
-    Checkpoints(tmp_path / "run").save(first, tmp_path)
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
     second = Trainer(half_policy(), config)
-    assert Checkpoints(tmp_path / "run").load(second) is not None
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
     for _ in range(2):
         second.step(samples(world), world.images)
     assert torch.equal(weights(straight.policy), weights(second.policy))
 
 
 RESUMED = {
-    "adapters": ({"adapter": AdapterConfig(rank=4, alpha=8)}, {}),
-    "a critic of its own": ({}, {"algorithm": "ppo", "critic": CriticConfig(trunk="own", trunk_learning_rate=1e-2)}),
+    "adapters": ({"adapter": LoraConfig(rank=4, alpha=8)}, {}),
+    "a critic of its own": ({}, {"algorithm": "ppo", "critic": CriticConfig(backbone="own", backbone_learning_rate=1e-2)}),
 }
 
 
@@ -113,8 +113,8 @@ def test_a_resumed_half_precision_model_computes_with_what_was_saved_before_its_
     first, second = (Trainer(half_policy(**mode), config) for _ in range(2))
     for _ in range(2):
         first.step([dataclasses.replace(sample, reward=sample.advantage) for sample in samples(world)], world.images)
-    Checkpoints(tmp_path / "run").save(first, tmp_path)
-    assert Checkpoints(tmp_path / "run").load(second) is not None
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
     untrained = Trainer(half_policy(**mode), config)
     for read in (
         lambda trainer: trainer.policy.logprobs(rows, world.images),
@@ -133,7 +133,7 @@ def test_the_gradients_at_a_pictures_features_add_up_in_float32(world):
     found = []
     for rows, weight in ((300, 1.0), (1, 300.0)):
         policy = half_policy()
-        features = Features(policy.model, {name: image}, 10**6, gradients=True)
+        features = VisionFeatureCache(policy.model, {name: image}, 10**6, gradients=True)
         for _ in range(rows):
             sum(layer_NH.float().sum() * weight for layer_NH in features.of((name,), torch.arange(image.tokens))).backward()
         features.backward()

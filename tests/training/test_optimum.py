@@ -38,7 +38,7 @@ def made(algorithm: str, critic: CriticConfig | None = None) -> Trainer:
             if parameter.ndim >= 2:
                 parameter.div_(6.0)
     banned = {*BANNED, *range(VOCABULARY)} - set(CHOICES)
-    config = TrainerConfig(algorithm=algorithm, learning_rate=3e-3, divisor_tokens=2, critic=critic or CriticConfig())
+    config = TrainerConfig(algorithm=algorithm, learning_rate=3e-3, loss_divisor=2, critic=critic or CriticConfig())
     return Trainer(Policy(model, banned_ids=sorted(banned)), config)
 
 
@@ -119,7 +119,7 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ppo, own trunk"])
 def test_it_comes_within_two_per_cent_of_the_optimum(algorithm, task):
-    critic = CriticConfig(trunk="own", trunk_learning_rate=3e-3) if "own" in algorithm else None
+    critic = CriticConfig(backbone="own", backbone_learning_rate=3e-3) if "own" in algorithm else None
     trainer = made(algorithm.split(",")[0], critic)
     found = learn(trainer, task, 150)
     assert found[0] < 0.5 * TASKS[task][2]
@@ -128,7 +128,7 @@ def test_it_comes_within_two_per_cent_of_the_optimum(algorithm, task):
 
 def test_the_critic_learns_what_states_are_worth():
     """With the policy as it is, the value of each view nears its expected reward."""
-    trainer = made("ppo", CriticConfig(clip=None, through_trunk=False, learning_rate=3e-2))
+    trainer = made("ppo", CriticConfig(cliprange_value=None, train_backbone=False, learning_rate=3e-2))
     trainer.config = trainer.config.model_copy(update={"learning_rate": 1e-12})
     learn(trainer, "two steps", 60)
     assert trainer.critic is not None

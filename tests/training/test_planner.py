@@ -15,13 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.peak import peak_bytes
 from deskhand.engines.base import ImageSpan, PreparedImage, Prompt, Sampling
-from deskhand.engines.hf.batch import Batch as HfBatch
-from deskhand.engines.hf.batch import Request
+from deskhand.engines.hf.batch import DecodeBatch as HfBatch
+from deskhand.engines.hf.batch import DecodeRequest
 from deskhand.models import architectures
 from deskhand.recorder.graph import Sequence
 from deskhand.training.batch import TrainingSample
-from deskhand.training.config import AdapterConfig, CriticConfig, PolicyConfig, TrainerConfig
-from deskhand.training.planner import GIB, EngineSizes, Prediction, Workload, predict
+from deskhand.training.config import LoraConfig, CriticConfig, PolicyConfig, TrainerConfig
+from deskhand.training.planner import GIB, EngineLimits, MemoryEstimate, Workload, estimate_memory
 from deskhand.training.policy import Policy
 from deskhand.training.speed import operations
 from deskhand.training.trainer import Trainer
@@ -78,15 +78,15 @@ MODES: dict[str, dict[str, Any]] = {
     "tower frozen": {"train_vision": False},
     "one row at a time": {"batch_tokens": 400, "train_vision": False},
     "tower in chunks": {"image_patches": 600},
-    "adapters": {"adapter": AdapterConfig(rank=8)},
-    "adapters, tower too": {"adapter": AdapterConfig(rank=8, vision=True)},
-    "adapters, 4 bits": {"adapter": AdapterConfig(rank=8, quantise=True)},
+    "adapters": {"adapter": LoraConfig(rank=8)},
+    "adapters, tower too": {"adapter": LoraConfig(rank=8, vision=True)},
+    "adapters, 4 bits": {"adapter": LoraConfig(rank=8, load_in_4bit=True)},
     "full, layers run again": {"recompute_activations": True, "train_vision": False},
-    "adapters, layers run again": {"adapter": AdapterConfig(rank=8), "recompute_activations": True},
+    "adapters, layers run again": {"adapter": LoraConfig(rank=8), "recompute_activations": True},
 }
 TRAINERS: dict[str, dict[str, Any]] = {
     "critic on the policy": {"algorithm": "ppo"},
-    "critic of its own": {"algorithm": "ppo", "critic": CriticConfig(trunk="own")},
+    "critic of its own": {"algorithm": "ppo", "critic": CriticConfig(backbone="own")},
     "reference": {"kl_coefficient": 0.1},
     "two updates": {"minibatches": 2, "proximal": "behaviour"},
     "operations one by one": {"optimizer": "adamw"},
@@ -95,7 +95,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
 
 def measured_and_planned(
     family: str, dtype: str, policy_settings: dict[str, Any], trainer_settings: dict[str, Any]
-) -> tuple[int, Prediction]:
+) -> tuple[int, MemoryEstimate]:
     """Bytes of a step, all that is kept included; and the plan of it."""
     values = values_of(family)
     torch.manual_seed(0)
@@ -107,7 +107,7 @@ def measured_and_planned(
     for _ in range(2 if trainer.critic else 1):  # until all moments are there: a critic's trunk learns from its second step on
         trainer.step(samples, images)
     measured = sum(held(trainer).values()) + peak_bytes(lambda: trainer.step(samples, images))
-    return measured, predict(values, dtype, policy_config, trainer_config, None, work(), cuda=False)
+    return measured, estimate_memory(values, dtype, policy_config, trainer_config, None, work(), cuda=False)
 
 
 def held(trainer: Trainer) -> dict[int, int]:
@@ -124,7 +124,7 @@ def held(trainer: Trainer) -> dict[int, int]:
     return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
-def check(measured: int, made: Prediction) -> None:
+def check(measured: int, made: MemoryEstimate) -> None:
     shown = next(term.bytes for term in made.terms if term.name == "screenshots")
     assert made.total() == made.least(), "whole rows leave nothing open"
     assert made.total() - shown == pytest.approx(measured, rel=TOLERANCE), "\n".join(made.lines())
@@ -153,7 +153,7 @@ def test_an_update_by_whole_lists_of_tensors_needs_room_for_the_roots_of_the_mom
     optimizer = torch.optim.AdamW(parameters, foreach=True)
     optimizer.step()
     measured = peak_bytes(optimizer.step)
-    made = predict(values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True)
+    made = estimate_memory(values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True)
     room = sum(term.bytes for term in made.terms if term.name in ("update", "activations", "logits", "passing"))
     assert room == pytest.approx(measured, rel=TOLERANCE)
 
@@ -168,7 +168,7 @@ def test_rows_that_leave_room_in_a_micro_batch_give_a_least_and_a_most() -> None
 
 
 def test_the_total_is_the_sum_of_what_is_printed() -> None:
-    made = predict(values_of("qwen3_vl"), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=True, available=GIB)
+    made = estimate_memory(values_of("qwen3_vl"), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=True, available=GIB)
     printed = [re.match(r"(.+?)  +([\d.]+) MiB", line) for line in made.lines()]
     found = [(each.group(1), float(each.group(2))) for each in printed if each]
     for place in ("device", "host"):
@@ -185,11 +185,11 @@ def test_published_architectures_have_the_weights_that_are_published(source: str
         model = architectures.build(architectures.values_of(source))
     count = sum(parameter.numel() for parameter in model.parameters())
     assert round(count / 1e9, 2) == (3.75 if "2.5" in source else 4.44)
-    made = predict(architectures.values_of(source), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=False)
+    made = estimate_memory(architectures.values_of(source), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=False)
     assert made.traced.parameters + made.tower.parameters == count
 
 
-def request(model: Any, length: int, reply: int, number: int) -> Request:
+def request(model: Any, length: int, reply: int, number: int) -> DecodeRequest:
     """A prompt with one screenshot of its own."""
     side, values = int(PATCHES**0.5), 3 * 2 * model.config.vision_config.patch_size**2
     pixels, name = np.zeros((PATCHES, values), dtype=np.float32), f"{number:064x}"
@@ -198,7 +198,7 @@ def request(model: Any, length: int, reply: int, number: int) -> Request:
     images = {name: PreparedImage(name, pixels, (1, side, side), IMAGE_TOKENS, 96, 96)}
     prompt = Prompt(tuple(ids), (ImageSpan(4, IMAGE_TOKENS, name),), images)
     future = asyncio.new_event_loop().create_future()
-    return Request(prompt, Sampling(max_tokens=reply), reply, future, random.Random(0))
+    return DecodeRequest(prompt, Sampling(max_tokens=reply), reply, future, random.Random(0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -207,8 +207,8 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
     """Four requests at a time, their prompts ever longer, up to the longest row; finished ones are kept."""
     values = values_of(family)
     model = architectures.build(values).to(getattr(torch, dtype))
-    sizes = EngineSizes(4, 600, 800, 1600, 20 * IMAGE_TOKENS, 4, shares_weights=True)
-    made = predict(values, dtype, PolicyConfig(train_vision=False), TrainerConfig(), sizes, work(), cuda=False)
+    sizes = EngineLimits(4, 600, 800, 1600, 20 * IMAGE_TOKENS, 4, shares_weights=True)
+    made = estimate_memory(values, dtype, PolicyConfig(train_vision=False), TrainerConfig(), sizes, work(), cuda=False)
     batch = HfBatch(model, max_batch=4, max_tokens=600, prefill_tokens=800, parked_tokens=1600, image_tokens=20 * IMAGE_TOKENS)
 
     def play() -> None:
@@ -230,14 +230,14 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
 
 def test_the_operations_are_those_that_torch_counts() -> None:
     """Attention apart: torch's counter does not know the processor's kernel."""
-    modes: list[dict[str, Any]] = [{"train_vision": False}, {"adapter": AdapterConfig(rank=8)}]
+    modes: list[dict[str, Any]] = [{"train_vision": False}, {"adapter": LoraConfig(rank=8)}]
     for settings in modes:
         values = values_of("qwen3_vl")
-        model, config = architectures.build(values), PolicyConfig(batch_tokens=400, **settings)
+        model, config = architectures.build(values), PolicyConfig(max_tokens_per_mb=400, **settings)
         trainer = Trainer(Policy(model, config), TrainerConfig(learning_rate=1e-4))
         samples, images = step_of(model)
         with FlopCounterMode(display=False) as counter:
             trainer.step(samples, images)
-        made = predict(values, "float32", config, TrainerConfig(), None, work(), cuda=False)
+        made = estimate_memory(values, "float32", config, TrainerConfig(), None, work(), cuda=False)
         planned = operations(values, made, work(), adapters="adapter" in settings)
         assert planned.total - planned.attention == pytest.approx(counter.get_total_flops(), rel=0.1)

@@ -10,8 +10,8 @@ import torch
 from test_trainer import samples
 
 from deskhand.errors import ConfigError
-from deskhand.training.config import AdapterConfig, TrainerConfig
-from deskhand.training.publish import publish
+from deskhand.training.config import LoraConfig, TrainerConfig
+from deskhand.training.publish import push_weights
 from deskhand.training.trainer import Trainer
 
 
@@ -28,7 +28,7 @@ class Shelf:
 async def test_the_engine_gets_a_copy_that_later_updates_do_not_touch(make_policy, world):
     policy, engine = make_policy(), Shelf()
     before = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
-    await publish(policy, engine, 3)  # pyright: ignore[reportArgumentType]
+    await push_weights(policy, engine, 3)  # pyright: ignore[reportArgumentType]
     Trainer(policy, TrainerConfig(learning_rate=1e-2)).step(samples(world), world.images)
     ((version, weights),) = engine.taken
     assert version == 3
@@ -55,7 +55,7 @@ async def test_weights_are_never_torn_while_updates_run(make_policy):
     thread.start()
     try:
         for version in range(20):
-            await publish(policy, engine, version)  # pyright: ignore[reportArgumentType]
+            await push_weights(policy, engine, version)  # pyright: ignore[reportArgumentType]
             await asyncio.sleep(0)
     finally:
         stop.set()
@@ -65,7 +65,7 @@ async def test_weights_are_never_torn_while_updates_run(make_policy):
 
 
 def test_adapters_are_merged_into_the_snapshot(make_policy, world):
-    policy = make_policy(adapter=AdapterConfig(rank=4, alpha=8))
+    policy = make_policy(adapter=LoraConfig(rank=4, alpha=8))
     names = set(policy.parameters())
     assert names
     assert all("lora_" in name and "language_model" in name for name in names)
@@ -85,6 +85,6 @@ def test_adapters_are_merged_into_the_snapshot(make_policy, world):
 def test_an_adapter_for_projections_that_are_not_there_is_refused(make_policy):
     for targets in (("query_key_value",), ("q_proj", "query_key_value"), ("q_proj", "query_key_value", "mlp")):
         with pytest.raises(ConfigError, match=r"no projection named query_key_value.*; it has down_proj, gate_proj"):
-            make_policy(adapter=AdapterConfig(targets=targets))
+            make_policy(adapter=LoraConfig(target_modules=targets))
     with pytest.raises(ConfigError, match="no projection named nothing"):
-        make_policy(adapter=AdapterConfig(targets=()))
+        make_policy(adapter=LoraConfig(target_modules=()))

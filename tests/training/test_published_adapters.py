@@ -10,14 +10,14 @@ import torch
 from conftest import _BUILT, BANNED
 from test_trainer import samples
 
-from deskhand.engines.base import Adapter, Prompt, Sampling
+from deskhand.engines.base import LoraWeights, Prompt, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Sequence
-from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
+from deskhand.training.config import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.training.policy import Policy
-from deskhand.training.publish import publish
+from deskhand.training.publish import push_weights
 from deskhand.training.trainer import Trainer
 
 
@@ -54,22 +54,22 @@ class Handed:
 
     async def publish(self, version, weights):
         self.bytes += sum(value.nbytes for value in weights.values())
-        await self.engine.publish(version, weights)
+        await self.engine.update_weights(version, weights)
 
     async def publish_adapter(self, version, adapter):
         self.bytes += sum(value.nbytes for value in adapter.weights.values())
-        await self.engine.publish_adapter(version, adapter)
+        await self.engine.update_lora(version, adapter)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 async def test_the_engine_computes_what_the_trainer_computes_after_every_publication(world, dtype):
-    engine, trainer = apart(dtype, adapter=AdapterConfig(rank=4, alpha=8))
+    engine, trainer = apart(dtype, adapter=LoraConfig(rank=4, alpha=8))
     handed, near = Handed(engine), 2e-5 if dtype == torch.float32 else 0.05
     try:
         first, _, _ = await sampled(engine, trainer.policy)
         for version in (1, 2):
             trainer.step(samples(world), world.images)
-            await publish(trainer.policy, handed, version)  # pyright: ignore[reportArgumentType]
+            await push_weights(trainer.policy, handed, version)  # pyright: ignore[reportArgumentType]
             ours, theirs, versions = await sampled(engine, trainer.policy)
             assert np.abs(ours - theirs).max() < near
             assert set(versions) == {version}
@@ -81,7 +81,7 @@ async def test_the_engine_computes_what_the_trainer_computes_after_every_publica
 
 async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
     """The engine's features of a picture that it has seen before are those of the new adapter."""
-    engine, trainer = apart(adapter=AdapterConfig(rank=4, alpha=8, vision=True))
+    engine, trainer = apart(adapter=LoraConfig(rank=4, alpha=8, vision=True))
     handed, call = Handed(engine), world.graphs[0].calls[0]
     prompt = Prompt(call.prompt_ids, call.spans, world.images)
     try:
@@ -90,7 +90,7 @@ async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
             for name, parameter in trainer.policy.parameters().items():
                 if ".visual." in name:
                     parameter.normal_(0, 0.3)
-        await publish(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
+        await push_weights(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
         ours, theirs, versions = await sampled(engine, trainer.policy, prompt)
         assert np.abs(ours - theirs).max() < 2e-5
         assert set(versions) == {1}
@@ -101,11 +101,11 @@ async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
 
 
 async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world):
-    engine, trainer = apart(adapter=AdapterConfig(rank=4, vision=True))
+    engine, trainer = apart(adapter=LoraConfig(rank=4, vision=True))
     handed = Handed(engine)
     handed.takes_tower_adapters = False
     try:
-        await publish(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
+        await push_weights(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
         assert handed.bytes > sum(value.nbytes for value in _BUILT.parameters())
     finally:
         await engine.close()
@@ -113,11 +113,11 @@ async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world)
 
 async def test_whole_weights_replace_the_adapter(world):
     """Merged weights after an adapter: it is not applied twice."""
-    engine, trainer = apart(adapter=AdapterConfig(rank=4, alpha=8))
+    engine, trainer = apart(adapter=LoraConfig(rank=4, alpha=8))
     try:
         trainer.step(samples(world), world.images)
-        await publish(trainer.policy, engine, 1)
-        await engine.publish(2, trainer.policy.snapshot())
+        await push_weights(trainer.policy, engine, 1)
+        await engine.update_weights(2, trainer.policy.snapshot())
         ours, theirs, versions = await sampled(engine, trainer.policy)
         assert np.abs(ours - theirs).max() < 2e-5
         assert set(versions) == {2}
@@ -126,25 +126,25 @@ async def test_whole_weights_replace_the_adapter(world):
 
 
 async def test_an_adapter_for_another_model_is_refused_and_the_engine_goes_on(world):
-    engine, trainer = apart(adapter=AdapterConfig(rank=4))
+    engine, trainer = apart(adapter=LoraConfig(rank=4))
     adapter = trainer.policy.adapter()
     assert adapter is not None
     name = next(iter(adapter.weights))
     wrong = (
-        Adapter({}, adapter.config),
-        Adapter({name.replace("q_proj", "z_proj"): adapter.weights[name]}, adapter.config),
-        Adapter({name.replace("self_attn.q_proj", "input_layernorm"): adapter.weights[name]}, adapter.config),
-        Adapter({name: adapter.weights[name][:, :-1]}, adapter.config),
-        Adapter(adapter.weights, {**adapter.config, "r": 5}),
+        LoraWeights({}, adapter.config),
+        LoraWeights({name.replace("q_proj", "z_proj"): adapter.weights[name]}, adapter.config),
+        LoraWeights({name.replace("self_attn.q_proj", "input_layernorm"): adapter.weights[name]}, adapter.config),
+        LoraWeights({name: adapter.weights[name][:, :-1]}, adapter.config),
+        LoraWeights(adapter.weights, {**adapter.config, "r": 5}),
     )
     try:
         for each in wrong:
             with pytest.raises(ConfigError, match="adapter"):
-                await engine.publish_adapter(1, each)
+                await engine.update_lora(1, each)
         assert engine.version == 0
-        await engine.publish_adapter(1, adapter)
+        await engine.update_lora(1, adapter)
         with pytest.raises(ConfigError, match="other projections"):
-            await engine.publish_adapter(2, Adapter(dict(list(adapter.weights.items())[:2]), adapter.config))
+            await engine.update_lora(2, LoraWeights(dict(list(adapter.weights.items())[:2]), adapter.config))
         assert set((await sampled(engine, trainer.policy))[2]) == {1}
     finally:
         await engine.close()

@@ -13,20 +13,20 @@ from test_trainer import samples, weights
 
 from deskhand.errors import ConfigError
 from deskhand.training.batch import TrainingSample
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
+from deskhand.training.checkpoint import CheckpointManager
+from deskhand.training.config import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.training.policy import Policy
-from deskhand.training.quantise import is_quantised, restored
+from deskhand.training.quantise import is_quantized, dequantize
 from deskhand.training.trainer import Trainer
 
 
 def packed(**settings) -> Policy:
-    return Policy(build(), PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8, quantise=True), **settings), BANNED)
+    return Policy(build(), PolicyConfig(lora=LoraConfig(rank=4, alpha=8, load_in_4bit=True), **settings), BANNED)
 
 
 def test_only_the_projections_of_the_language_model_are_packed_and_only_adapters_train():
     policy = packed()
-    names = {name.removesuffix(".base_layer") for name, module in policy.model.named_modules() if is_quantised(module)}
+    names = {name.removesuffix(".base_layer") for name, module in policy.model.named_modules() if is_quantized(module)}
     assert len(names) == 3 * 7
     assert all("language_model.layers" in name for name in names)
     assert all(".lora_" in name for name in policy.parameters())
@@ -53,12 +53,12 @@ def test_what_is_published_has_the_checkpoints_names_and_is_what_the_trainer_com
 
 def test_projections_without_adapters_are_published_each_as_itself():
     """Every packed matrix, unpacked on its own, is what stands under its name."""
-    policy = Policy(build(), PolicyConfig(adapter=AdapterConfig(rank=4, targets=("q_proj",), quantise=True)), BANNED)
+    policy = Policy(build(), PolicyConfig(lora=LoraConfig(rank=4, target_modules=("q_proj",), load_in_4bit=True)), BANNED)
     published = policy.snapshot("cpu")
-    plain = [name for name, module in policy.model.named_modules() if is_quantised(module) and "q_proj" not in name]
+    plain = [name for name, module in policy.model.named_modules() if is_quantized(module) and "q_proj" not in name]
     assert len(plain) == 3 * 6
     for name in plain:
-        assert torch.equal(published[f"{name}.weight"], restored(policy.model.get_submodule(name))), name
+        assert torch.equal(published[f"{name}.weight"], dequantize(policy.model.get_submodule(name))), name
 
 
 def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
@@ -66,7 +66,7 @@ def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
     the step's `mismatch_kl` is the divergence of just these two."""
 
     def policy() -> Policy:
-        config = PolicyConfig(adapter=AdapterConfig(rank=4, alpha=8, quantise=True))
+        config = PolicyConfig(lora=LoraConfig(rank=4, alpha=8, load_in_4bit=True))
         return Policy(build().to(torch.bfloat16), config, BANNED)
 
     trained = Trainer(policy(), TrainerConfig(learning_rate=3e-2))
@@ -102,8 +102,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(world, tmp_path):
     for _ in range(2):
         straight.step(samples(world), world.images)
     first.step(samples(world), world.images)
-    Checkpoints(tmp_path / "run").save(first, tmp_path)
-    assert Checkpoints(tmp_path / "run").load(second) is not None
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
     second.step(samples(world), world.images)
     assert torch.equal(weights(straight.policy), weights(second.policy))
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from test_trainer import samples
 
-from deskhand.training.config import AdapterConfig, TrainerConfig
+from deskhand.training.config import LoraConfig, TrainerConfig
 from deskhand.training.trainer import Trainer
 
 MODES = {
-    "adapters": {"adapter": AdapterConfig(rank=4, alpha=8)},
-    "adapters, of the tower too": {"adapter": AdapterConfig(rank=4, alpha=8, vision=True)},
+    "adapters": {"adapter": LoraConfig(rank=4, alpha=8)},
+    "adapters, of the tower too": {"adapter": LoraConfig(rank=4, alpha=8, vision=True)},
     "full": {},
 }
 
@@ -23,7 +23,7 @@ def rows(world):
 @pytest.mark.parametrize("mode", MODES)
 def test_the_reference_stays_the_model_as_it_began(make_policy, world, mode):
     began = make_policy().logprobs(rows(world), world.images)
-    trainer = Trainer(make_policy(**MODES[mode]), TrainerConfig(learning_rate=1e-2, kl_coefficient=0.01))
+    trainer = Trainer(make_policy(**MODES[mode]), TrainerConfig(learning_rate=1e-2, kl_loss_coef=0.01))
     names = set(trainer.policy.parameters())
     for _ in range(3):
         trainer.step(samples(world), world.images)
@@ -40,7 +40,7 @@ def test_the_reference_stays_the_model_as_it_began(make_policy, world, mode):
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 def test_a_penalty_holds_the_policy_near_the_reference(make_policy, world, mode, estimator):
     def divergence(coefficient):
-        config = TrainerConfig(learning_rate=3e-3, kl_coefficient=coefficient, kl_estimator=estimator)
+        config = TrainerConfig(learning_rate=3e-3, kl_loss_coef=coefficient, kl_estimator=estimator)
         trainer = Trainer(make_policy(**MODES[mode]), config)
         found = [trainer.step(samples(world), world.images).reference_kl for _ in range(8)]
         assert found[0] == pytest.approx(0.0, abs=1e-6)
@@ -50,7 +50,7 @@ def test_a_penalty_holds_the_policy_near_the_reference(make_policy, world, mode,
 
 
 def test_rows_without_advantage_are_still_held(make_policy, world):
-    trainer = Trainer(make_policy(), TrainerConfig(kl_coefficient=0.1))
+    trainer = Trainer(make_policy(), TrainerConfig(kl_loss_coef=0.1))
     metrics = trainer.step(samples(world, advantages=(0.0,) * 4), world.images)
     assert metrics.rows == len(samples(world))
     assert metrics.reference_kl == pytest.approx(0.0, abs=1e-6)

@@ -11,7 +11,7 @@ from conftest import IMAGE, screenshot
 
 from deskhand.engines.base import ImageSpan
 from deskhand.training.optimizer import make_optimizer
-from deskhand.training.sft import PolicyLearner, Schedule, SupervisedRow, cross_entropy, fit, gradient
+from deskhand.training.sft import PolicySftLearner, Schedule, SupervisedRow, cross_entropy, run_sft, gradient
 
 
 def lesson(seed, answer):
@@ -30,14 +30,14 @@ def lessons():
 
 
 def learner_of(policy, learning_rate=3e-3):
-    return PolicyLearner(policy, make_optimizer(policy.parameters(), learning_rate, (0.9, 0.95), 0.01), learning_rate)
+    return PolicySftLearner(policy, make_optimizer(policy.parameters(), learning_rate, (0.9, 0.95), 0.01), learning_rate)
 
 
 def test_it_learns_answers_that_only_the_pictures_tell(policy, lessons):
     rows, images = lessons
     before, told = cross_entropy(policy, rows, images), []
     schedule = Schedule(80, warmup=5)
-    fit(learner_of(policy), itertools.repeat((rows, images)), schedule, report=lambda *said: told.append(said), every=1)
+    run_sft(learner_of(policy), itertools.repeat((rows, images)), schedule, report=lambda *said: told.append(said), every=1)
     assert [step for step, _, _ in told] == list(range(1, 81))
     assert told[0][1] == pytest.approx(before, rel=1e-4)
     assert told[-1][1] < 0.2
@@ -100,18 +100,18 @@ class Counting:
 
 def test_training_ends_with_steps_seconds_or_batches_whichever_is_first():
     by_steps, by_seconds, by_batches = Counting(), Counting(), Counting()
-    fit(by_steps, itertools.count(), Schedule(7))
+    run_sft(by_steps, itertools.count(), Schedule(7))
     ticks = itertools.count()
-    fit(by_seconds, itertools.count(), Schedule(seconds=5.0, warmup=0, decay=0.4), clock=lambda: float(next(ticks)))
-    fit(by_batches, iter(range(3)), Schedule(7))
+    run_sft(by_seconds, itertools.count(), Schedule(seconds=5.0, warmup=0, decay=0.4), clock=lambda: float(next(ticks)))
+    run_sft(by_batches, iter(range(3)), Schedule(7))
     assert (len(by_steps.batches), len(by_batches.batches)) == (7, 3)
     assert by_seconds.factors == pytest.approx([1.0, 1.0, 1.0, 0.5])
 
 
 def test_it_goes_on_from_a_step_with_the_same_factors_and_tells_means():
     whole, rest, told, kept = Counting(), Counting(), [], []
-    fit(whole, itertools.count(), Schedule(20, warmup=5))
-    fit(
+    run_sft(whole, itertools.count(), Schedule(20, warmup=5))
+    run_sft(
         rest,
         itertools.count(12),
         Schedule(20, warmup=5),
@@ -129,5 +129,5 @@ def test_the_same_lessons_give_the_same_weights(make_policy, lessons):
     rows, images = lessons
     first, second = make_policy(), make_policy()
     for policy in (first, second):
-        fit(learner_of(policy), itertools.repeat((rows, images)), Schedule(4))
+        run_sft(learner_of(policy), itertools.repeat((rows, images)), Schedule(4))
     assert all(torch.equal(first.parameters()[name], second.parameters()[name]) for name in first.parameters())

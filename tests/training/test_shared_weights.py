@@ -15,10 +15,10 @@ from deskhand.engines.base import Prompt, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Sequence
-from deskhand.training.config import AdapterConfig, PolicyConfig, TrainerConfig
-from deskhand.training.memory import Allocations
+from deskhand.training.config import LoraConfig, PolicyConfig, TrainerConfig
+from deskhand.training.memory import AllocationMeter
 from deskhand.training.policy import Policy
-from deskhand.training.publish import join, publish
+from deskhand.training.publish import attach_engine, push_weights
 from deskhand.training.trainer import Trainer
 
 
@@ -26,31 +26,31 @@ def joined(policy_config: PolicyConfig, trainer_config: TrainerConfig):
     model = copy.deepcopy(_BUILT)
     engine = HfEngine(LoadedModel(model, None, None, "qwen3_vl", "random"), max_tokens=400)  # type: ignore[arg-type]
     trainer = Trainer(Policy(model, policy_config, BANNED), trainer_config)
-    join(trainer, engine)
+    attach_engine(trainer, engine)
     return engine, trainer
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterConfig(rank=4)])
+@pytest.mark.parametrize("adapter", [None, LoraConfig(rank=4)])
 async def test_publishing_shared_weights_copies_nothing(world, adapter):
-    engine, trainer = joined(PolicyConfig(adapter=adapter), TrainerConfig(learning_rate=1e-3))
+    engine, trainer = joined(PolicyConfig(lora=adapter), TrainerConfig(learning_rate=1e-3))
     try:
-        assert engine.shares(trainer.policy.model)
+        assert engine.shares_weights_with(trainer.policy.model)
         trainer.step(samples(world), world.images)
-        counted = Allocations()
+        counted = AllocationMeter()
         with counted:
-            await publish(trainer.policy, engine, 1)
+            await push_weights(trainer.policy, engine, 1)
         assert counted.peak == 0
         assert engine.version == 1
     finally:
         await engine.close()
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterConfig(rank=4)])
+@pytest.mark.parametrize("adapter", [None, LoraConfig(rank=4)])
 async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adapter):
     """Requests without end while the trainer takes steps of two updates; log-probs are computed anew from each version."""
     penalty = 0.1 if adapter else 0.0  # with adapters the reference is the model without them
-    settings = TrainerConfig(learning_rate=3e-2, minibatches=2, threads=1, kl_coefficient=penalty)
-    engine, trainer = joined(PolicyConfig(adapter=adapter), settings)
+    settings = TrainerConfig(learning_rate=3e-2, num_minibatches=2, torch_threads=1, kl_loss_coef=penalty)
+    engine, trainer = joined(PolicyConfig(lora=adapter), settings)
     policy, kept, done = trainer.policy, {}, []
     over = False
 
@@ -77,7 +77,7 @@ async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adap
         for version in range(1, 5):
             await asyncio.to_thread(trainer.step, samples(world), world.images)
             keep(version)
-            await publish(policy, engine, version)
+            await push_weights(policy, engine, version)
             await sampled(version)
         over = True
         await asyncio.gather(*asking)
@@ -96,7 +96,7 @@ async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adap
 
 async def test_an_engine_that_is_held_can_be_closed():
     engine, trainer = joined(PolicyConfig(), TrainerConfig())
-    engine.hold()
+    engine.pause_for_update()
     waiting = asyncio.create_task(engine.generate(Prompt((8, 9, 10)), Sampling(2, banned_ids=trainer.policy.banned_ids)))
     await asyncio.sleep(0.05)
     assert not waiting.done()

@@ -59,13 +59,13 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, proximal
     config = TrainerConfig(
         algorithm=name,
         proximal=proximal,
-        clip_low=0.1,
-        clip_high=0.3,
+        clip_ratio_low=0.1,
+        clip_ratio_high=0.3,
         dual_clip=1.2,
-        behaviour_cap=1.3,
-        divisor_tokens=50,
-        kl_coefficient=0.05,
-        critic=CriticConfig(**DISCOUNTS, through_trunk=False),
+        importance_weight_cap=1.3,
+        loss_divisor=50,
+        kl_loss_coef=0.05,
+        critic=CriticConfig(**DISCOUNTS, train_backbone=False),
     )
     trainer = Trainer(make_policy(), config)
     rows = [sample.sequence for sample in samples]
@@ -95,5 +95,5 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, proximal
     assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)
     assert metrics.dropped_fraction > 0 or proximal == "behaviour" or name == "gspo"
     if trainer.critic is not None:
-        expected = config.critic.coefficient * reference.value_loss(episodes, settings)
+        expected = config.critic.vf_coef * reference.value_loss(episodes, settings)
         assert metrics.value_loss == pytest.approx(expected, abs=2e-5)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deskhand.training.batch import TrainingSample
-from deskhand.training.config import AdapterConfig, TrainerConfig
+from deskhand.training.config import LoraConfig, TrainerConfig
 from deskhand.training.trainer import Trainer
 
 ADVANTAGES = (1.5, -0.5, 0.75, -1.0)
@@ -34,7 +34,7 @@ def weights(policy):
 def after(make_policy, rows, images, config=None, **settings):
     """Change of the weights by one step of plain gradient descent (so that it is proportional to the gradient), and metrics."""
     policy = make_policy(**settings)
-    trainer = Trainer(policy, config or TrainerConfig(max_gradient_norm=1e9))
+    trainer = Trainer(policy, config or TrainerConfig(max_grad_norm=1e9))
     trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1.0)
     trainer.config = trainer.config.model_copy(update={"learning_rate": 1e-3})
     before = weights(policy)
@@ -78,10 +78,10 @@ def test_micro_batches_change_nothing(make_policy, world):
 def test_a_zero_variance_group_gives_exactly_zero_gradient(make_policy, world):
     policy = make_policy()
     before = weights(policy)
-    trainer = Trainer(policy, TrainerConfig(learning_rate=0.1, weight_decay=0.1, passes=2))
+    trainer = Trainer(policy, TrainerConfig(learning_rate=0.1, weight_decay=0.1, ppo_epochs=2))
     metrics = trainer.step(samples(world, advantages=(0.0,) * 4), world.images)
     assert torch.equal(weights(policy), before)
-    assert metrics.gradient_norm == 0.0
+    assert metrics.grad_norm == 0.0
     assert metrics.updates == trainer.updates == 0
     assert metrics.episodes == 4
     assert metrics.rows == metrics.tokens == 0
@@ -101,7 +101,7 @@ def test_the_clip_stops_the_tokens_that_ran_away(make_policy, world):
         )
         for sample in samples(world)
     ]
-    config = TrainerConfig(proximal="behaviour", max_gradient_norm=1e9)
+    config = TrainerConfig(proximal="behaviour", max_grad_norm=1e9)
     up = [dataclasses.replace(row, advantage=1.0) for row in rows]
     down = [dataclasses.replace(row, advantage=-1.0) for row in rows]
     change, metrics = after(make_policy, up, world.images, config)
@@ -135,7 +135,7 @@ def test_the_decoupled_form_weighs_stale_tokens_and_drops_those_over_the_cap(mak
 
 def test_several_passes_clip_around_the_weights_at_the_start(make_policy, world):
     policy = make_policy()
-    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-3, passes=4, minibatches=2))
+    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-3, ppo_epochs=4, num_minibatches=2))
     metrics = trainer.step(samples(world), world.images)
     assert metrics.ratio_max > 1.0
     assert metrics.clip_fraction > 0.0
@@ -154,7 +154,7 @@ def test_only_tokens_of_the_weights_of_now_say_how_far_engine_and_trainer_disagr
 
 def test_what_an_update_has_moved_is_no_disagreement_of_engine_and_trainer(make_policy, world):
     """The second minibatch is scored after the first one's update."""
-    trainer = Trainer(make_policy(), TrainerConfig(learning_rate=1e-1, minibatches=2))
+    trainer = Trainer(make_policy(), TrainerConfig(learning_rate=1e-1, num_minibatches=2))
     metrics = trainer.step(samples(world), world.images)
     assert metrics.updates == 2
     assert metrics.kl > 1e-2, "the update moved the second minibatch's tokens"
@@ -220,14 +220,14 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy, wor
     rows = [dataclasses.replace(row, advantage=row.advantage * 1e38, weight=1e30) for row in samples(world)]
     trainer = Trainer(policy)
     metrics = trainer.step(rows, world.images)
-    assert not np.isfinite(metrics.gradient_norm)
+    assert not np.isfinite(metrics.grad_norm)
     assert metrics.updates == 0
     assert torch.equal(weights(policy), before)
     assert Trainer(policy).step(samples(world), world.images).updates == 1
 
 
 STEPS = {
-    "a penalty": ({"kl_coefficient": 0.1}, {"adapter": AdapterConfig(rank=2)}),
+    "a penalty": ({"kl_coefficient": 0.1}, {"adapter": LoraConfig(rank=2)}),
     "a critic": ({"algorithm": "ppo"}, {"train_vision": False}),
     "several updates": ({"minibatches": 2, "passes": 2}, {"train_vision": False}),
 }
@@ -259,7 +259,7 @@ def test_a_tower_that_learns_is_asked_anew_for_every_gradient(make_policy, world
     policy.model.model.visual.register_forward_hook(
         lambda module, args, kwargs, output: encoded.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
     )
-    Trainer(policy, TrainerConfig(learning_rate=1e-2, minibatches=2)).step(samples(world), world.images)
+    Trainer(policy, TrainerConfig(learning_rate=1e-2, num_minibatches=2)).step(samples(world), world.images)
     assert sum(encoded) >= 2 * len(world.images)
 
 

@@ -11,21 +11,21 @@ import pytest
 import results
 
 from deskhand.desktop.remote import parking
-from deskhand.desktop.remote.capacity import AtCapacity, Capacity
+from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal
 from deskhand.errors import ConfigError
-from deskhand.rollout.groups import Ticket
+from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.journal import new_row, row_of
 from deskhand.rollout.record import EpisodeResult, to_record
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.suites import basics
-from deskhand.view.from_run import barren_families, choose, evaluation_views, open_run, report_view, step_views
+from deskhand.view.from_run import families_without_signal, select_episodes, evaluation_views, open_run, build_report_view, step_views
 from deskhand.view.model import MarkView
 from deskhand.view.report import render
 
 
 def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
     task = basics.make_task("dialog_choice", result.seed)
-    run.start_episode(new_row(Ticket(result.episode_id, task), purpose))
+    run.start_episode(new_row(EpisodeRequest(result.episode_id, task), purpose))
     scored = result.reward is not None
     state = ("waiting" if purpose == TRAIN else "scored") if scored else "unscored"
     run.finish_episode(row_of(result, purpose, state), *to_record(result))
@@ -66,7 +66,7 @@ def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) ->
         checkpoint = run.folder / "checkpoints" / "step-000000"
         checkpoint.mkdir(parents=True)
         (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer()))
-        view = report_view(run)
+        view = build_report_view(run)
     episode = next(episode for episode in view.episodes if episode.id == "t0")
     first, second, _ = episode.steps
     assert first.marks == (MarkView("click", ((2, 2),)),)
@@ -94,15 +94,15 @@ def tokenizer() -> dict:
 
 def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
-        run.start_episode(new_row(Ticket("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
+        run.start_episode(new_row(EpisodeRequest("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
         assert run.abandon_in_flight() == 1
         assert ("unscored", "infrastructure") in run.count_states()
-        assert "cut off" not in {episode.id for episode in report_view(run).episodes}
+        assert "cut off" not in {episode.id for episode in build_report_view(run).episodes}
 
 
 def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
-        view = report_view(run)
+        view = build_report_view(run)
     episode = next(episode for episode in view.episodes if episode.id == "t1")
     assert (episode.outcome, episode.value, episode.reward) == ("unscored", None, None)
     assert episode.cause == "infrastructure: it broke"
@@ -111,25 +111,25 @@ def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
 def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {"config": {}})
     with run:
-        assert "No training step was taken." in render(report_view(run))
+        assert "No training step was taken." in render(build_report_view(run))
 
 
 async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", {"config": {}}) as run:
-        lot = parking.ParkingLot(run.folder / parking.FILE)
+        lot = parking.QuotaManager(run.folder / parking.FILE)
 
         async def full() -> None:
-            raise AtCapacity(Capacity("429", 3600.0), "take")
+            raise QuotaExceeded(QuotaSignal("429", 3600.0), "take")
 
-        waiting = asyncio.create_task(lot.gate("https://desktops.example", "secret").desktops.through(full))
-        while not lot.parked_now:  # noqa: ASYNC110
+        waiting = asyncio.create_task(lot.gate("https://desktops.example", "secret").desktops.run(full))
+        while not lot.num_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        page = render(report_view(run))
+        page = render(build_report_view(run))
         assert "1 parked at https://desktops.example (desktops) (429, " in page
         assert "secret" not in page
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert "parked at" not in render(report_view(run))
+        assert "parked at" not in render(build_report_view(run))
 
 
 def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
@@ -143,9 +143,9 @@ def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
         row("os/6", "in_flight"), row("os/7", "unscored", cause="cancelled"), row("os/8", "waiting", 0.5),
     ]  # fmt: skip
     said = "os/1 (always solved), os/2 (always missed), os/4 (equal in each group), os/5 (never scored)"
-    assert barren_families(rows) == said
-    assert barren_families([]) == ""
-    many = barren_families([row(f"f{number:02}", "zero_variance", 0.0) for number in range(23)])
+    assert families_without_signal(rows) == said
+    assert families_without_signal([]) == ""
+    many = families_without_signal([row(f"f{number:02}", "zero_variance", 0.0) for number in range(23)])
     assert many.endswith("f19 (always missed) and 3 more")
 
 
@@ -154,7 +154,7 @@ def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
         folder = run.folder
     before = {path: path.read_bytes() for path in folder.rglob("*.png")}
     with open_run(folder) as run:
-        report_view(run)
+        build_report_view(run)
     assert {path: path.read_bytes() for path in folder.rglob("*.png")} == before
 
 
@@ -172,7 +172,7 @@ def test_time_goes_on_over_a_resume() -> None:
 def test_a_choice_of_episodes_is_spread_and_has_the_unscored(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         rows = run.episodes()
-    chosen = choose(rows * 10, 13)
+    chosen = select_episodes(rows * 10, 13)
     assert len(chosen) == 13
     assert sum(row.state == "unscored" for row in chosen) == 2
-    assert {row.purpose for row in chosen} == {TRAIN, "version-0", "version-7"}
+    assert {row.phase for row in chosen} == {TRAIN, "version-0", "version-7"}

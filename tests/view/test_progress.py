@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from deskhand.rollout.evaluate import Report
-from deskhand.rollout.rates import Rate
-from deskhand.view.progress import Display, comparison
+from deskhand.rollout.evaluate import EvalReport
+from deskhand.rollout.rates import Proportion
+from deskhand.view.progress import TerminalDisplay, comparison
 
 STEP = SimpleNamespace(
     step=3, steps=40, version=3, episodes_per_minute=211.6, reward=0.512, success=0.48, unscored_share=0.0125, eta_s=95.0
@@ -18,13 +18,13 @@ STEP = SimpleNamespace(
 
 def shown(terminal: bool) -> str:
     out = io.StringIO()
-    with Display(Console(file=out, force_terminal=terminal, width=100)) as display:
-        display.working("starting")
+    with TerminalDisplay(Console(file=out, force_terminal=terminal, width=100)) as display:
+        display.status("starting")
         display.step(STEP)
         display.evaluated("version 3", 20, 40, 11, 0)
         display.evaluated("version 3", 21, 40, 11, 0)
-        display.demonstrated(6, 6, 5, 2)
-        display.say("all is said")
+        display.demonstrations(6, 6, 5, 2)
+        display.log("all is said")
     return out.getvalue()
 
 
@@ -46,8 +46,8 @@ def test_on_a_terminal_there_is_a_table() -> None:
 
 
 def test_the_comparison_says_whether_intervals_are_apart() -> None:
-    def report(hits: int, clicks: int) -> Report:
-        return Report("v", Rate(hits, 240), {"dialog_choice": Rate(hits // 4, 60)}, Rate(clicks, 240), 0.5)
+    def report(hits: int, clicks: int) -> EvalReport:
+        return EvalReport("v", Proportion(hits, 240), {"dialog_choice": Proportion(hits // 4, 60)}, Proportion(clicks, 240), 0.5)
 
     out = io.StringIO()
     Console(file=out, width=80).print(comparison(report(91, 120), report(171, 126)))

@@ -69,7 +69,7 @@ def sample(text: str = "Press Save") -> ReportView:
         ),
         episodes=(episode,),
         frames={"aa": png(), "bb": png(), "unused": png()},
-        ledger={text: 3},
+        episode_counts={text: 3},
         episodes_left_out=2,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from importlib import import_module
 
-from deskhand.actions.dialects.base import Dialect
+from deskhand.actions.dialects.base import ActionFormat
 from deskhand.errors import ConfigError
 
 _MODULES: dict[str, tuple[str, str]] = {
@@ -32,20 +32,20 @@ _MODULES: dict[str, tuple[str, str]] = {
 """Module (in this package) and attribute of every dialect."""
 
 
-def names() -> tuple[str, ...]:
+def available_formats() -> tuple[str, ...]:
     """The names of all dialects."""
     return tuple(_MODULES)
 
 
-def mend(name: str) -> str:
+def suggest_format(name: str) -> str:
     """What a user may have meant by a name that is not known."""
     near = difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else f"known are: {', '.join(_MODULES)}"
 
 
-def get(name: str) -> Dialect:
+def get(name: str) -> ActionFormat:
     """The dialect of a name. Raises `ConfigError` for an unknown one."""
     if name not in _MODULES:
-        raise ConfigError(f"unknown dialect {name!r}; {mend(name)}")
+        raise ConfigError(f"unknown dialect {name!r}; {suggest_format(name)}")
     module, attribute = _MODULES[name]
     return getattr(import_module(f"{__name__}.{module}"), attribute)

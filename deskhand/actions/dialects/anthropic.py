@@ -14,11 +14,11 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S, short
-from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
-from deskhand.actions.dialects.parts import Fields, Part
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.dialects.objects import INFEASIBLE, JsonActionFormat, FreeText
+from deskhand.actions.dialects.parts import Fields, JsonField
 from deskhand.actions.ops import Point, Space
 from deskhand.actions.pointer import DragTo
 from deskhand.actions.spelling import X11
@@ -35,7 +35,7 @@ _CLICKS = {
 }
 
 
-def _drag(space: Space) -> Part:
+def _drag(space: Space) -> JsonField:
     """From `start_coordinate`, or from where the pointer is, to `coordinate`."""
     both = parts.ends(
         parts.pair("start_coordinate", space, "start", required=True), parts.pair("coordinate", space, "end", required=True)
@@ -47,9 +47,9 @@ def _drag(space: Space) -> Part:
         if "start_coordinate" in values:
             return both.read(values)
         x, y = values["coordinate"]
-        return {"path": (Point(rules.plain(x), rules.plain(y), space),)}
+        return {"path": (Point(rules.strip_description(x), rules.strip_description(y), space),)}
 
-    return Part(both.keys, both.fields, read, both.write, both.required, lenient=True)
+    return JsonField(both.keys, both.fields, read, both.write, both.required, lenient=True)
 
 
 def _dragged(fields: Fields) -> list[Any]:
@@ -68,20 +68,20 @@ def _untold(fields: Fields) -> list[Any]:
 
 
 @lru_cache(maxsize=64)
-def _first_forms(view: View) -> tuple[Form, ...]:
+def _first_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     """The actions of 2024-10-22, in which a click has no place."""
     at, centre = parts.pair("coordinate", view.image, required=True), _centre(view)
     keys = parts.chord(("text",), X11)
     return (
-        Form("key", ir.Key, (keys,), about="press a key, or keys together", example=ir.Key(("ctrl", "s"))),
-        Form("type", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
-        Form("mouse_move", ir.Move, (at,), about="move the cursor there", example=ir.Move(centre)),
+        JsonAction("key", ir.Key, (keys,), about="press a key, or keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction("type", ir.Type, (parts.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("mouse_move", ir.Move, (at,), about="move the cursor there", example=ir.Move(centre)),
         *(
-            Form(name, ir.Click, (), fixed, f"{about} where the cursor is", ir.Click(**fixed))
+            JsonAction(name, ir.Click, (), fixed, f"{about} where the cursor is", ir.Click(**fixed))
             for name, (fixed, about) in _CLICKS.items()
             if name != "triple_click"
         ),
-        Form(
+        JsonAction(
             "left_click_drag",
             ir.Drag,
             (_drag(view.image),),
@@ -89,24 +89,24 @@ def _first_forms(view: View) -> tuple[Form, ...]:
             example=ir.Drag((centre, _corner(view))),
             reads=_dragged,
         ),
-        Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        Form("cursor_position", None, reads=_untold),
+        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        JsonAction("cursor_position", None, reads=_untold),
     )
 
 
 @lru_cache(maxsize=64)
-def _second_forms(view: View) -> tuple[Form, ...]:
+def _second_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     """The actions of 2025-01-24."""
     at, centre = parts.pair("coordinate", view.image), _centre(view)
     held = parts.chord(("text", "key"), X11, "modifiers", required=False)
     seconds = parts.numeral("duration", "seconds", rules.number(0, MAX_WAIT_S))
     kept = [form for form in _first_forms(view) if form.name not in _CLICKS]
     clicks = [
-        Form(name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed))
+        JsonAction(name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed))
         for name, (fixed, about) in _CLICKS.items()
     ]
     presses = [
-        Form(name, cls, (at,), {"button": "left"}, about, cls())
+        JsonAction(name, cls, (at,), {"button": "left"}, about, cls())
         for name, cls, about in (
             ("left_mouse_down", ir.MouseDown, "press the left button and hold it"),
             ("left_mouse_up", ir.MouseUp, "release the left button"),
@@ -116,14 +116,14 @@ def _second_forms(view: View) -> tuple[Form, ...]:
         *kept,
         *clicks,
         *presses,
-        Form(
+        JsonAction(
             "scroll",
             ir.Scroll,
             (at, parts.direction(("scroll_direction",), "scroll_amount"), held),
             about="turn the wheel by scroll_amount notches",
             example=ir.Scroll(0, 3, centre),
         ),
-        Form(
+        JsonAction(
             "hold_key",
             None,
             (parts.chord(("text",), X11), seconds),
@@ -131,14 +131,14 @@ def _second_forms(view: View) -> tuple[Form, ...]:
             reads=_held_down,
             sample={"text": "shift", "duration": 1},
         ),
-        Form("wait", ir.Wait, (seconds,), about="wait for duration seconds", example=ir.Wait(1)),
+        JsonAction("wait", ir.Wait, (seconds,), about="wait for duration seconds", example=ir.Wait(1)),
     )
 
 
 @lru_cache(maxsize=64)
-def _third_forms(view: View) -> tuple[Form, ...]:
+def _third_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     """The actions of 2025-11-24."""
-    zoom = Form(
+    zoom = JsonAction(
         "zoom",
         ir.Zoom,
         (parts.corners("region", view.image),),
@@ -148,15 +148,15 @@ def _third_forms(view: View) -> tuple[Form, ...]:
     return (*_second_forms(view), zoom)
 
 
-def _centre(view: View) -> Point:
+def _centre(view: ScreenView) -> Point:
     return Point(view.image_width // 2, view.image_height // 3, view.image)
 
 
-def _corner(view: View) -> Point:
+def _corner(view: ScreenView) -> Point:
     return Point(view.image_width // 4, view.image_height // 5, view.image)
 
 
-class Anthropic(ObjectDialect):
+class Anthropic(JsonActionFormat):
     """One version of the tool."""
 
     tag = "action"
@@ -188,17 +188,17 @@ class Anthropic(ObjectDialect):
             }
             self.absences = {}
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return self._forms(view)
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         return [
             "Use a mouse and a keyboard to control a computer, by the tool `computer`.",
             f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, from the top left corner.",
             "You may think in words first. Then write the tool's input as a JSON object, or a list of them, and nothing after it:",
         ]
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         return [
             "Names of keys are those of X11: Return, Escape, Page_Down, ctrl, super.",
             f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
@@ -211,19 +211,19 @@ class Anthropic(ObjectDialect):
         if "content" in value:
             content = value["content"]
             if isinstance(content, str):
-                return [Said(content)]
+                return [FreeText(content)]
             if not isinstance(content, list):
                 raise AgentError("the content of a message must be a text or a list of blocks")
-            return [item for block in content for item in self.unwrapped(block)] or [Said("")]
+            return [item for block in content for item in self.unwrapped(block)] or [FreeText("")]
         if value.get("type") == "text":
             rules.check_keys("text", value, {"type": rules.ANYTHING, "text": rules.text(), "citations": rules.ANYTHING}, ("text",))
-            return [Said(value["text"])]
+            return [FreeText(value["text"])]
         if value.get("type") in _REASONING_BLOCKS:
-            return [Said("")]
+            return [FreeText("")]
         if "input" in value:
             rules.check_keys("tool_use", value, dict.fromkeys(_OF_A_BLOCK, rules.ANYTHING), ())
             if value.get("name") != "computer" or value.get("type", "tool_use") != "tool_use":
-                raise AgentError(f"unknown tool {short(value.get('name'))}; the only one is computer")
+                raise AgentError(f"unknown tool {truncate_repr(value.get('name'))}; the only one is computer")
             return [value["input"]]
         return [value]
 

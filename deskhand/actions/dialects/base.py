@@ -15,18 +15,18 @@ from deskhand.actions.ops import Op, Space, image_px, screen_px
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ScreenView:
     """What the model is shown: the screen, and the image of the whole screen that it is given, in pixels."""
 
     screen_width: int
     screen_height: int
     image_width: int
     image_height: int
-    seen: tuple[int, int] | None = None
+    model_image_size: tuple[int, int] | None = None
     """(width, height) that the model's own preprocessing makes of the image; None: what its family publishes."""
 
     @classmethod
-    def of_screen(cls, width: int, height: int) -> View:
+    def of_screen(cls, width: int, height: int) -> ScreenView:
         """The image is the screen, not resized."""
         return cls(width, height, width, height)
 
@@ -40,36 +40,36 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Carriage:
+class OpSupport:
     """How a dialect carries an op: "lossless", "lossy" (`how` says what is lost), or "absent"."""
 
     kind: str
     how: str = ""
 
 
-class Dialect(Protocol):
+class ActionFormat(Protocol):
     """One language of actions."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def carries(self) -> Mapping[type[Op], Carriage]:
+    def supported_ops(self) -> Mapping[type[Op], OpSupport]:
         """For every op of the IR."""
         ...
 
-    def prompt(self, view: View) -> str:
+    def prompt(self, view: ScreenView) -> str:
         """How the model is told to write; everything that it offers is parsed."""
         ...
 
-    def parse(self, text: str, view: View) -> list[Op]:
+    def parse(self, text: str, view: ScreenView) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
         ...
 
-    def emit(self, ops: list[Op], view: View) -> str:
+    def emit(self, ops: list[Op], view: ScreenView) -> str:
         """Write ops. Raises `AgentError` for what the dialect cannot say."""
         ...
 
-    def schema(self, view: View) -> dict[str, Any] | None:
+    def schema(self, view: ScreenView) -> dict[str, Any] | None:
         """JSON schema (draft 2020-12) of a reply for constrained decoding; None where a reply is not JSON."""
         ...

@@ -43,18 +43,18 @@ _LEADING_SPACE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?(?:\r\n|\r|\n))*+(?P<inde
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ParsedCall:
     """One call: `name` is dotted, `named` are keyword arguments, `body` the calls inside a `with` of it (None without `with`)."""
 
     name: str
     positional: tuple[Literal, ...]
     named: tuple[tuple[str, Literal], ...]
     span: Span
-    body: tuple[Call, ...] | None = None
+    body: tuple[ParsedCall, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
+class CallGrammar:
     """What a dialect lets through besides calls of its own names."""
 
     modules: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class Grammar:
     """Dotted names that may stand as an argument; each is read as its own text."""
 
 
-def read_calls(text: str, start: int, end: int, grammar: Grammar) -> list[Call]:
+def parse_calls(text: str, start: int, end: int, grammar: CallGrammar) -> list[ParsedCall]:
     """The calls in `text[start:end]`, with spans in `text`. Raises `ParseError`."""
     _check_size(text, start, end)
     return _Source(text, start, end, grammar).calls()
@@ -91,7 +91,7 @@ def _check_size(text: str, start: int, end: int) -> None:
 class _Source:
     """One piece of code and where its lines begin in the reply."""
 
-    def __init__(self, text: str, start: int, end: int, grammar: Grammar) -> None:
+    def __init__(self, text: str, start: int, end: int, grammar: CallGrammar) -> None:
         self._grammar = grammar
         self._end = end
         code = text[start:end]
@@ -102,7 +102,7 @@ class _Source:
         self._text = text
         self._count = 0
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ParsedCall]:
         tree = self._tree()
         body: Sequence[ast.stmt] = tree.body
         if self._first_line == 2:
@@ -126,8 +126,8 @@ class _Source:
         except (ValueError, OverflowError):
             raise ParseError((self._starts[0], self._end), "not Python: it holds a null or half of a surrogate pair") from None
 
-    def _statements(self, body: Sequence[ast.stmt]) -> list[Call]:
-        found: list[Call] = []
+    def _statements(self, body: Sequence[ast.stmt]) -> list[ParsedCall]:
+        found: list[ParsedCall] = []
         for statement in body:
             self._count += 1
             if self._count > MAX_STATEMENTS:
@@ -135,13 +135,13 @@ class _Source:
             found += self._statement(statement)
         return found
 
-    def _statement(self, statement: ast.stmt) -> list[Call]:
+    def _statement(self, statement: ast.stmt) -> list[ParsedCall]:
         grammar = self._grammar
         match statement:
             case ast.Expr(value=ast.Call() as call):
                 return [self._call(call)]
             case ast.Expr(value=ast.Name(id=word)) if word in grammar.words:
-                return [Call(word, (), (), self._span(statement))]
+                return [ParsedCall(word, (), (), self._span(statement))]
             case ast.Import(names=names) if all(alias.name in grammar.modules and alias.asname is None for alias in names):
                 return []
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.Constant(value=bool() | int() | float())):
@@ -164,7 +164,7 @@ class _Source:
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
         raise ParseError(self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(kind, 'this')}")
 
-    def _call(self, call: ast.Call, body: tuple[Call, ...] | None = None) -> Call:
+    def _call(self, call: ast.Call, body: tuple[ParsedCall, ...] | None = None) -> ParsedCall:
         name = _dotted(call.func)
         if name is None:
             raise ParseError(self._span(call.func), "only calls of plain names are read")
@@ -178,7 +178,7 @@ class _Source:
             if any(keyword.arg == other for other, _ in named):
                 raise ParseError(self._span(keyword.value), f"{ascii(keyword.arg)[1:-1]} is given twice")
             named.append((keyword.arg, self._literal(keyword.value, 0)))
-        return Call(name, positional, tuple(named), self._span(call), body)
+        return ParsedCall(name, positional, tuple(named), self._span(call), body)
 
     def _literal(self, node: ast.expr, depth: int) -> Literal:
         match node:

@@ -13,11 +13,11 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.objects import ObjectDialect
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.objects import JsonActionFormat
 from deskhand.actions.dialects.parts import Values
-from deskhand.actions.dialects.replies import Found, Word, loose_values
+from deskhand.actions.dialects.replies import Found, Word, parse_lenient_values
 from deskhand.actions.ops import Point
 from deskhand.actions.pointer import DragTo
 from deskhand.actions.spelling import PYAUTOGUI
@@ -30,53 +30,53 @@ _BUTTONS = {name: name for name in ("left", "middle", "right")}
 
 
 @lru_cache(maxsize=64)
-def _forms(view: View) -> tuple[Form, ...]:
+def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = parts.xy(screen, whole=False), parts.xy(screen, required=True, whole=False)
     button = parts.choice("button", "button", _BUTTONS, default="left", brief=True)
     centre, other = Point(view.screen_width // 2, view.screen_height // 3, screen), Point(view.screen_width // 4, 0, screen)
     clicks = parts.numeral("num_clicks", "count", rules.integer(1, 3), default=1)
     return (
-        Form("MOVE_TO", ir.Move, (must_be_at,), about="move the cursor to the specified position", example=ir.Move(centre)),
-        Form(
+        JsonAction("MOVE_TO", ir.Move, (must_be_at,), about="move the cursor to the specified position", example=ir.Move(centre)),
+        JsonAction(
             "CLICK",
             ir.Click,
             (button, at, clicks),
             about="click the left button, or the one given, at the position, or where the cursor is",
             example=ir.Click(centre),
         ),
-        Form("MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()),
-        Form("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
-        Form("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
-        Form("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
-        Form(
+        JsonAction("MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()),
+        JsonAction("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
+        JsonAction("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
+        JsonAction("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
+        JsonAction(
             "DRAG_TO",
             DragTo,
             (must_be_at,),
             about="drag from where the cursor is with the left button",
             example=DragTo(other),
         ),
-        Form(
+        JsonAction(
             "SCROLL",
             ir.Scroll,
             (parts.wheel("dx", "dy", y_sign=-1, lenient=True),),
             about="turn the wheel; dx positive is right, dy positive is up",
             example=ir.Scroll(0, 3),
         ),
-        Form("TYPING", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
-        Form("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
-        Form("KEY_DOWN", ir.KeyDown, (parts.key_name("key", PYAUTOGUI),), about="press the key", example=ir.KeyDown("shift")),
-        Form("KEY_UP", ir.KeyUp, (parts.key_name("key", PYAUTOGUI),), about="release the key", example=ir.KeyUp("shift")),
-        Form(
+        JsonAction("TYPING", ir.Type, (parts.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
+        JsonAction("KEY_DOWN", ir.KeyDown, (parts.key_name("key", PYAUTOGUI),), about="press the key", example=ir.KeyDown("shift")),
+        JsonAction("KEY_UP", ir.KeyUp, (parts.key_name("key", PYAUTOGUI),), about="release the key", example=ir.KeyUp("shift")),
+        JsonAction(
             "HOTKEY", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press the keys together", example=ir.Key(("ctrl", "s"))
         ),
-        Form("WAIT", ir.Wait, (parts.unsaid("seconds", WAIT_S),), about="wait until the next action", example=ir.Wait(WAIT_S)),
-        Form("FAIL", ir.Fail, (parts.unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
-        Form("DONE", ir.Done, about="the task is done", example=ir.Done()),
+        JsonAction("WAIT", ir.Wait, (parts.constant("seconds", WAIT_S),), about="wait until the next action", example=ir.Wait(WAIT_S)),
+        JsonAction("FAIL", ir.Fail, (parts.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
+        JsonAction("DONE", ir.Done, about="the task is done", example=ir.Done()),
     )
 
 
-def _one_key() -> parts.Part:
+def _one_key() -> parts.JsonField:
     """The only key of a `Key`."""
     name = parts.key_name("key", PYAUTOGUI)
 
@@ -85,10 +85,10 @@ def _one_key() -> parts.Part:
             raise AgentError("it presses one key")
         return name.write({"key": fields["keys"][0]})
 
-    return parts.Part(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
+    return parts.JsonField(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
 
 
-class Computer13(ObjectDialect):
+class Computer13(JsonActionFormat):
     """See the module."""
 
     name = "computer_13"
@@ -104,21 +104,21 @@ class Computer13(ObjectDialect):
     }
     losses: Mapping[type[Any], str] = {ir.Wait: f"waits {WAIT_S:g} s, whatever was asked", ir.Fail: "the reason is not said"}
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms(view)
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         return [
             "For each screenshot reply with the next action as JSON in a code fence (or with several, in a fence each):",
             self.emit([ir.Done()], view),
             f"x and y are pixels of the screen of {view.screen_width}x{view.screen_height}, from its top left corner. The actions:",
         ]
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         return ["WAIT, FAIL and DONE may stand as bare words in a code fence; nothing may follow FAIL or DONE."]
 
     def values(self, text: str) -> Found:
-        return loose_values(text, _WORDS)
+        return parse_lenient_values(text, _WORDS)
 
     def named(self, action: Any) -> tuple[str, Values]:
         if isinstance(action, Word):

@@ -12,26 +12,26 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
 from deskhand.actions.dialects.limits import MAX_WAIT_S
-from deskhand.actions.dialects.objects import ObjectDialect
-from deskhand.actions.dialects.replies import Found, exact_values
+from deskhand.actions.dialects.objects import JsonActionFormat
+from deskhand.actions.dialects.replies import Found, parse_json_values
 from deskhand.actions.ops import REL_1000, Op, Point
-from deskhand.actions.spelling import Spelling
+from deskhand.actions.spelling import KeyNaming
 
 NAME = "deskhand_json"
 MAX_OPS = 16
 """Ops in one reply, at most."""
-_VIEW = View.of_screen(1000, 1000)
+_VIEW = ScreenView.of_screen(1000, 1000)
 """Nothing in this dialect depends on the view."""
 
 
-_ANY = Spelling({}, anything=True)
+_ANY = KeyNaming({}, anything=True)
 _BUTTONS = {name: name for name in ("left", "middle", "right", "back", "forward")}
 
 
-def _at(*, required: bool = False, field: str = "point", keys: tuple[str, str] = ("x", "y")) -> parts.Part:
+def _at(*, required: bool = False, field: str = "point", keys: tuple[str, str] = ("x", "y")) -> parts.JsonField:
     return parts.xy(REL_1000, field, keys, required=required, whole=False)
 
 
@@ -44,56 +44,56 @@ _BUTTON = parts.choice("button", "button", _BUTTONS, default="left", brief=True)
 _COUNT = parts.numeral("count", "count", rules.integer(1, 3), default=1)
 _MODIFIERS = parts.key_list("modifiers", _ANY, "modifiers", required=False)
 _FORMS = (
-    Form(
+    JsonAction(
         "click",
         ir.Click,
         (_POINT, _BUTTON, _COUNT, _MODIFIERS),
         about='click there; optional "button":"right", "count":2 for a double click, "modifiers":["ctrl"]',
         example=ir.Click(_point(512, 300)),
     ),
-    Form("move", ir.Move, (_at(required=True),), about="move the pointer", example=ir.Move(_point(512, 300))),
-    Form("mouse_down", ir.MouseDown, (_POINT, _BUTTON), about="press and hold a button", example=ir.MouseDown(_point(512, 300))),
-    Form("mouse_up", ir.MouseUp, (_POINT, _BUTTON), about="release a button", example=ir.MouseUp(_point(512, 300))),
-    Form(
+    JsonAction("move", ir.Move, (_at(required=True),), about="move the pointer", example=ir.Move(_point(512, 300))),
+    JsonAction("mouse_down", ir.MouseDown, (_POINT, _BUTTON), about="press and hold a button", example=ir.MouseDown(_point(512, 300))),
+    JsonAction("mouse_up", ir.MouseUp, (_POINT, _BUTTON), about="release a button", example=ir.MouseUp(_point(512, 300))),
+    JsonAction(
         "drag",
         ir.Drag,
         (parts.path("path", REL_1000, named=False, whole=False), _BUTTON, _MODIFIERS),
         about="hold a button along the path",
         example=ir.Drag((_point(100, 200), _point(300, 400))),
     ),
-    Form(
+    JsonAction(
         "scroll",
         ir.Scroll,
         (_POINT, parts.wheel("dx", "dy"), _MODIFIERS),
         about="turn the wheel; dx positive is right, dy positive is down",
         example=ir.Scroll(0, 3, _point(512, 300)),
     ),
-    Form("type", ir.Type, (parts.words("text"),), about="type text; \\n is the Return key", example=ir.Type("hello")),
-    Form("key", ir.Key, (parts.key_list("keys", _ANY),), about="press keys together", example=ir.Key(("ctrl", "s"))),
-    Form("key_down", ir.KeyDown, (parts.key_name("key", _ANY),), about="press and hold a key", example=ir.KeyDown("shift")),
-    Form("key_up", ir.KeyUp, (parts.key_name("key", _ANY),), about="release a key", example=ir.KeyUp("shift")),
-    Form(
+    JsonAction("type", ir.Type, (parts.text_field("text"),), about="type text; \\n is the Return key", example=ir.Type("hello")),
+    JsonAction("key", ir.Key, (parts.key_list("keys", _ANY),), about="press keys together", example=ir.Key(("ctrl", "s"))),
+    JsonAction("key_down", ir.KeyDown, (parts.key_name("key", _ANY),), about="press and hold a key", example=ir.KeyDown("shift")),
+    JsonAction("key_up", ir.KeyUp, (parts.key_name("key", _ANY),), about="release a key", example=ir.KeyUp("shift")),
+    JsonAction(
         "wait",
         ir.Wait,
         (parts.numeral("seconds", "seconds", rules.number(0, MAX_WAIT_S)),),
         about="wait for the screen to change",
         example=ir.Wait(1),
     ),
-    Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-    Form(
+    JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+    JsonAction(
         "zoom",
         ir.Zoom,
         (_at(required=True, field="top_left"), _at(required=True, field="bottom_right", keys=("x2", "y2"))),
         about="look at a rectangle of the screen",
         example=ir.Zoom(_point(100, 100), _point(300, 300)),
     ),
-    Form("done", ir.Done, about="the task is finished", example=ir.Done()),
-    Form("fail", ir.Fail, (parts.words("reason", "reason"),), about="the task cannot be done", example=ir.Fail()),
-    Form("answer", ir.Answer, (parts.words("text"),), about="the final answer in words", example=ir.Answer()),
+    JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
+    JsonAction("fail", ir.Fail, (parts.text_field("reason", "reason"),), about="the task cannot be done", example=ir.Fail()),
+    JsonAction("answer", ir.Answer, (parts.text_field("text"),), about="the final answer in words", example=ir.Answer()),
 )
 
 
-class DeskhandJson(ObjectDialect):
+class DeskhandJson(JsonActionFormat):
     """See the module."""
 
     name = NAME
@@ -104,19 +104,19 @@ class DeskhandJson(ObjectDialect):
     lists_options = False
     bounds: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _FORMS
 
     def values(self, text: str) -> Found:
-        return exact_values(text)
+        return parse_json_values(text)
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         return [
             "Reply with one JSON object, or a list of objects that are performed in order, and nothing else.",
             "x and y are 0..1000 of the screen's width and height, from the top left corner. The objects:",
         ]
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         return [
             'x and y of "click", "mouse_down", "mouse_up" and "scroll" may both be left out: where the pointer is.',
             'When the task is finished reply {"op":"done"}; nothing may follow it.',

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from deskhand.actions.dialects import rules
-from deskhand.actions.dialects.parts import Fields, Part, Values
+from deskhand.actions.dialects.parts import Fields, JsonField, Values
 from deskhand.actions.dialects.rules import Rule
 from deskhand.actions.ops import Op
 from deskhand.actions.pointer import DragTo
@@ -21,12 +21,12 @@ from deskhand.errors import AgentError
 
 
 @dataclass(frozen=True)
-class Form:
+class JsonAction:
     """One way to write an action. With `reads` it makes its ops of the parts' fields by that; without `cls` it is only read."""
 
     name: str
     cls: type[Any] | None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[JsonField, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the name itself says."""
     about: str = ""

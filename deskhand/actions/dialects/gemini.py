@@ -14,11 +14,11 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S, short
-from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
-from deskhand.actions.dialects.parts import Fields, Part, Values
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.dialects.objects import INFEASIBLE, JsonActionFormat, FreeText
+from deskhand.actions.dialects.parts import Fields, JsonField, Values
 from deskhand.actions.ops import REL_1000, Point
 from deskhand.actions.spelling import GEMINI
 from deskhand.errors import AgentError
@@ -51,12 +51,12 @@ def _typed_at(fields: Fields) -> list[Any]:
     return [ir.Click(fields["point"]), *cleared, *_typed(fields)]
 
 
-def _flag(key: str, default: bool) -> Part:
-    return Part({key: rules.BOOLEAN}, (), lambda values: {key: values.get(key, default)}, lambda fields: {})
+def _flag(key: str, default: bool) -> JsonField:
+    return JsonField({key: rules.BOOLEAN}, (), lambda values: {key: values.get(key, default)}, lambda fields: {})
 
 
 @lru_cache(maxsize=1)
-def _forms() -> tuple[Form, ...]:
+def _forms() -> tuple[JsonAction, ...]:
     at = parts.xy(REL_1000, required=True)
     centre, corner = Point(500, 300, REL_1000), Point(250, 200, REL_1000)
     end = parts.xy(REL_1000, "end", ("destination_x", "destination_y"), required=True)
@@ -65,13 +65,13 @@ def _forms() -> tuple[Form, ...]:
     one_key, some_keys = parts.key_name("key", GEMINI), parts.key_list("keys", GEMINI)
     seconds = parts.numeral("seconds", "seconds", rules.number(0, MAX_WAIT_S), default=1)
     page = parts.choice("direction", "direction", {name: name for name in _PAGE})
-    text = parts.words("text")
+    text = parts.text_field("text")
     return (
-        *(Form(name, ir.Click, (at,), fixed, about, ir.Click(centre, **fixed)) for name, (fixed, about) in _CLICKS.items()),
-        Form("mouse_down", ir.MouseDown, (at,), {"button": "left"}, "press the left button there", ir.MouseDown(centre)),
-        Form("mouse_up", ir.MouseUp, (at,), {"button": "left"}, "release the left button there", ir.MouseUp(centre)),
-        Form("move", ir.Move, (at,), about="move the pointer there", example=ir.Move(centre)),
-        Form(
+        *(JsonAction(name, ir.Click, (at,), fixed, about, ir.Click(centre, **fixed)) for name, (fixed, about) in _CLICKS.items()),
+        JsonAction("mouse_down", ir.MouseDown, (at,), {"button": "left"}, "press the left button there", ir.MouseDown(centre)),
+        JsonAction("mouse_up", ir.MouseUp, (at,), {"button": "left"}, "release the left button there", ir.MouseUp(centre)),
+        JsonAction("move", ir.Move, (at,), about="move the pointer there", example=ir.Move(centre)),
+        JsonAction(
             "type",
             ir.Type,
             (text, _flag("press_enter", False)),
@@ -79,47 +79,47 @@ def _forms() -> tuple[Form, ...]:
             example=ir.Type("hello"),
             reads=_typed,
         ),
-        Form(
+        JsonAction(
             "drag_and_drop",
             ir.Drag,
             (drag,),
             about="drag with the left button",
             example=ir.Drag((centre, corner)),
         ),
-        Form("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(2)),
-        Form("press_key", None, (one_key,), about="press a key", reads=lambda fields: [ir.Key((fields["key"],))], sample=_ENTER),
-        Form("key_down", ir.KeyDown, (one_key,), about="press a key and hold it", example=ir.KeyDown("shift")),
-        Form("key_up", ir.KeyUp, (one_key,), about="release a key", example=ir.KeyUp("shift")),
-        Form("hotkey", ir.Key, (some_keys,), about="press keys together", example=ir.Key(("ctrl", "s"))),
-        Form("take_screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        Form(
+        JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(2)),
+        JsonAction("press_key", None, (one_key,), about="press a key", reads=lambda fields: [ir.Key((fields["key"],))], sample=_ENTER),
+        JsonAction("key_down", ir.KeyDown, (one_key,), about="press a key and hold it", example=ir.KeyDown("shift")),
+        JsonAction("key_up", ir.KeyUp, (one_key,), about="release a key", example=ir.KeyUp("shift")),
+        JsonAction("hotkey", ir.Key, (some_keys,), about="press keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction("take_screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        JsonAction(
             "scroll",
             ir.Scroll,
             (at, wheel),
             about=f"turn the wheel there, {MAGNITUDE_PER_NOTCH} of magnitude to the notch",
             example=ir.Scroll(0, 3, centre),
         ),
-        Form("go_back", None, about="go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}),
-        Form("go_forward", None, about="go forward in a browser", reads=lambda fields: [ir.Key(("alt", "right"))], sample={}),
-        Form("click_at", None, (at,), reads=lambda fields: [ir.Click(fields["point"])]),
-        Form("hover_at", None, (at,), reads=lambda fields: [ir.Move(fields["point"])]),
-        Form(
+        JsonAction("go_back", None, about="go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}),
+        JsonAction("go_forward", None, about="go forward in a browser", reads=lambda fields: [ir.Key(("alt", "right"))], sample={}),
+        JsonAction("click_at", None, (at,), reads=lambda fields: [ir.Click(fields["point"])]),
+        JsonAction("hover_at", None, (at,), reads=lambda fields: [ir.Move(fields["point"])]),
+        JsonAction(
             "type_text_at",
             None,
             (at, text, _flag("press_enter", True), _flag("clear_before_typing", True)),
             reads=_typed_at,
         ),
-        Form("scroll_document", None, (page,), reads=lambda fields: [_PAGE[fields["direction"]]]),
-        Form("scroll_at", None, (at, wheel), reads=lambda fields: [ir.Scroll(**fields)]),
-        Form("key_combination", None, (parts.chord(("keys",), GEMINI),), reads=lambda fields: [ir.Key(fields["keys"])]),
-        Form("wait_5_seconds", None, reads=lambda fields: [ir.Wait(5)]),
+        JsonAction("scroll_document", None, (page,), reads=lambda fields: [_PAGE[fields["direction"]]]),
+        JsonAction("scroll_at", None, (at, wheel), reads=lambda fields: [ir.Scroll(**fields)]),
+        JsonAction("key_combination", None, (parts.chord(("keys",), GEMINI),), reads=lambda fields: [ir.Key(fields["keys"])]),
+        JsonAction("wait_5_seconds", None, reads=lambda fields: [ir.Wait(5)]),
     )
 
 
 _ENTER = {"key": "enter"}
 
 
-class Gemini(ObjectDialect):
+class Gemini(JsonActionFormat):
     """See the module."""
 
     name = "gemini"
@@ -138,17 +138,17 @@ class Gemini(ObjectDialect):
         ir.Answer: "a text of words",
     }
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms()
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         return [
             "Use a mouse and a keyboard to control a computer.",
             "x and y are 0..1000 of the screen's width and height, from the top left corner.",
             "You may think in words first. Then write one function call, or a list of them, and nothing after it:",
         ]
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         return [
             f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
             f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
@@ -165,24 +165,24 @@ class Gemini(ObjectDialect):
         if "parts" in value:
             if not isinstance(value["parts"], list):
                 raise AgentError("the parts of a content must be a list")
-            return [item for part in value["parts"] for item in self.unwrapped(part)] or [Said("")]
+            return [item for part in value["parts"] for item in self.unwrapped(part)] or [FreeText("")]
         called = [key for key in _CALLS if value.get(key) is not None]
         if called:
             rules.check_keys("a part", value, dict.fromkeys(_OF_A_PART, rules.ANYTHING), ())
             return [value[called[0]]]
         if "text" in value and "name" not in value:
             rules.check_keys("a part", value, dict.fromkeys(_OF_A_PART, rules.ANYTHING) | {"text": rules.text()}, ("text",))
-            return [Said("" if value.get("thought") else value["text"])]
+            return [FreeText("" if value.get("thought") else value["text"])]
         return [value]
 
     def named(self, action: Any) -> tuple[str, Values]:
         name, outer = super().named(action)
         if not name:
             return name, outer
-        rules.check_keys(short(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), rules.ANYTHING), ())
+        rules.check_keys(truncate_repr(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), rules.ANYTHING), ())
         inner = outer.get("args", outer.get("arguments", {}))
         if not isinstance(inner, dict):
-            raise AgentError(f"the arguments of {short(name)} must be an object")
+            raise AgentError(f"the arguments of {truncate_repr(name)} must be an object")
         return name, self.given(inner, *_MEANINGLESS)
 
     def action(self, name: str, values: Values) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
+from deskhand.actions.dialects.limits import check_key, check_number, check_text, truncate_repr
 from deskhand.actions.dialects.writing import number, quoted
 from deskhand.errors import AgentError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ArgType:
     """How one argument is read and written; `read` gets the argument's name for its errors."""
 
     read: Callable[[str, Any], Any]
@@ -31,7 +31,7 @@ def whole(name: str, value: Any) -> int:
     return int(found)
 
 
-def choice(names: Mapping[Any, Any], mark: str = "'") -> Kind:
+def choice(names: Mapping[Any, Any], mark: str = "'") -> ArgType:
     """One of several literals, each with its field's value; the first name of a value is the one that is written."""
     written: dict[Any, str] = {}
     for name, value in names.items():
@@ -39,22 +39,22 @@ def choice(names: Mapping[Any, Any], mark: str = "'") -> Kind:
 
     def read(name: str, value: Any) -> Any:
         if isinstance(value, (bool, tuple)) or value not in names:
-            raise AgentError(f"{name} must be one of {', '.join(written.values())}, not {short(value)}")
+            raise AgentError(f"{name} must be one of {', '.join(written.values())}, not {truncate_repr(value)}")
         return names[value]
 
     def write(value: Any) -> str:
         if value not in written:
-            raise AgentError(f"{short(value)} cannot be said here; what can: {', '.join(written.values())}")
+            raise AgentError(f"{truncate_repr(value)} cannot be said here; what can: {', '.join(written.values())}")
         return quoted(written[value], mark)
 
-    return Kind(read, write)
+    return ArgType(read, write)
 
 
 _SIGNS = {"+": "plus", "-": "minus"}
 """How the keys are named that stand between keys."""
 
 
-def keys_joined(separators: str, mark: str = "'") -> Kind:
+def keys_joined(separators: str, mark: str = "'") -> ArgType:
     """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first is written."""
 
     def read(name: str, value: Any) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def keys_joined(separators: str, mark: str = "'") -> Kind:
         separator = next((sign for sign in separators if len(text) > 1 and sign in text), None)
         parts = text.split(separator if separator != " " else None) if separator else [text]
         if not all(parts) or not parts or any(part in separators for part in parts[:-1]):
-            raise AgentError(f"{name} must name keys with {separators[0]!r} between them, not {short(value)}")
+            raise AgentError(f"{name} must name keys with {separators[0]!r} between them, not {truncate_repr(value)}")
         return tuple(check_key(part.strip()) for part in parts)
 
     def write(keys: Any) -> str:
@@ -71,7 +71,7 @@ def keys_joined(separators: str, mark: str = "'") -> Kind:
             names = [_SIGNS[name] if name in separators else name for name in names]
         return quoted(separators[0].join(names), mark)
 
-    return Kind(read, write)
+    return ArgType(read, write)
 
 
 def _pace(name: str, value: Any) -> None:
@@ -79,11 +79,11 @@ def _pace(name: str, value: Any) -> None:
         raise AgentError(f"{name} must not be negative")
 
 
-NUMBER = Kind(check_number, number)
-WHOLE = Kind(whole, number)
-WHOLE_UP = Kind(lambda name, value: -whole(name, value), lambda value: number(-value))
+NUMBER = ArgType(check_number, number)
+WHOLE = ArgType(whole, number)
+WHOLE_UP = ArgType(lambda name, value: -whole(name, value), lambda value: number(-value))
 """Notches whose positive is up: the other way round from `Scroll.dy`."""
-TEXT = Kind(check_text, quoted)
-DOUBLE_QUOTED = Kind(check_text, lambda value: quoted(value, '"'))
-PACE = Kind(_pace, number)
+TEXT = ArgType(check_text, quoted)
+DOUBLE_QUOTED = ArgType(check_text, lambda value: quoted(value, '"'))
+PACE = ArgType(_pace, number)
 """How fast something happens, a number of seconds or a truth value: it has no field, for the pace is the desktop's business."""

@@ -37,9 +37,9 @@ MAX_OPS = 64
 MAX_TEXT = 20_000
 """Characters of one text."""
 MAX_WAIT_S = 30.0
-MAX_ALL_WAITS_S = 60.0
+MAX_TOTAL_WAIT_S = 60.0
 """All waits of one reply together."""
-MAX_NOTCHES = 100
+MAX_SCROLL_NOTCHES = 100
 MAX_CLICKS = 5
 MAX_PATH = 64
 MAX_KEYS = 6
@@ -58,7 +58,7 @@ def check_length(text: str) -> None:
 def check_number(name: str, value: object) -> int | float:
     """`value` as a number. Raises `AgentError` when it is none, or too large for anything on a screen."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise AgentError(f"{name} must be a number, not {short(value)}")
+        raise AgentError(f"{name} must be a number, not {truncate_repr(value)}")
     if not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise AgentError(f"{name} is out of all bounds; the most is {MAX_NUMBER}")
     return value
@@ -67,7 +67,7 @@ def check_number(name: str, value: object) -> int | float:
 def check_text(name: str, value: object) -> str:
     """`value` as Unicode text. Raises `AgentError` when it is none."""
     if not isinstance(value, str):
-        raise AgentError(f"{name} must be a text, not {short(value)}")
+        raise AgentError(f"{name} must be a text, not {truncate_repr(value)}")
     if len(value) > MAX_TEXT:
         raise AgentError(f"{name} has {len(value)} characters; the most is {MAX_TEXT}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -78,7 +78,7 @@ def check_text(name: str, value: object) -> str:
 def check_key(name: object) -> str:
     """The canonical name of a key. Raises `AgentError` when it names none."""
     if not isinstance(name, str):
-        raise AgentError(f"a key must be a name, not {short(name)}")
+        raise AgentError(f"a key must be a name, not {truncate_repr(name)}")
     return canonical(name)
 
 
@@ -100,8 +100,8 @@ def check_op(op: Op) -> None:
             _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
         case Scroll():
             most = max(abs(op.dx), abs(op.dy))
-            if most > MAX_NOTCHES:
-                raise AgentError(f"the wheel turned by {short(most)} notches at once; the most is {MAX_NOTCHES}")
+            if most > MAX_SCROLL_NOTCHES:
+                raise AgentError(f"the wheel turned by {truncate_repr(most)} notches at once; the most is {MAX_SCROLL_NOTCHES}")
         case Type() | Answer():
             check_text("text", op.text)
         case Fail():
@@ -122,19 +122,19 @@ def check_op(op: Op) -> None:
             check_key(key)
 
 
-def check_all(ops: Sequence[Op]) -> int | None:
+def check_ops(ops: Sequence[Op]) -> int | None:
     """The index of the first op that goes too far in a reply whose ops are fine one by one; None when all is well."""
     waited, zooms = 0.0, 0
     for index, op in enumerate(ops):
         waited += op.seconds if isinstance(op, Wait) else 0.0
         zooms += isinstance(op, Zoom)
         after_the_end = index > 0 and isinstance(ops[index - 1], TERMINAL_OPS)
-        if index >= MAX_OPS or waited > MAX_ALL_WAITS_S or zooms > MAX_ZOOMS or after_the_end:
+        if index >= MAX_OPS or waited > MAX_TOTAL_WAIT_S or zooms > MAX_ZOOMS or after_the_end:
             return index
     return None
 
 
-def too_far(ops: Sequence[Op], index: int) -> str:
+def first_out_of_range(ops: Sequence[Op], index: int) -> str:
     """Why `check_all` stopped at `index`."""
     if index >= MAX_OPS:
         return f"more than {MAX_OPS} actions in one reply"
@@ -142,7 +142,7 @@ def too_far(ops: Sequence[Op], index: int) -> str:
         return "nothing may follow the action that ends the task"
     if isinstance(ops[index], Zoom):
         return f"more than {MAX_ZOOMS} zooms in one reply"
-    return f"more than {MAX_ALL_WAITS_S:g} seconds of waiting in one reply"
+    return f"more than {MAX_TOTAL_WAIT_S:g} seconds of waiting in one reply"
 
 
 def points_of(op: Op) -> tuple[Point, ...]:
@@ -162,10 +162,10 @@ def points_of(op: Op) -> tuple[Point, ...]:
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise AgentError(f"{name}: {short(value)} is outside {least:g}..{most:g}")
+        raise AgentError(f"{name}: {truncate_repr(value)} is outside {least:g}..{most:g}")
 
 
-def short(value: object) -> str:
+def truncate_repr(value: object) -> str:
     """A value in a few ASCII characters, for an error's line."""
     if isinstance(value, int) and abs(value) > 10**18:
         return "a huge number"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-from deskhand.actions.dialects.calls import MAX_STATEMENTS, Call
+from deskhand.actions.dialects.calls import MAX_STATEMENTS, ParsedCall
 from deskhand.errors import ParseError
 
 _SPACE = re.compile(r"\s*")
@@ -28,9 +28,9 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\
 _MAX_ARGUMENTS = 8
 
 
-def read_loose_calls(text: str, start: int, end: int, names: Container[str]) -> list[Call]:
+def parse_lenient_calls(text: str, start: int, end: int, names: Container[str]) -> list[ParsedCall]:
     """The calls in `text[start:end]`, each at the beginning of a line; `names` are those of arguments. Raises `ParseError`."""
-    calls: list[Call] = []
+    calls: list[ParsedCall] = []
     position = _behind(_SPACE, text, start, end)
     while position < end:
         if len(calls) == MAX_STATEMENTS:
@@ -41,7 +41,7 @@ def read_loose_calls(text: str, start: int, end: int, names: Container[str]) -> 
     return calls
 
 
-def _call(text: str, start: int, end: int, names: Container[str]) -> Call:
+def _call(text: str, start: int, end: int, names: Container[str]) -> ParsedCall:
     head = _HEAD.match(text, start, end)
     if head is None:
         raise ParseError((start, end), "expected an action such as wait()")
@@ -60,7 +60,7 @@ def _call(text: str, start: int, end: int, names: Container[str]) -> Call:
         position = closed.end()
     if len({name for name, _ in named}) < len(named):
         raise ParseError((start, position), f"{head[1]}: an argument is given twice")
-    return Call(head[1], (), tuple(named), (start, position))
+    return ParsedCall(head[1], (), tuple(named), (start, position))
 
 
 def _closing(text: str, start: int, end: int, mark: str, names: Container[str]) -> tuple[int, int, bool]:

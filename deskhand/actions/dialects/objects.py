@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import Any, get_args
 
 from deskhand.actions.dialects import rules
-from deskhand.actions.dialects.base import Carriage, View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import check_all, check_length, check_text, short, too_far
+from deskhand.actions.dialects.base import OpSupport, ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.limits import check_ops, check_length, check_text, truncate_repr, first_out_of_range
 from deskhand.actions.dialects.parts import Values
-from deskhand.actions.dialects.replies import Found, Span, loose_values
+from deskhand.actions.dialects.replies import Found, Span, parse_lenient_values
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
-from deskhand.actions.pointer import DragTo, apart, joined
+from deskhand.actions.pointer import DragTo, split_moves, merge_moves
 from deskhand.errors import AgentError, ParseError
 
 INFEASIBLE = "[INFEASIBLE]"
@@ -29,13 +29,13 @@ INFEASIBLE = "[INFEASIBLE]"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FreeText:
     """Words of a reply that are no action: reasoning when an action follows, the end of the work when none does."""
 
     text: str
 
 
-class ObjectDialect(ABC):
+class JsonActionFormat(ABC):
     """A dialect made of forms. Subclasses give `name`, `forms` and, where it differs, the shape of a reply."""
 
     name: str
@@ -59,14 +59,14 @@ class ObjectDialect(ABC):
     absences: Mapping[type[Any], str] = {}
 
     @abstractmethod
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         """The table. Cached by whoever implements it, as it is asked for with every reply."""
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         """The first lines of the prompt."""
         return []
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         """The last lines of the prompt."""
         return []
 
@@ -74,7 +74,7 @@ class ObjectDialect(ABC):
 
     def values(self, text: str) -> Found:
         """The JSON values of a reply. Raises `ParseError`."""
-        return loose_values(text)
+        return parse_lenient_values(text)
 
     def unwrapped(self, value: Any) -> list[Any]:
         """The actions (objects) and words (`Said`) in one value of a reply. Raises `AgentError`."""
@@ -83,7 +83,7 @@ class ObjectDialect(ABC):
     def named(self, action: Any) -> tuple[str, Values]:
         """An action's name and its keys. Raises `AgentError`."""
         if not isinstance(action, dict):
-            raise AgentError(f"expected an object, not {short(action)}")
+            raise AgentError(f"expected an object, not {truncate_repr(action)}")
         name = action.get(self.tag)
         return name if isinstance(name, str) else "", self.given(action, self.tag)
 
@@ -118,56 +118,56 @@ class ObjectDialect(ABC):
     # What follows from the table.
 
     @property
-    def carries(self) -> Mapping[type[Op], Carriage]:
+    def supported_ops(self) -> Mapping[type[Op], OpSupport]:
         """For every op of the IR."""
         return self._carries
 
     @cached_property
-    def _carries(self) -> Mapping[type[Op], Carriage]:
-        written = {form.cls for form in self.forms(View.of_screen(1000, 1000)) if form.cls is not None}
+    def _carries(self) -> Mapping[type[Op], OpSupport]:
+        written = {form.cls for form in self.forms(ScreenView.of_screen(1000, 1000)) if form.cls is not None}
         if DragTo in written:
             written.add(Drag)
         if self.ends_by_words:
             written |= {Done, Fail, Answer}
-        made: dict[type[Op], Carriage] = {}
+        made: dict[type[Op], OpSupport] = {}
         for kind in get_args(Op):
             if kind not in written:
-                made[kind] = Carriage("absent", self.absences.get(kind, ""))
+                made[kind] = OpSupport("absent", self.absences.get(kind, ""))
             elif kind in self.losses:
-                made[kind] = Carriage("lossy", self.losses[kind])
+                made[kind] = OpSupport("lossy", self.losses[kind])
             else:
-                made[kind] = Carriage("lossless", self.bounds.get(kind, ""))
+                made[kind] = OpSupport("lossless", self.bounds.get(kind, ""))
         return made
 
-    def prompt(self, view: View) -> str:
+    def prompt(self, view: ScreenView) -> str:
         """How the model is told to write; everything that it offers is parsed."""
         offered = [form for form in self.forms(view) if form.offered]
         return "\n".join([*self.opening(view), *(self._line(form) for form in offered), *self.closing(view)])
 
-    def shown(self, form: Form) -> dict[str, Any]:
+    def shown(self, form: JsonAction) -> dict[str, Any]:
         """The keys of a form's example."""
         return form.write(form.example) if form.example is not None else dict(form.sample or {})
 
-    def _line(self, form: Form) -> str:
+    def _line(self, form: JsonAction) -> str:
         example = self.shown(form)
-        optional = [f'"{key}": {rules.described(rule)}' for key, rule in form.keys.items() if key not in example]
+        optional = [f'"{key}": {rules.describe_rule(rule)}' for key, rule in form.keys.items() if key not in example]
         notes = f"; optional {', '.join(optional)}" if optional and self.lists_options else ""
         return f"{self.written(self.action(form.name, example))}  {form.about}{notes}"
 
-    def schema(self, view: View) -> dict[str, Any] | None:
+    def schema(self, view: ScreenView) -> dict[str, Any] | None:
         """JSON schema (draft 2020-12) of replies that are JSON and nothing else."""
         offered = [form for form in self.forms(view) if form.offered]
         defined = {form.name: self.schema_of(form.name, form.schema()) for form in offered}
         references = [{"$ref": f"#/$defs/{name}"} for name in defined]
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": defined, **self.schema_of_reply(references)}
 
-    def parse(self, text: str, view: View) -> list[Op]:
+    def parse(self, text: str, view: ScreenView) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
         check_length(text)
         items = self._items(text)
         acting: list[tuple[Any, Span]] = []
         for item, span in items:
-            if not isinstance(item, Said):
+            if not isinstance(item, FreeText):
                 acting.append((item, span))
             elif acting and item.text.strip():
                 raise ParseError(span, "unexpected text after the action")
@@ -185,13 +185,13 @@ class ObjectDialect(ABC):
                 self._check_whole(ops)
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
-        return joined(ops, self._kinds)
+        return merge_moves(ops, self._kinds)
 
     @staticmethod
     def _check_whole(ops: Sequence[Any]) -> None:
-        too_long = check_all(ops)
+        too_long = check_ops(ops)
         if too_long is not None:
-            raise AgentError(too_far(ops, too_long))
+            raise AgentError(first_out_of_range(ops, too_long))
 
     def _items(self, text: str) -> list[tuple[Any, Span]]:
         items: list[tuple[Any, Span]] = []
@@ -204,18 +204,18 @@ class ObjectDialect(ABC):
             raise ParseError((0, len(text)), f"a reply holds {self._most()}, not 0")
         return items
 
-    def _read(self, action: Any, by_name: Mapping[str, Form]) -> list[Any]:
+    def _read(self, action: Any, by_name: Mapping[str, JsonAction]) -> list[Any]:
         name, values = self.named(action)
         if name not in by_name:
             said = action.get(self.tag) if isinstance(action, dict) and not name else name
-            what = f"unknown {self.tag} {short(said)}" if said else f"an action needs the key {self.tag}"
+            what = f"unknown {self.tag} {truncate_repr(said)}" if said else f"an action needs the key {self.tag}"
             raise AgentError(f"{what}; known: {', '.join(self._offered(by_name))}")
         return by_name[name].read(values)
 
-    def _offered(self, by_name: Mapping[str, Form]) -> list[str]:
+    def _offered(self, by_name: Mapping[str, JsonAction]) -> list[str]:
         return sorted(name for name, form in by_name.items() if form.offered)
 
-    def _by_name(self, view: View) -> Mapping[str, Form]:
+    def _by_name(self, view: ScreenView) -> Mapping[str, JsonAction]:
         """The first form of a name reads; others of that name only write."""
         return {form.name: form for form in reversed(self.forms(view))}
 
@@ -226,7 +226,7 @@ class ObjectDialect(ABC):
     def _most(self) -> str:
         return "one action" if self.most == 1 else f"1 to {self.most} actions"
 
-    def emit(self, ops: list[Op], view: View) -> str:
+    def emit(self, ops: list[Op], view: ScreenView) -> str:
         """Write ops. Raises `AgentError` for what the dialect cannot say."""
         if any(isinstance(op, TERMINAL_OPS) for op in ops[:-1]):
             raise AgentError("nothing may follow done, fail or answer")
@@ -236,12 +236,12 @@ class ObjectDialect(ABC):
             return self.written(self.words(_written_last_words(ops[-1])))
         self._check_whole(ops)
         forms = self.forms(view)
-        actions = [self._action(part, forms) for op in ops for part in apart(op, self.apart_kinds)]
+        actions = [self._action(part, forms) for op in ops for part in split_moves(op, self.apart_kinds)]
         if not 1 <= len(actions) <= self.most:
             raise AgentError(f"a reply holds {self._most()}, not {len(actions)}")
         return self.reply(actions)
 
-    def _action(self, op: Any, forms: Sequence[Form]) -> dict[str, Any]:
+    def _action(self, op: Any, forms: Sequence[JsonAction]) -> dict[str, Any]:
         reason = f"it has no {type(op).__name__}"
         for form in forms:
             if form.cls is type(op):

@@ -14,11 +14,11 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
 from deskhand.actions.dialects.limits import MAX_WAIT_S
-from deskhand.actions.dialects.objects import ObjectDialect
-from deskhand.actions.dialects.parts import Part, Values
+from deskhand.actions.dialects.objects import JsonActionFormat
+from deskhand.actions.dialects.parts import JsonField, Values
 from deskhand.actions.ops import REL_1, Point
 from deskhand.actions.spelling import PYAUTOGUI
 from deskhand.errors import AgentError
@@ -30,7 +30,7 @@ _ECHOED = ("text", "key")
 """Keys that a model repeats empty from the published prompt, whose one example shows all of them."""
 
 
-def _place(view: View, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None) -> Part:
+def _place(view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None) -> JsonField:
     """A point as x and y, as an object under `nested`, or as a list under `listed`."""
     flat = parts.xy(REL_1, field, names, required=required, whole=False)
     fraction, pixels = rules.number(0, 1), parts.coordinate(view.screen, whole=False)
@@ -48,7 +48,7 @@ def _place(view: View, field: str, names: tuple[str, str], nested: str, *, requi
         return {field: _listed(given[0], values[given[0]]) if given[0] == listed else _target(values[nested])}
 
     def _listed(key: str, value: Any) -> Point:
-        rules.check(key, value, rules.row(fraction, fraction))
+        rules.check(key, value, rules.fixed_items(fraction, fraction))
         x, y = value
         return Point(x, y, REL_1)
 
@@ -65,13 +65,13 @@ def _place(view: View, field: str, names: tuple[str, str], nested: str, *, requi
         return Point(value["x"], value["y"], REL_1)
 
     also = {nested: rules.ANYTHING} | ({listed: rules.ANYTHING} if listed else {})
-    return Part(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True, together=True)
+    return JsonField(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True, together=True)
 
 
 _TARGET = dict.fromkeys(("x", "y", "is_normalized", "node_id", "description"), rules.ANYTHING)
 
 
-def _keys() -> Part:
+def _keys() -> JsonField:
     """Keys as "ctrl+s", or as a last key with `modifiers`."""
     last = parts.chord(("key",), PYAUTOGUI)
     held = parts.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
@@ -79,11 +79,11 @@ def _keys() -> Part:
     def read(values: Values) -> parts.Fields:
         return {"keys": (*held.read(values).get("modifiers", ()), *last.read(values)["keys"])}
 
-    return Part(last.keys, ("keys",), read, last.write, last.required, held.keys)
+    return JsonField(last.keys, ("keys",), read, last.write, last.required, held.keys)
 
 
 @lru_cache(maxsize=64)
-def _forms(view: View) -> tuple[Form, ...]:
+def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     centre, other = Point(0.5, 0.3, REL_1), Point(0.75, 0.5, REL_1)
     must_be_at = _place(view, "point", ("x", "y"), "target", required=True, listed="coordinate")
     at = _place(view, "point", ("x", "y"), "target", required=False, listed="coordinate")
@@ -92,8 +92,8 @@ def _forms(view: View) -> tuple[Form, ...]:
     held = parts.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
     wheel = parts.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
     return (
-        Form("click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)),
-        Form(
+        JsonAction("click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)),
+        JsonAction(
             "double_click",
             ir.Click,
             (must_be_at, held),
@@ -101,7 +101,7 @@ def _forms(view: View) -> tuple[Form, ...]:
             "double click there",
             ir.Click(centre, count=2),
         ),
-        Form(
+        JsonAction(
             "right_click",
             ir.Click,
             (must_be_at, held),
@@ -109,40 +109,40 @@ def _forms(view: View) -> tuple[Form, ...]:
             "right click there",
             ir.Click(centre, "right"),
         ),
-        Form("hover", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
-        Form(
+        JsonAction("hover", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        JsonAction(
             "drag",
             ir.Drag,
             (parts.ends(start, end),),
             about="drag with the left button from x, y to end_x, end_y",
             example=ir.Drag((centre, other)),
         ),
-        Form(
+        JsonAction(
             "scroll",
             ir.Scroll,
             (at, wheel),
             about="turn the wheel by scroll_amount notches, there or where the pointer is",
             example=ir.Scroll(0, 3, centre),
         ),
-        Form("type", ir.Type, (parts.words("text", least=1),), about="type the text", example=ir.Type("hello")),
-        Form("key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))),
-        Form("hotkey", ir.Key, (_keys(),)),
-        Form(
+        JsonAction("type", ir.Type, (parts.text_field("text", least=1),), about="type the text", example=ir.Type("hello")),
+        JsonAction("key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))),
+        JsonAction("hotkey", ir.Key, (_keys(),)),
+        JsonAction(
             "wait",
             ir.Wait,
             (parts.numeral("duration_seconds", "seconds", rules.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S),),
             about="wait for the screen to change",
             example=ir.Wait(2),
         ),
-        Form("noop", None, reads=lambda fields: [ir.Wait(0)]),
-        Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        Form("done", ir.Done, about="the task is finished", example=ir.Done()),
-        Form("fail", ir.Fail, (parts.unsaid("reason"),), about="the task cannot be done", example=ir.Fail()),
-        Form("answer", ir.Answer, (parts.words("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
+        JsonAction("noop", None, reads=lambda fields: [ir.Wait(0)]),
+        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
+        JsonAction("fail", ir.Fail, (parts.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
+        JsonAction("answer", ir.Answer, (parts.text_field("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
     )
 
 
-class OpenAdaptJson(ObjectDialect):
+class OpenAdaptJson(JsonActionFormat):
     """See the module."""
 
     name = "openadapt_json"
@@ -158,10 +158,10 @@ class OpenAdaptJson(ObjectDialect):
     }
     losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms(view)
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         return [
             "You control a desktop. Given a screenshot and a task, output the next action as JSON, exactly one per turn.",
             "x and y are fractions of the screen: 0.0 is left or top, 1.0 is right or bottom. The actions:",

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import regions
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import Call, Grammar, read_calls
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import ParsedCall, CallGrammar, parse_calls
 from deskhand.actions.dialects.gestures import KEYS
 from deskhand.actions.dialects.kinds import DOUBLE_QUOTED, NUMBER, choice, keys_joined
-from deskhand.actions.dialects.reasoning import after_reasoning
+from deskhand.actions.dialects.reasoning import end_of_reasoning
 from deskhand.actions.dialects.scrolling import scroll_row
-from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.table import Parameter, CallSpec, CallTable, point_parameters
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.ops import REL_1, Point, Space
 from deskhand.errors import ParseError
 
@@ -33,48 +33,48 @@ _DIRECTION = Parameter("direction", choice({name: name for name in ("up", "down"
 _TEXT = Parameter("text", DOUBLE_QUOTED, "text", required=True)
 _CENTRE, _THERE = Point(0.35, 0.42, REL_1), Point(0.8, 0.7, REL_1)
 
-_TABLE = Table(
+_TABLE = CallTable(
     (
-        Row("CLICK", _POINT, ir.Click, example=ir.Click(_CENTRE)),
-        Row("RIGHT_CLICK", _POINT, ir.Click, {"button": "right"}, example=ir.Click(_CENTRE, "right")),
-        Row("DOUBLECLICK", _POINT, ir.Click, {"count": 2}, example=ir.Click(_CENTRE, count=2)),
-        Row("DOUBLE_CLICK", _POINT, ir.Click, {"count": 2}, only_read=True),
-        Row("HOVER", _POINT, ir.Move, example=ir.Move(_CENTRE), about="move the pointer"),
-        Row("DRAG", (*_START, *_END), ir.Drag, example=ir.Drag((_CENTRE, _THERE))),
-        Row("TYPE", (_TEXT,), ir.Type, example=ir.Type("hello"), about="\\n is the Enter key"),
-        Row(
+        CallSpec("CLICK", _POINT, ir.Click, example=ir.Click(_CENTRE)),
+        CallSpec("RIGHT_CLICK", _POINT, ir.Click, {"button": "right"}, example=ir.Click(_CENTRE, "right")),
+        CallSpec("DOUBLECLICK", _POINT, ir.Click, {"count": 2}, example=ir.Click(_CENTRE, count=2)),
+        CallSpec("DOUBLE_CLICK", _POINT, ir.Click, {"count": 2}, only_read=True),
+        CallSpec("HOVER", _POINT, ir.Move, example=ir.Move(_CENTRE), about="move the pointer"),
+        CallSpec("DRAG", (*_START, *_END), ir.Drag, example=ir.Drag((_CENTRE, _THERE))),
+        CallSpec("TYPE", (_TEXT,), ir.Type, example=ir.Type("hello"), about="\\n is the Enter key"),
+        CallSpec(
             "KEY",
             (Parameter("key", keys_joined("+", '"'), "keys", required=True),),
             ir.Key,
             example=ir.Key(("ctrl", "a")),
             about="a key, or keys pressed together",
         ),
-        Row("HOTKEY", (Parameter("keys", KEYS, "keys", required=True, many=True),), ir.Key, only_read=True),
+        CallSpec("HOTKEY", (Parameter("keys", KEYS, "keys", required=True, many=True),), ir.Key, only_read=True),
         scroll_row("SCROLL", (*_MAYBE_POINT, _DIRECTION), NOTCHES, default="down", about="up, down, left or right"),
-        Row(
+        CallSpec(
             "WAIT",
             (Parameter("seconds", NUMBER, "seconds", named=False),),
             ir.Wait,
             example=ir.Wait(1.5),
             about="seconds; 1 if left out",
         ),
-        Row(
+        CallSpec(
             "ANSWER",
             (Parameter("answer", DOUBLE_QUOTED, "text", required=True, named=False),),
             ir.Answer,
             example=ir.Answer("42"),
             about="finished, with the answer in words",
         ),
-        Row("DONE", (), ir.Done, example=ir.Done(), about="the task is finished"),
+        CallSpec("DONE", (), ir.Done, example=ir.Done(), about="the task is finished"),
     )
 )
 
 _ACTION_AT_LINE = re.compile(r"^[ \t]*(?:" + "|".join(_TABLE.rows_by_call) + r")[ \t]*\(", re.MULTILINE)
 
 
-def _find(text: str) -> list[Call]:
+def _find(text: str) -> list[ParsedCall]:
     """The calls behind "Action:", or from the first line on that begins with one."""
-    start = after_reasoning(text)
+    start = end_of_reasoning(text)
     mark = regions.after_mark(text, start)
     if mark is None:
         mark = regions.first_line(text, start, _ACTION_AT_LINE)
@@ -86,17 +86,17 @@ def _find(text: str) -> list[Call]:
     if blocks:
         regions.check_outside(text, blocks[0].opening, blocks, _ACTION_AT_LINE)
     spans = [(block.start, block.end) for block in blocks] or [(mark, len(text))]
-    return [call for begin, end in spans for call in read_calls(text, *regions.trimmed(text, begin, end), Grammar())]
+    return [call for begin, end in spans for call in parse_calls(text, *regions.trimmed(text, begin, end), CallGrammar())]
 
 
-def _introduction(view: View, space: Space) -> str:
+def _introduction(view: ScreenView, space: Space) -> str:
     return (
         "Reply with two lines, Thought: and why, then Action: and one of these actions.\n"
         "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) the bottom right one."
     )
 
 
-DIALECT = TextDialect(
+DIALECT = CallActionFormat(
     name="openadapt_text",
     table=_TABLE,
     space=lambda view: REL_1,

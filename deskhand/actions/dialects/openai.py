@@ -14,10 +14,10 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.objects import INFEASIBLE, ObjectDialect, Said
-from deskhand.actions.dialects.parts import Fields, Part, Values
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.objects import INFEASIBLE, JsonActionFormat, FreeText
+from deskhand.actions.dialects.parts import Fields, JsonField, Values
 from deskhand.actions.ops import Point
 from deskhand.actions.spelling import OPENAI
 from deskhand.errors import AgentError
@@ -36,21 +36,21 @@ def _moved(fields: Fields) -> list[Any]:
     return [*map(ir.KeyDown, keys), ir.Move(fields["point"]), *map(ir.KeyUp, reversed(keys))]
 
 
-def _move_keys() -> Part:
+def _move_keys() -> JsonField:
     """Keys that are held during a move, which is no part of a `Move`."""
     keys = parts.key_list("keys", OPENAI, "modifiers", required=False)
-    return Part({}, (), keys.read, lambda fields: {}, also=keys.keys)
+    return JsonField({}, (), keys.read, lambda fields: {}, also=keys.keys)
 
 
 @lru_cache(maxsize=64)
-def _forms(view: View) -> tuple[Form, ...]:
+def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     at = parts.xy(view.image, required=True)
     centre = Point(view.image_width // 2, view.image_height // 3, view.image)
     corner = Point(view.image_width // 4, view.image_height // 5, view.image)
     held = parts.key_list("keys", OPENAI, "modifiers", required=False)
-    waited = parts.unsaid("seconds", WAIT_S)
+    waited = parts.constant("seconds", WAIT_S)
     return (
-        Form(
+        JsonAction(
             "click",
             ir.Click,
             (parts.choice("button", "button", _BUTTONS), at, held),
@@ -58,7 +58,7 @@ def _forms(view: View) -> tuple[Form, ...]:
             "click there; wheel is the middle button",
             ir.Click(centre),
         ),
-        Form(
+        JsonAction(
             "double_click",
             ir.Click,
             (at, held),
@@ -66,7 +66,7 @@ def _forms(view: View) -> tuple[Form, ...]:
             "click the left button twice",
             ir.Click(centre, count=2),
         ),
-        Form(
+        JsonAction(
             "drag",
             ir.Drag,
             (parts.path("path", view.image, named=True), held),
@@ -74,22 +74,22 @@ def _forms(view: View) -> tuple[Form, ...]:
             "hold the left button along the path",
             ir.Drag((centre, corner)),
         ),
-        Form("keypress", ir.Key, (parts.key_list("keys", OPENAI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
-        Form("move", ir.Move, (at, _move_keys()), about="move the pointer there", example=ir.Move(centre), reads=_moved),
-        Form("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        Form(
+        JsonAction("keypress", ir.Key, (parts.key_list("keys", OPENAI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction("move", ir.Move, (at, _move_keys()), about="move the pointer there", example=ir.Move(centre), reads=_moved),
+        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        JsonAction(
             "scroll",
             ir.Scroll,
             (at, parts.wheel("scroll_x", "scroll_y", unit=PIXELS_PER_NOTCH), held),
             about=f"turn the wheel, {PIXELS_PER_NOTCH} pixels to the notch; positive is right and down",
             example=ir.Scroll(0, 3, centre),
         ),
-        Form("type", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
-        Form("wait", ir.Wait, (waited,), about="wait for the screen to change", example=ir.Wait(WAIT_S)),
+        JsonAction("type", ir.Type, (parts.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("wait", ir.Wait, (waited,), about="wait for the screen to change", example=ir.Wait(WAIT_S)),
     )
 
 
-class OpenAI(ObjectDialect):
+class OpenAI(JsonActionFormat):
     """One form of the tool."""
 
     tag = "type"
@@ -109,10 +109,10 @@ class OpenAI(ObjectDialect):
         self.name = name
         self.most = most
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms(view)
 
-    def opening(self, view: View) -> list[str]:
+    def opening(self, view: ScreenView) -> list[str]:
         batch = self.most > 1
         call = {"type": "computer_call", "actions": ["..."]} if batch else {"type": "computer_call", "action": "..."}
         return [
@@ -122,7 +122,7 @@ class OpenAI(ObjectDialect):
             "with a list of actions that are performed in order:" if batch else "with one action:",
         ]
 
-    def closing(self, view: View) -> list[str]:
+    def closing(self, view: ScreenView) -> list[str]:
         return [
             f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
             f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
@@ -134,14 +134,14 @@ class OpenAI(ObjectDialect):
         if "output" in value and "type" not in value:
             if not isinstance(value["output"], list):
                 raise AgentError("the output of a response must be a list of items")
-            return [item for inner in value["output"] for item in self.unwrapped(inner)] or [Said("")]
+            return [item for inner in value["output"] for item in self.unwrapped(inner)] or [FreeText("")]
         kind = value.get("type")
         if kind == "computer_call":
             return self._called(value)
         if kind == "reasoning":
-            return [Said("")]
+            return [FreeText("")]
         if kind == "message":
-            return [Said(_message_text(value))]
+            return [FreeText(_message_text(value))]
         if kind is None and "actions" in value:
             return self._called({"type": "computer_call", **value})
         return [value]

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import Call
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import ParsedCall
 from deskhand.actions.dialects.gestures import LIST_OF_KEYS
 from deskhand.actions.dialects.kinds import TEXT, choice
 from deskhand.actions.dialects.pyautogui import (
@@ -30,10 +30,10 @@ from deskhand.actions.dialects.pyautogui import (
     find_code,
     typing_rows,
 )
-from deskhand.actions.dialects.reasoning import after_reasoning
-from deskhand.actions.dialects.resizing import seen
-from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.reasoning import end_of_reasoning
+from deskhand.actions.dialects.resizing import resized_size
+from deskhand.actions.dialects.table import Parameter, CallReader, CallSpec, CallTable, arguments
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.ops import REL_1, Op, Point, Space
 
 WAIT_SECONDS = 20.0
@@ -43,7 +43,7 @@ _ENDS = (_STATUS, Parameter("answer", TEXT, "answer"))
 _CODE_HEADING = re.compile(r"^#++[ \t]*+code[ \t]*+:?[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 
 
-def _terminate(program: Program, call: Call, values: dict[str, Any]) -> None:
+def _terminate(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """The end: with success and perhaps an answer, or with failure and perhaps its reason."""
     if values["status"] == "failure":
         program.add(ir.Fail(values.get("answer", "")), call.span)
@@ -53,7 +53,7 @@ def _terminate(program: Program, call: Call, values: dict[str, Any]) -> None:
         program.add(ir.Done(), call.span)
 
 
-def _write_terminate(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+def _write_terminate(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
     if type(op) is not row.op:
         return None
     values = {"status": "failure" if isinstance(op, ir.Fail) else "success"}
@@ -65,15 +65,15 @@ def _write_terminate(table: Table, row: Row, op: Op, space: Space) -> list[str] 
 
 
 _OWN_ROWS = (
-    Row(
+    CallSpec(
         "computer.triple_click",
         (X_NEEDED, Y_NEEDED),
         ir.Click,
         {"count": 3},
         example=ir.Click(Point(0.5, 0.4, REL_1), count=3),
     ),
-    Row("computer.tripleClick", (X_NEEDED, Y_NEEDED), ir.Click, {"count": 3}, only_read=True),
-    Row(
+    CallSpec("computer.tripleClick", (X_NEEDED, Y_NEEDED), ir.Click, {"count": 3}, only_read=True),
+    CallSpec(
         "computer.wait",
         (),
         ir.Wait,
@@ -82,7 +82,7 @@ _OWN_ROWS = (
         offer="computer.wait()",
         about=f"wait {WAIT_SECONDS:g} seconds",
     ),
-    Row(
+    CallSpec(
         "computer.terminate",
         _ENDS,
         ir.Done,
@@ -91,7 +91,7 @@ _OWN_ROWS = (
         example=ir.Done(),
         about="the task is finished",
     ),
-    Row(
+    CallSpec(
         "computer.terminate",
         _ENDS,
         ir.Answer,
@@ -99,10 +99,10 @@ _OWN_ROWS = (
         example=ir.Answer("42"),
         about="finished, with the answer in words",
     ),
-    Row("computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"),
+    CallSpec("computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"),
 )
 _POINTER_ROWS = tuple(replace(row, example=None) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS)
-_TABLE = Table(
+_TABLE = CallTable(
     (
         *_OWN_ROWS[:2],
         *_POINTER_ROWS,
@@ -113,8 +113,8 @@ _TABLE = Table(
 )
 
 
-def _find(text: str) -> list[Call]:
-    start = after_reasoning(text)
+def _find(text: str) -> list[ParsedCall]:
+    start = end_of_reasoning(text)
     for heading in _CODE_HEADING.finditer(text, start):
         start = heading.end()
     return find_code(text, start, replace(GRAMMAR, words=frozenset()))
@@ -124,8 +124,8 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
     return f"## Code:\n{block_of(lines)}"
 
 
-def _introduction(coordinates: str) -> Callable[[View, Space], str]:
-    def introduction(view: View, space: Space) -> str:
+def _introduction(coordinates: str) -> Callable[[ScreenView, Space], str]:
+    def introduction(view: ScreenView, space: Space) -> str:
         return (
             "For each step write a short thought under ## Thought:, what you do in one sentence under ## Action:, and\n"
             "under ## Code: one ```python block with these calls and plain arguments, one a line.\n"
@@ -135,7 +135,7 @@ def _introduction(coordinates: str) -> Callable[[View, Space], str]:
     return introduction
 
 
-RELATIVE = TextDialect(
+RELATIVE = CallActionFormat(
     name="opencua_relative",
     table=_TABLE,
     space=lambda view: REL_1,
@@ -149,7 +149,7 @@ RELATIVE = TextDialect(
 QWEN25 = replace(
     RELATIVE,
     name="opencua_qwen25",
-    space=seen,
+    space=resized_size,
     introduction=_introduction(
         "x and y are pixels of the image that you see, {width:g}x{height:g}; (0, 0) is the top left corner."
     ),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskhand.actions.dialects import rules
-from deskhand.actions.dialects.limits import MAX_KEYS, MAX_NOTCHES, MAX_PATH
-from deskhand.actions.dialects.rules import Rule, plain
+from deskhand.actions.dialects.limits import MAX_KEYS, MAX_SCROLL_NOTCHES, MAX_PATH
+from deskhand.actions.dialects.rules import Rule, strip_description
 from deskhand.actions.ops import Point, Space, in_space
-from deskhand.actions.spelling import Spelling
+from deskhand.actions.spelling import KeyNaming
 from deskhand.errors import AgentError
 
 Values = Mapping[str, Any]
@@ -26,7 +26,7 @@ LONGEST_CHORD = 200
 
 
 @dataclass(frozen=True)
-class Part:
+class JsonField:
     """`read` gets the keys that were given and returns the fields they say; `write` gets all fields and returns keys to write.
 
     Both raise `AgentError` for what cannot be said.
@@ -56,17 +56,17 @@ def coordinate(space: Space, *, whole: bool = True) -> tuple[Rule, Rule]:
 
 
 def _point(x: Any, y: Any, space: Space) -> Point:
-    return Point(plain(x), plain(y), space)
+    return Point(strip_description(x), strip_description(y), space)
 
 
 def _numbers(point: Point, space: Space) -> tuple[Any, Any]:
     moved = in_space(point, space)
-    return plain(moved.x), plain(moved.y)
+    return strip_description(moved.x), strip_description(moved.y)
 
 
 def xy(
     space: Space, field: str = "point", keys: tuple[str, str] = ("x", "y"), *, required: bool = False, whole: bool = True
-) -> Part:
+) -> JsonField:
     """A point as two numbers under keys of their own."""
     x, y = keys
 
@@ -79,10 +79,10 @@ def xy(
         return _asked(fields[field], required, lambda point: dict(zip(keys, _numbers(point, space), strict=True)))
 
     rule = dict(zip(keys, coordinate(space, whole=whole), strict=True))
-    return Part(rule, (field,), read, write, keys if required else (), together=True)
+    return JsonField(rule, (field,), read, write, keys if required else (), together=True)
 
 
-def pair(key: str, space: Space, field: str = "point", *, required: bool = False) -> Part:
+def pair(key: str, space: Space, field: str = "point", *, required: bool = False) -> JsonField:
     """A point as a list of two numbers."""
 
     def read(values: Values) -> Fields:
@@ -94,7 +94,7 @@ def pair(key: str, space: Space, field: str = "point", *, required: bool = False
     def write(fields: Values) -> dict[str, Any]:
         return _asked(fields[field], required, lambda point: {key: list(_numbers(point, space))})
 
-    return Part({key: rules.row(*coordinate(space))}, (field,), read, write, (key,) if required else ())
+    return JsonField({key: rules.fixed_items(*coordinate(space))}, (field,), read, write, (key,) if required else ())
 
 
 def _asked(point: Point | None, required: bool, written: Callable[[Point], dict[str, Any]]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _asked(point: Point | None, required: bool, written: Callable[[Point], dict[
     return written(point)
 
 
-def corners(key: str, space: Space) -> Part:
+def corners(key: str, space: Space) -> JsonField:
     """A rectangle as [left, top, right, bottom], in edges: the far edge is the width or height itself."""
     edges = Space("relative", space.width, space.height)
     x, y = coordinate(edges)
@@ -117,13 +117,13 @@ def corners(key: str, space: Space) -> Part:
     def write(fields: Values) -> dict[str, Any]:
         return {key: [*_numbers(fields["top_left"], edges), *_numbers(fields["bottom_right"], edges)]}
 
-    return Part({key: rules.row(x, y, x, y)}, ("top_left", "bottom_right"), read, write, (key,))
+    return JsonField({key: rules.fixed_items(x, y, x, y)}, ("top_left", "bottom_right"), read, write, (key,))
 
 
-def path(key: str, space: Space, *, named: bool, whole: bool = True) -> Part:
+def path(key: str, space: Space, *, named: bool, whole: bool = True) -> JsonField:
     """A drag's path: a list of {"x", "y"} when `named`, else of [x, y]."""
     x, y = coordinate(space, whole=whole)
-    rule = rules.items(rules.object_of(x=x, y=y) if named else rules.row(x, y), 2, MAX_PATH)
+    rule = rules.items(rules.object_of(x=x, y=y) if named else rules.fixed_items(x, y), 2, MAX_PATH)
 
     def read(values: Values) -> Fields:
         pairs = [(value["x"], value["y"]) if named else value for value in values[key]]
@@ -133,10 +133,10 @@ def path(key: str, space: Space, *, named: bool, whole: bool = True) -> Part:
         numbers = [_numbers(point, space) for point in fields["path"]]
         return {key: [dict(zip("xy", both, strict=True)) if named else list(both) for both in numbers]}
 
-    return Part({key: rule}, ("path",), read, write, (key,))
+    return JsonField({key: rule}, ("path",), read, write, (key,))
 
 
-def ends(start: Part, end: Part) -> Part:
+def ends(start: JsonField, end: JsonField) -> JsonField:
     """A drag from one point to another; `start` and `end` are parts for the fields "start" and "end"."""
 
     def read(values: Values) -> Fields:
@@ -148,7 +148,7 @@ def ends(start: Part, end: Part) -> Part:
         first, last = fields["path"]
         return start.write({"start": first}) | end.write({"end": last})
 
-    return Part(
+    return JsonField(
         {**start.keys, **end.keys},
         ("path",),
         read,
@@ -159,7 +159,7 @@ def ends(start: Part, end: Part) -> Part:
     )
 
 
-def choice(key: str, field: str, names: Mapping[str, Any], *, default: str | None = None, brief: bool = False) -> Part:
+def choice(key: str, field: str, names: Mapping[str, Any], *, default: str | None = None, brief: bool = False) -> JsonField:
     """One of several names. `default` is read where the key is left out, and with `brief` it is left out in writing."""
     name_of = {value: name for name, value in names.items()}
 
@@ -174,23 +174,23 @@ def choice(key: str, field: str, names: Mapping[str, Any], *, default: str | Non
             raise AgentError(f"{field} cannot be {fields[field]!r}; it is one of {', '.join(map(str, name_of))}")
         return {} if brief and name == default else {key: name}
 
-    return Part({key: rules.one_of(*names)}, (field,), read, write, () if default is not None else (key,))
+    return JsonField({key: rules.one_of(*names)}, (field,), read, write, () if default is not None else (key,))
 
 
-def numeral(key: str, field: str, rule: Rule, *, default: Any = None) -> Part:
+def numeral(key: str, field: str, rule: Rule, *, default: Any = None) -> JsonField:
     """A number. With a default it may be left out, and it is left out in writing when it is that."""
 
     def read(values: Values) -> Fields:
-        return {field: plain(values.get(key, default))}
+        return {field: strip_description(values.get(key, default))}
 
     def write(fields: Values) -> dict[str, Any]:
-        value = plain(fields[field])
+        value = strip_description(fields[field])
         return {} if value == default else {key: value}
 
-    return Part({key: rule}, (field,), read, write, (key,) if default is None else ())
+    return JsonField({key: rule}, (field,), read, write, (key,) if default is None else ())
 
 
-def words(key: str, field: str = "text", *, least: int = 0) -> Part:
+def text_field(key: str, field: str = "text", *, least: int = 0) -> JsonField:
     """A text as it is."""
 
     def read(values: Values) -> Fields:
@@ -199,15 +199,15 @@ def words(key: str, field: str = "text", *, least: int = 0) -> Part:
     def write(fields: Values) -> dict[str, Any]:
         return {key: fields[field]}
 
-    return Part({key: rules.text(least)}, (field,), read, write, (key,))
+    return JsonField({key: rules.text(least)}, (field,), read, write, (key,))
 
 
-def unsaid(field: str, value: Any = None) -> Part:
+def constant(field: str, value: Any = None) -> JsonField:
     """A field that is not written; what is read is `value`, or nothing when that is None."""
-    return Part({}, (field,), lambda values: {} if value is None else {field: value}, lambda fields: {})
+    return JsonField({}, (field,), lambda values: {} if value is None else {field: value}, lambda fields: {})
 
 
-def key_name(key: str, spelling: Spelling) -> Part:
+def key_name(key: str, spelling: KeyNaming) -> JsonField:
     """One key, of an op with the field `key`."""
 
     def read(values: Values) -> Fields:
@@ -216,7 +216,7 @@ def key_name(key: str, spelling: Spelling) -> Part:
     def write(fields: Values) -> dict[str, Any]:
         return {key: spelling.write(fields["key"])}
 
-    return Part({key: _name_rule(spelling.pattern, "a key")}, ("key",), read, write, (key,))
+    return JsonField({key: _name_rule(spelling.pattern, "a key")}, ("key",), read, write, (key,))
 
 
 def _name_rule(pattern: str, title: str) -> Rule:
@@ -224,7 +224,7 @@ def _name_rule(pattern: str, title: str) -> Rule:
     return rule | ({"pattern": pattern} if pattern else {})
 
 
-def key_list(key: str, spelling: Spelling, field: str = "keys", *, required: bool = True) -> Part:
+def key_list(key: str, spelling: KeyNaming, field: str = "keys", *, required: bool = True) -> JsonField:
     """Keys as a list of names; not required, none is left out."""
 
     def read(values: Values) -> Fields:
@@ -235,10 +235,10 @@ def key_list(key: str, spelling: Spelling, field: str = "keys", *, required: boo
         return {key: names} if names or required else {}
 
     rule = rules.items(_name_rule(spelling.pattern, "keys"), int(required), MAX_KEYS)
-    return Part({key: rule}, (field,), read, write, (key,) if required else ())
+    return JsonField({key: rule}, (field,), read, write, (key,) if required else ())
 
 
-def chord(keys: Sequence[str], spelling: Spelling, field: str = "keys", *, required: bool = True) -> Part:
+def chord(keys: Sequence[str], spelling: KeyNaming, field: str = "keys", *, required: bool = True) -> JsonField:
     """Keys as one text, "ctrl+s", under the first of `keys`; the others are read in its place."""
     rule = _name_rule(spelling.chord_pattern, "keys joined by +")
 
@@ -262,13 +262,13 @@ def chord(keys: Sequence[str], spelling: Spelling, field: str = "keys", *, requi
         return {keys[0]: spelling.write_chord(names)} if names else {}
 
     also = dict.fromkeys(keys[1:], rule)
-    return Part({keys[0]: rule}, (field,), read, write, (keys[0],) if required else (), also, bool(also))
+    return JsonField({keys[0]: rule}, (field,), read, write, (keys[0],) if required else (), also, bool(also))
 
 
 _DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
-def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MAX_NOTCHES, default: int | None = None) -> Part:
+def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MAX_SCROLL_NOTCHES, default: int | None = None) -> JsonField:
     """The wheel by a direction (under the first of `keys`; the others are read in its place) and an amount of `unit` to the notch.
 
     `most` bounds the amount; where it may be left out, `default` is what it is then.
@@ -293,19 +293,19 @@ def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MA
     required = (keys[0],) if default is not None else (keys[0], amount)
     offered = {keys[0]: rule, amount: rules.integer(0, most)}
     also = dict.fromkeys(keys[1:], rule)
-    return Part(offered, ("dx", "dy"), read, write, required, also, bool(also))
+    return JsonField(offered, ("dx", "dy"), read, write, required, also, bool(also))
 
 
 def wheel(
     dx: str | None, dy: str | None, *, x_sign: int = 1, y_sign: int = 1, unit: int = 1, lenient: bool = False, whole: bool = True
-) -> Part:
+) -> JsonField:
     """The wheel by signed amounts of `unit` to the notch; a sign of 1 is right or down. A key that is None is not there.
 
     `lenient`: one of the two keys will do in reading.
     """
     keys = [(key, field, sign) for key, field, sign in ((dx, "dx", x_sign), (dy, "dy", y_sign)) if key is not None]
     make = rules.integer if whole else rules.number
-    rule = make(-MAX_NOTCHES * unit, MAX_NOTCHES * unit)
+    rule = make(-MAX_SCROLL_NOTCHES * unit, MAX_SCROLL_NOTCHES * unit)
 
     def read(values: Values) -> Fields:
         if not any(key in values for key, _, _ in keys):
@@ -318,7 +318,7 @@ def wheel(
         return {key: sign * fields[field] * unit for key, field, sign in keys}
 
     required = tuple(key for key, _, _ in keys)
-    return Part({key: rule for key, _, _ in keys}, ("dx", "dy"), read, write, required, lenient=lenient)
+    return JsonField({key: rule for key, _, _ in keys}, ("dx", "dy"), read, write, required, lenient=lenient)
 
 
 def notches(amount: float, unit: int) -> int:

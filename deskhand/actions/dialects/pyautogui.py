@@ -13,8 +13,8 @@ import re
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import regions
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import Call, Grammar, read_calls
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import ParsedCall, CallGrammar, parse_calls
 from deskhand.actions.dialects.gestures import (
     BUTTON,
     KEY,
@@ -37,9 +37,9 @@ from deskhand.actions.dialects.gestures import (
     write_word,
 )
 from deskhand.actions.dialects.kinds import NUMBER, PACE, WHOLE, WHOLE_UP, choice
-from deskhand.actions.dialects.reasoning import after_reasoning
-from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.reasoning import end_of_reasoning
+from deskhand.actions.dialects.table import Parameter, CallSpec, CallTable, point_parameters
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import ParseError
 
@@ -76,7 +76,7 @@ _CENTRE = Point(0.5, 0.4, REL_1)
 _THERE = Point(0.7, 0.6, REL_1)
 
 POINTER_ROWS = (
-    Row(
+    CallSpec(
         "pyautogui.click",
         (X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES),
         ir.Click,
@@ -84,37 +84,37 @@ POINTER_ROWS = (
         example=ir.Click(_CENTRE),
         about="without x and y where the pointer is; also button='right', clicks=2",
     ),
-    Row(
+    CallSpec(
         "pyautogui.rightClick",
         (X, Y, INTERVAL, DURATION, *PAUSES),
         ir.Click,
         {"button": "right"},
         example=ir.Click(_CENTRE, "right"),
     ),
-    Row(
+    CallSpec(
         "pyautogui.middleClick",
         (X, Y, INTERVAL, DURATION, *PAUSES),
         ir.Click,
         {"button": "middle"},
         example=ir.Click(_CENTRE, "middle"),
     ),
-    Row(
+    CallSpec(
         "pyautogui.doubleClick",
         (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES),
         ir.Click,
         {"count": 2},
         example=ir.Click(_CENTRE, count=2),
     ),
-    Row(
+    CallSpec(
         "pyautogui.tripleClick",
         (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES),
         ir.Click,
         {"count": 3},
         example=ir.Click(_CENTRE, count=3),
     ),
-    Row("pyautogui.leftClick", (X, Y, INTERVAL, DURATION, *PAUSES), ir.Click, only_read=True),
-    Row("pyautogui.moveTo", (X_NEEDED, Y_NEEDED, DURATION, _TWEEN, *PAUSES), ir.Move, example=ir.Move(_CENTRE)),
-    Row(
+    CallSpec("pyautogui.leftClick", (X, Y, INTERVAL, DURATION, *PAUSES), ir.Click, only_read=True),
+    CallSpec("pyautogui.moveTo", (X_NEEDED, Y_NEEDED, DURATION, _TWEEN, *PAUSES), ir.Move, example=ir.Move(_CENTRE)),
+    CallSpec(
         "pyautogui.dragTo",
         (X_NEEDED, Y_NEEDED, *_DRAG),
         ir.Drag,
@@ -123,23 +123,23 @@ POINTER_ROWS = (
         example=ir.Drag((_CENTRE, _THERE)),
         about="from the first place to the second",
     ),
-    Row("pyautogui.dragTo", (X_NEEDED, Y_NEEDED, *_DRAG), ir.Drag, write=write_path),
-    Row("pyautogui.moveRel", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
-    Row("pyautogui.move", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
-    Row("pyautogui.dragRel", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
-    Row("pyautogui.drag", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
-    Row("pyautogui.mouseDown", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseDown, example=ir.MouseDown()),
-    Row("pyautogui.mouseUp", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseUp, read=mouse_up, example=ir.MouseUp()),
-    Row(
+    CallSpec("pyautogui.dragTo", (X_NEEDED, Y_NEEDED, *_DRAG), ir.Drag, write=write_path),
+    CallSpec("pyautogui.moveRel", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
+    CallSpec("pyautogui.move", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
+    CallSpec("pyautogui.dragRel", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
+    CallSpec("pyautogui.drag", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
+    CallSpec("pyautogui.mouseDown", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseDown, example=ir.MouseDown()),
+    CallSpec("pyautogui.mouseUp", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseUp, read=mouse_up, example=ir.MouseUp()),
+    CallSpec(
         "pyautogui.scroll",
         (_UP, X, Y, *PAUSES),
         ir.Scroll,
         example=ir.Scroll(dy=3, point=_CENTRE),
         about="notches of the wheel; positive is up, negative down",
     ),
-    Row("pyautogui.vscroll", (_UP, X, Y, *PAUSES), ir.Scroll, only_read=True),
-    Row("pyautogui.hscroll", (_RIGHT, X, Y, *PAUSES), ir.Scroll, example=ir.Scroll(dx=3), about="positive is right"),
-    Row(
+    CallSpec("pyautogui.vscroll", (_UP, X, Y, *PAUSES), ir.Scroll, only_read=True),
+    CallSpec("pyautogui.hscroll", (_RIGHT, X, Y, *PAUSES), ir.Scroll, example=ir.Scroll(dx=3), about="positive is right"),
+    CallSpec(
         "pyautogui.hold",
         (Parameter("keys", KEYS, "keys", required=True), *PAUSES),
         read=hold,
@@ -152,29 +152,29 @@ POINTER_ROWS = (
 """The mouse; the coordinates are in the space of the dialect."""
 
 KEY_ROWS = (
-    Row("pyautogui.keyDown", (_KEY, *PAUSES), ir.KeyDown, example=ir.KeyDown("shift")),
-    Row("pyautogui.keyUp", (_KEY, *PAUSES), ir.KeyUp, example=ir.KeyUp("shift")),
-    Row(
+    CallSpec("pyautogui.keyDown", (_KEY, *PAUSES), ir.KeyDown, example=ir.KeyDown("shift")),
+    CallSpec("pyautogui.keyUp", (_KEY, *PAUSES), ir.KeyUp, example=ir.KeyUp("shift")),
+    CallSpec(
         "time.sleep",
         (Parameter("seconds", NUMBER, "seconds", required=True, named=False),),
         ir.Wait,
         example=ir.Wait(0.5),
         about="seconds",
     ),
-    Row("pyautogui.sleep", (Parameter("seconds", NUMBER, "seconds", required=True),), ir.Wait, only_read=True),
+    CallSpec("pyautogui.sleep", (Parameter("seconds", NUMBER, "seconds", required=True),), ir.Wait, only_read=True),
 )
 
 
-def typing_rows(*, named: bool, keys: Parameter) -> tuple[Row, ...]:
+def typing_rows(*, named: bool, keys: Parameter) -> tuple[CallSpec, ...]:
     """Texts and key presses; `named` and `keys` say in which of pyautogui's ways they are written."""
     message = Parameter("message", MESSAGE, "text", required=True, named=named)
     one = Parameter("keys", keys.kind, "keys", required=True, named=keys.named)
     presses = (Parameter("presses", PRESSES, "presses"), INTERVAL, *PAUSES)
     return (
-        Row("pyautogui.write", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, example=ir.Type("hello")),
-        Row("pyautogui.typewrite", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, only_read=True),
-        Row("pyautogui.press", (one, *presses), ir.Key, read=press, write=write_press, example=ir.Key(("enter",))),
-        Row("pyautogui.hotkey", (keys, INTERVAL, *PAUSES), ir.Key, example=ir.Key(("ctrl", "c")), about="keys pressed together"),
+        CallSpec("pyautogui.write", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, example=ir.Type("hello")),
+        CallSpec("pyautogui.typewrite", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, only_read=True),
+        CallSpec("pyautogui.press", (one, *presses), ir.Key, read=press, write=write_press, example=ir.Key(("enter",))),
+        CallSpec("pyautogui.hotkey", (keys, INTERVAL, *PAUSES), ir.Key, example=ir.Key(("ctrl", "c")), about="keys pressed together"),
     )
 
 
@@ -188,7 +188,7 @@ NOTES: dict[type[Op], str] = {
     ir.KeyDown: "keys that pyautogui has a name for",
     ir.KeyUp: "keys that pyautogui has a name for",
 }
-GRAMMAR = Grammar(
+GRAMMAR = CallGrammar(
     modules=frozenset({"pyautogui", "time"}),
     words=frozenset(spelled for word in _WORDS for spelled in (word, word.capitalize())),
     settings=frozenset({"pyautogui.PAUSE", "pyautogui.FAILSAFE"}),
@@ -204,21 +204,21 @@ _CODE_AT_LINE = re.compile(
 )
 
 
-def find_code(text: str, start: int, grammar: Grammar) -> list[Call]:
+def find_code(text: str, start: int, grammar: CallGrammar) -> list[ParsedCall]:
     """The calls of a reply's code blocks, one after the other, or of the lines of code at its end. Raises `ParseError`."""
     blocks = regions.code_blocks(text, start)
     if not blocks:
         begin = regions.first_line(text, start, _CODE_AT_LINE)
         if begin is None:
             raise ParseError((start, len(text)), "no code found; write it in one ```python block")
-        return read_calls(text, begin, len(text), grammar)
+        return parse_calls(text, begin, len(text), grammar)
     regions.check_outside(text, start, blocks, _CODE_AT_LINE)
-    calls: list[Call] = []
+    calls: list[ParsedCall] = []
     for block in blocks:
         if block.info in {word.lower() for word in grammar.words} and not text[block.start : block.end].strip():
-            calls.append(Call(block.info.upper(), (), (), (block.opening, block.end)))
+            calls.append(ParsedCall(block.info.upper(), (), (), (block.opening, block.end)))
         elif block.info in _LANGUAGES:
-            calls += read_calls(text, block.start, block.end, grammar)
+            calls += parse_calls(text, block.start, block.end, grammar)
         else:
             raise ParseError((block.opening, block.end), f"a block of {block.info} is not read; write a ```python block")
     return calls
@@ -234,7 +234,7 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
     return f"```{lines[0]}```" if len(lines) == 1 and lines[0] in _WORDS else block_of(lines)
 
 
-def _introduction(view: View, space: Space) -> str:
+def _introduction(view: ScreenView, space: Space) -> str:
     return (
         "Reply with Python code in one ```python block. It is read, not run: only these calls with plain arguments, one a line.\n"
         f"x and y are pixels of the screen, which is {space.width:g}x{space.height:g}; (0, 0) is the top left corner."
@@ -242,7 +242,7 @@ def _introduction(view: View, space: Space) -> str:
 
 
 _WORD_ROWS = (
-    Row(
+    CallSpec(
         "WAIT",
         (),
         ir.Wait,
@@ -251,7 +251,7 @@ _WORD_ROWS = (
         offer="WAIT",
         about=f"instead of code: wait {WAIT_SECONDS:g} seconds",
     ),
-    Row(
+    CallSpec(
         "FAIL",
         (),
         ir.Fail,
@@ -260,15 +260,15 @@ _WORD_ROWS = (
         about="instead of code: the task cannot be done",
         loss="the reason is left out",
     ),
-    Row("DONE", (), ir.Done, write=write_word, offer="DONE", about="instead of code, or in its last line: the task is finished"),
-    Row("Wait", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
-    Row("Fail", (), ir.Fail, only_read=True),
-    Row("Done", (), ir.Done, only_read=True),
+    CallSpec("DONE", (), ir.Done, write=write_word, offer="DONE", about="instead of code, or in its last line: the task is finished"),
+    CallSpec("Wait", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
+    CallSpec("Fail", (), ir.Fail, only_read=True),
+    CallSpec("Done", (), ir.Done, only_read=True),
 )
 
-DIALECT = TextDialect(
+DIALECT = CallActionFormat(
     name="pyautogui",
-    table=Table(
+    table=CallTable(
         (
             *POINTER_ROWS,
             *typing_rows(named=False, keys=Parameter("keys", KEYS, "keys", True, named=False, many=True)),
@@ -277,7 +277,7 @@ DIALECT = TextDialect(
         )
     ),
     space=lambda view: view.screen,
-    find=lambda text: find_code(text, after_reasoning(text), GRAMMAR),
+    find=lambda text: find_code(text, end_of_reasoning(text), GRAMMAR),
     lay_out=_lay_out,
     introduction=_introduction,
     closing="When the task is finished reply ```DONE```.",

@@ -15,14 +15,14 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import parts, rules
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.forms import Form
-from deskhand.actions.dialects.limits import MAX_WAIT_S, short
-from deskhand.actions.dialects.objects import ObjectDialect
-from deskhand.actions.dialects.parts import Part
-from deskhand.actions.dialects.reasoning import after_reasoning
-from deskhand.actions.dialects.replies import NO_REASONING, Found, loose_values, skip, value_at
-from deskhand.actions.dialects.resizing import seen
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.forms import JsonAction
+from deskhand.actions.dialects.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.dialects.objects import JsonActionFormat
+from deskhand.actions.dialects.parts import JsonField
+from deskhand.actions.dialects.reasoning import end_of_reasoning
+from deskhand.actions.dialects.replies import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
+from deskhand.actions.dialects.resizing import resized_size
 from deskhand.actions.ops import REL_1000, Point, Space
 from deskhand.actions.pointer import DragTo
 from deskhand.actions.spelling import PYAUTOGUI
@@ -50,34 +50,34 @@ _ABOUT_KEYS = {
 
 
 @lru_cache(maxsize=64)
-def _forms(space: Space) -> tuple[Form, ...]:
+def _forms(space: Space) -> tuple[JsonAction, ...]:
     at, must_be_at = parts.pair("coordinate", space), parts.pair("coordinate", space, required=True)
     centre = Point(int(space.width) // 2, int(space.height) // 3, space)
     corner = Point(int(space.width) // 4, int(space.height) // 5, space)
     vertical, horizontal = (
         parts.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False) for keys in ((None, "pixels"), ("pixels", None))
     )
-    where = Part({}, ("point",), at.read, at.write, also=at.keys)
+    where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
     seconds = parts.numeral("time", "seconds", rules.number(0, MAX_WAIT_S))
     return (
-        Form("key", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
-        Form("type", ir.Type, (parts.words("text"),), about="type the text", example=ir.Type("hello")),
-        Form("mouse_move", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        JsonAction("key", ir.Key, (parts.key_list("keys", PYAUTOGUI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction("type", ir.Type, (parts.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("mouse_move", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
         *(
-            Form(name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed))
+            JsonAction(name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed))
             for name, (fixed, about) in _CLICKS.items()
         ),
-        Form(
+        JsonAction(
             "left_click_drag",
             DragTo,
             (must_be_at,),
             about="drag with the left button from where the pointer is",
             example=DragTo(corner),
         ),
-        Form("scroll", ir.Scroll, (where, vertical), about="turn the wheel up or down", example=ir.Scroll(0, 3)),
-        Form("hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)),
-        Form("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(1)),
-        Form(
+        JsonAction("scroll", ir.Scroll, (where, vertical), about="turn the wheel up or down", example=ir.Scroll(0, 3)),
+        JsonAction("hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)),
+        JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(1)),
+        JsonAction(
             "terminate",
             None,
             (parts.choice("status", "status", {"success": ir.Done, "failure": ir.Fail}),),
@@ -85,17 +85,17 @@ def _forms(space: Space) -> tuple[Form, ...]:
             reads=lambda fields: [fields["status"]()],
             sample={"status": "success"},
         ),
-        Form("terminate", ir.Done, (_status("success"),)),
-        Form("terminate", ir.Fail, (_status("failure"), parts.unsaid("reason"))),
-        Form("answer", ir.Answer, (parts.words("text"),), about="the final answer in words", example=ir.Answer("42")),
+        JsonAction("terminate", ir.Done, (_status("success"),)),
+        JsonAction("terminate", ir.Fail, (_status("failure"), parts.constant("reason"))),
+        JsonAction("answer", ir.Answer, (parts.text_field("text"),), about="the final answer in words", example=ir.Answer("42")),
     )
 
 
-def _status(value: str) -> Part:
-    return Part({"status": rules.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",))
+def _status(value: str) -> JsonField:
+    return JsonField({"status": rules.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",))
 
 
-class Qwen(ObjectDialect):
+class Qwen(JsonActionFormat):
     """The function of one generation. `absolute`: pixels of the resized image."""
 
     tag = "action"
@@ -113,14 +113,14 @@ class Qwen(ObjectDialect):
         self.name = name
         self.absolute = absolute
 
-    def space(self, view: View) -> Space:
+    def space(self, view: ScreenView) -> Space:
         """The space of the coordinates."""
-        return seen(view) if self.absolute else REL_1000
+        return resized_size(view) if self.absolute else REL_1000
 
-    def forms(self, view: View) -> tuple[Form, ...]:
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms(self.space(view))
 
-    def prompt(self, view: View) -> str:
+    def prompt(self, view: ScreenView) -> str:
         """The function as the chat template of Qwen shows tools."""
         space, forms = self.space(view), [form for form in self.forms(view) if form.offered]
         described = "\n".join(f"* `{form.name}`: {form.about}." for form in forms)
@@ -149,31 +149,31 @@ class Qwen(ObjectDialect):
         )
 
     def values(self, text: str) -> Found:
-        start = text.find(_OPEN, after_reasoning(text, NO_REASONING))
+        start = text.find(_OPEN, end_of_reasoning(text, NO_REASONING))
         if start < 0:
-            return loose_values(text)
-        untagged = _UNTAGGED.search(text, after_reasoning(text, NO_REASONING), start)
+            return parse_lenient_values(text)
+        untagged = _UNTAGGED.search(text, end_of_reasoning(text, NO_REASONING), start)
         if untagged is not None:
             raise ParseError((untagged.start(), start), f"a call without {_OPEN} in front of one with it")
         found: Found = []
         while start < len(text):
             if not text.startswith(_OPEN, start):
                 raise ParseError((start, len(text)), "unexpected text after the action")
-            begin = skip(text, start + len(_OPEN))
+            begin = skip_whitespace(text, start + len(_OPEN))
             value, end = value_at(text, begin)
             found.append((value, (begin, end)))
-            end = skip(text, end)
+            end = skip_whitespace(text, end)
             if end < len(text) and not text.startswith(_CLOSE, end):
                 raise ParseError((end, len(text)), f"expected {_CLOSE} after the call")
-            start = skip(text, end + len(_CLOSE))
+            start = skip_whitespace(text, end + len(_CLOSE))
         return found
 
     def unwrapped(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
-            raise AgentError(f"expected an object, not {short(value)}")
+            raise AgentError(f"expected an object, not {truncate_repr(value)}")
         rules.check_keys("a call", value, {"name": rules.ANYTHING, "arguments": rules.ANYTHING}, ("name", "arguments"))
         if value["name"] != FUNCTION:
-            raise AgentError(f"unknown function {short(value['name'])}; the only one is {FUNCTION}")
+            raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
         arguments = value["arguments"]
         return [_from_text(arguments) if isinstance(arguments, str) else arguments]
 
@@ -194,11 +194,11 @@ def _briefly(rule: rules.Rule) -> dict[str, Any]:
 def _from_text(arguments: str) -> Any:
     """Arguments that were written as a text, as the chat completions API has them."""
     try:
-        value, end = value_at(arguments, skip(arguments, 0))
+        value, end = value_at(arguments, skip_whitespace(arguments, 0))
     except ParseError as error:
-        raise AgentError(f"the arguments, {short(arguments)}: {error.reason}") from None
-    if skip(arguments, end) < len(arguments):
-        raise AgentError(f"the arguments, {short(arguments)}: more than one JSON value")
+        raise AgentError(f"the arguments, {truncate_repr(arguments)}: {error.reason}") from None
+    if skip_whitespace(arguments, end) < len(arguments):
+        raise AgentError(f"the arguments, {truncate_repr(arguments)}: more than one JSON value")
     return value
 
 

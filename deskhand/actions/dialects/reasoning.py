@@ -14,7 +14,7 @@ _LOOKED_BACK = 2000
 """Characters in front of a `</think>` that are looked at for the quote that opens a text."""
 
 
-def after_reasoning(text: str, beginnings: str = "") -> int:
+def end_of_reasoning(text: str, beginnings: str = "") -> int:
     """Behind the reasoning; 0 when there is none. Raises `ParseError` when the reasoning never ends.
 
     A reply that begins with one of `beginnings` has none.

@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import Any
 
 from deskhand.actions.dialects.limits import MAX_NESTING
-from deskhand.actions.dialects.reasoning import after_reasoning
+from deskhand.actions.dialects.reasoning import end_of_reasoning
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]
@@ -34,19 +34,19 @@ class Word(str):
     __slots__ = ()
 
 
-def exact_values(text: str) -> Found:
+def parse_json_values(text: str) -> Found:
     """The values of a reply that is one JSON value or one list of them. Raises `ParseError`."""
-    position = skip(text, 0)
+    position = skip_whitespace(text, 0)
     found, end = _values_at(text, position)
-    rest = skip(text, end)
+    rest = skip_whitespace(text, end)
     if rest != len(text):
         raise ParseError((rest, len(text)), "unexpected text after the reply's JSON")
     return found
 
 
-def loose_values(text: str, words: Container[str] = ()) -> Found:
+def parse_lenient_values(text: str, words: Container[str] = ()) -> Found:
     """The values behind a reply's reasoning; `words` are actions too, alone in the reply or in a fence. Raises `ParseError`."""
-    begin = after_reasoning(text, NO_REASONING)
+    begin = end_of_reasoning(text, NO_REASONING)
     stripped = text[begin:].strip()
     if stripped in words:
         at = text.index(stripped, begin)
@@ -56,7 +56,7 @@ def loose_values(text: str, words: Container[str] = ()) -> Found:
         raise ParseError((begin, len(text)), "no action found; write it as JSON")
     found: Found = []
     position, fenced = start.start(), False
-    while (position := skip(text, position)) < len(text):
+    while (position := skip_whitespace(text, position)) < len(text):
         if text.startswith("```", position):
             position = position + 3 if fenced else _opened(text, position, words)
             fenced = not fenced
@@ -113,20 +113,20 @@ def _values_at(text: str, position: int) -> tuple[Found, int]:
         value, after = value_at(text, position)
         return [(value, (position, after))], after
     found: Found = []
-    position = skip(text, position + 1)
+    position = skip_whitespace(text, position + 1)
     while text[position : position + 1] != "]" or found:
         value, after = value_at(text, position)
         found.append((value, (position, after)))
-        position = skip(text, after)
+        position = skip_whitespace(text, after)
         if text[position : position + 1] == "]":
             break
         if text[position : position + 1] != ",":
             raise ParseError((position, len(text)), "expected , or ] after an object of the list")
-        position = skip(text, position + 1)
+        position = skip_whitespace(text, position + 1)
     return found, position + 1
 
 
-def skip(text: str, position: int) -> int:
+def skip_whitespace(text: str, position: int) -> int:
     """Behind the white space at `position`."""
     while position < len(text) and text[position] in _SPACE:
         position += 1

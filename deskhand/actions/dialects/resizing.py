@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from deskhand.actions.dialects.base import View
+from deskhand.actions.dialects.base import ScreenView
 from deskhand.actions.ops import Space, image_px
 
 LEAST_PIXELS, MOST_PIXELS = 56 * 56, 16384 * 28 * 28
@@ -30,6 +30,6 @@ def smart_resize(
     return wide, high
 
 
-def seen(view: View, least_pixels: int = LEAST_PIXELS) -> Space:
+def resized_size(view: ScreenView, least_pixels: int = LEAST_PIXELS) -> Space:
     """Pixels of the image as the model sees it: in the size that is known, or else as it is published."""
-    return image_px(*(view.seen or smart_resize(view.image_width, view.image_height, least_pixels=least_pixels)))
+    return image_px(*(view.model_image_size or smart_resize(view.image_width, view.image_height, least_pixels=least_pixels)))

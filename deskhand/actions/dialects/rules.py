@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deskhand.actions.dialects.limits import MAX_TEXT, short
+from deskhand.actions.dialects.limits import MAX_TEXT, truncate_repr
 from deskhand.errors import AgentError
 
 Rule = Mapping[str, Any]
@@ -40,7 +40,7 @@ def items(rule: Rule, least: int, most: int) -> Rule:
     return {"type": "array", "items": rule, "minItems": least, "maxItems": most}
 
 
-def row(*values: Rule) -> Rule:
+def fixed_items(*values: Rule) -> Rule:
     """A list of exactly these values in turn."""
     return {"type": "array", "prefixItems": list(values), "items": False, "minItems": len(values), "maxItems": len(values)}
 
@@ -71,7 +71,7 @@ def check(where: str, value: Any, rule: Rule) -> None:
         return
     wrong_kind = not isinstance(value, _KINDS[kind]) or (isinstance(value, bool) and kind != "boolean")
     if wrong_kind or (kind == "integer" and isinstance(value, float) and not value.is_integer()):
-        raise AgentError(f"{where} must be {'an' if kind[0] in 'aio' else 'a'} {kind}, not {short(value)}")
+        raise AgentError(f"{where} must be {'an' if kind[0] in 'aio' else 'a'} {kind}, not {truncate_repr(value)}")
     if isinstance(value, bool):
         return
     if isinstance(value, (int, float)):
@@ -91,7 +91,7 @@ def check_keys(where: str, value: Mapping[str, Any], rules: Mapping[str, Rule], 
     """Raise `AgentError` unless every key of `value` is known and follows its rule, and the required ones are there."""
     for key in value:
         if key not in rules:
-            raise AgentError(f"{where} has no key {short(key)}; its keys: {', '.join(rules) or 'none'}")
+            raise AgentError(f"{where} has no key {truncate_repr(key)}; its keys: {', '.join(rules) or 'none'}")
     for key in required:
         if key not in value:
             raise AgentError(f"{where} needs the key {key}")
@@ -107,13 +107,13 @@ def _check_range(where: str, value: float, rule: Rule) -> None:
     else:
         fine, bounds = least <= value < rule["exclusiveMaximum"], f"{least}..{rule['exclusiveMaximum']} (the end not included)"
     if not fine:
-        raise AgentError(f"{where}={short(value)} is outside {bounds}")
+        raise AgentError(f"{where}={truncate_repr(value)} is outside {bounds}")
 
 
 def _check_text(where: str, value: str, rule: Rule) -> None:
     allowed = rule.get("enum")
     if allowed is not None and value not in allowed:
-        raise AgentError(f"{where}={short(value)} is not one of {', '.join(allowed)}")
+        raise AgentError(f"{where}={truncate_repr(value)} is not one of {', '.join(allowed)}")
     if len(value) < rule.get("minLength", 0):
         raise AgentError(f"{where} must not be empty")
     if len(value) > rule.get("maxLength", len(value)):
@@ -122,7 +122,7 @@ def _check_text(where: str, value: str, rule: Rule) -> None:
         raise AgentError(f"{where} is not Unicode text: it holds half of a surrogate pair")
 
 
-def described(rule: Rule) -> str:
+def describe_rule(rule: Rule) -> str:
     """A rule in few words, for a prompt: `left|right`, `1..3`, `text`."""
     kind = rule.get("type")
     if "enum" in rule:
@@ -131,12 +131,12 @@ def described(rule: Rule) -> str:
         return f"{rule['minimum']}..{rule['maximum']}" if "maximum" in rule else "a number"
     if kind == "array":
         if "prefixItems" in rule:
-            return f"[{', '.join(map(described, rule['prefixItems']))}]"
-        return f"a list of {described(rule['items'])}"
+            return f"[{', '.join(map(describe_rule, rule['prefixItems']))}]"
+        return f"a list of {describe_rule(rule['items'])}"
     return {"boolean": "true|false", "object": "an object"}.get(str(kind)) or rule.get("title") or "text"
 
 
-def plain(value: Any) -> Any:
+def strip_description(value: Any) -> Any:
     """A number without a fraction as an integer, so that 300.0 is written 300."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.dialects.calls import Call
-from deskhand.actions.dialects.table import Parameter, Program, Row, Table, arguments, build, flat
+from deskhand.actions.dialects.calls import ParsedCall
+from deskhand.actions.dialects.table import Parameter, CallReader, CallSpec, CallTable, arguments, build, flatten_fields
 from deskhand.actions.ops import Op, Point, Space
 from deskhand.errors import AgentError
 
@@ -24,28 +24,28 @@ def scroll_row(
     at_pointer: bool = False,
     offer: str = "",
     about: str = "",
-) -> Row:
+) -> CallSpec:
     """A row whose parameter for the field `direction` (of "down", "up", "right", "left") says which way `notches` go.
 
     `default` is the direction of a call that names none. Without `offer` the prompt shows an example.
     """
 
-    def read(program: Program, call: Call, values: dict[str, Any]) -> None:
+    def read(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
         direction = values.pop("direction", default)
         if direction is None:
             raise AgentError(f"{call.name} needs a direction")
         across, down = _DIRECTIONS[direction]
         program.add(build(ir.Scroll, {**values, "dx": across * notches, "dy": down * notches}, program.space), call.span)
 
-    def write(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+    def write(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
         if not isinstance(op, ir.Scroll) or op.modifiers or (op.dx == 0) == (op.dy == 0):
             return None
-        values = flat(op, space)
+        values = flatten_fields(op, space)
         across, down = _sign(values.pop("dx", 0)), _sign(values.pop("dy", 0))
         values["direction"] = next(name for name, signs in _DIRECTIONS.items() if signs == (across, down))
         return [f"{row.call}({arguments(row, values)})"]
 
-    return Row(
+    return CallSpec(
         call,
         parameters,
         ir.Scroll,

@@ -13,9 +13,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.dialects.calls import Call, Span
-from deskhand.actions.dialects.kinds import NUMBER, Kind
-from deskhand.actions.dialects.limits import short
+from deskhand.actions.dialects.calls import ParsedCall, Span
+from deskhand.actions.dialects.kinds import NUMBER, ArgType
+from deskhand.actions.dialects.limits import truncate_repr
 from deskhand.actions.dialects.writing import in_space
 from deskhand.actions.ops import Op, Point, Space
 from deskhand.errors import AgentError, ParseError
@@ -26,7 +26,7 @@ class Parameter:
     """One parameter of a call. `named`: it is written as name=value."""
 
     name: str
-    kind: Kind
+    kind: ArgType
     field: str = ""
     """The op's field; several with commas between them for a kind that reads a tuple of them."""
     required: bool = False
@@ -46,15 +46,15 @@ def point_parameters(required: bool = False) -> tuple[Parameter, Parameter]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CallSpec:
     """One call. Without `read` it is an op of class `op` whose other fields are `fixed`; without `write` it is written likewise."""
 
     call: str
     parameters: tuple[Parameter, ...] = ()
     op: type[Op] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    read: Callable[[Program, Call, dict[str, Any]], None] | None = None
-    write: Callable[[Table, Row, Op, Space], list[str] | None] | None = None
+    read: Callable[[CallReader, ParsedCall, dict[str, Any]], None] | None = None
+    write: Callable[[CallTable, CallSpec, Op, Space], list[str] | None] | None = None
     only_read: bool = False
     """Never written: another spelling of what another row writes."""
     example: Op | None = None
@@ -72,10 +72,10 @@ class Row:
     """Why a call that the dialect has is not an action here."""
 
 
-class Program:
+class CallReader:
     """The ops that the calls of a reply have come to, each with the characters that it comes from."""
 
-    def __init__(self, table: Table, space: Space, pointer: Point | None = None) -> None:
+    def __init__(self, table: CallTable, space: Space, pointer: Point | None = None) -> None:
         self.table = table
         self.space = space
         self.ops: list[Op] = []
@@ -99,27 +99,27 @@ class Program:
         if isinstance(op, ir.Move):
             self.moved_in = self.statement
 
-    def take(self, count: int) -> tuple[list[Op], Span]:
+    def add_op(self, count: int) -> tuple[list[Op], Span]:
         """Remove the last `count` ops, and give them with the characters from the first to the last."""
         taken, span = self.ops[-count:], (self.spans[-count][0], self.spans[-1][1])
         del self.ops[-count:], self.spans[-count:], self.tags[-count:]
         return taken, span
 
-    def take_move(self) -> tuple[Point, Span] | None:
+    def add_move(self) -> tuple[Point, Span] | None:
         """Remove the `Move` that the statement before this one came to, if that is what it was."""
         if self.moved_in != self.statement - 1 or not self.ops or not isinstance(self.ops[-1], ir.Move):
             return None
-        (move,), span = self.take(1)
+        (move,), span = self.add_op(1)
         assert isinstance(move, ir.Move)
         return move.point, span
 
     def _place(self, point: Point, span: Span) -> None:
         """Give the last op, which acts where the pointer is, the point that the pointer was moved to."""
-        (op,), after = self.take(1)
+        (op,), after = self.add_op(1)
         assert isinstance(op, (ir.Click, ir.MouseDown, ir.MouseUp, ir.Scroll))
         self.add(replace(op, point=point), (span[0], after[1]))
 
-    def run(self, calls: list[Call] | tuple[Call, ...]) -> None:
+    def run(self, calls: list[ParsedCall] | tuple[ParsedCall, ...]) -> None:
         """Read `calls` by the table. Raises `ParseError`."""
         for call in calls:
             row = self.table.rows_by_call.get(call.name)
@@ -132,7 +132,7 @@ class Program:
                 values = bind(call, row.parameters)
                 if (call.body is not None) != row.behind_with:
                     raise AgentError(f"{row.call} is {'only' if row.behind_with else 'not'} written behind with")
-                start = self.take_move() if row.at_pointer else None
+                start = self.add_move() if row.at_pointer else None
                 if row.read is not None:
                     row.read(self, call, values)
                 elif row.op is not None:
@@ -145,7 +145,7 @@ class Program:
                 raise ParseError(call.span, str(error)) from None
 
 
-def bind(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     """The fields that a call's arguments say. Raises `AgentError` for an argument that the row does not have."""
     given: dict[str, Any] = {}
     positional = call.positional
@@ -170,7 +170,7 @@ def bind(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     known = {name: parameter.name for parameter in parameters for name in (parameter.name, *parameter.aliases)}
     for written, value in call.named:
         if written not in known:
-            raise AgentError(f"{call.name} has no argument {short(written)}; it has: {', '.join(sorted(known)) or 'none'}")
+            raise AgentError(f"{call.name} has no argument {truncate_repr(written)}; it has: {', '.join(sorted(known)) or 'none'}")
         name = known[written]
         if name in given:
             raise AgentError(f"{call.name}: {name} is given twice")
@@ -199,7 +199,7 @@ def build(cls: type[Op], values: Mapping[str, Any], space: Space) -> Op:
     return cls(**made)
 
 
-def flat(op: Op, space: Space) -> dict[str, Any]:
+def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
     """The fields of an op that are not their defaults, with points in `space`. Raises `AgentError` for a point off the screen."""
     found: dict[str, Any] = {}
     for item in fields(op):
@@ -218,7 +218,7 @@ def flat(op: Op, space: Space) -> dict[str, Any]:
     return found
 
 
-def arguments(row: Row, values: Mapping[str, Any]) -> str:
+def arguments(row: CallSpec, values: Mapping[str, Any]) -> str:
     """The arguments of a row's call, written."""
     written = []
     for parameter in row.parameters:
@@ -230,14 +230,14 @@ def arguments(row: Row, values: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class CallTable:
     """The calls of a dialect, in the order in which a way to write an op is looked for."""
 
-    rows: tuple[Row, ...]
-    rows_by_call: Mapping[str, Row] = field(init=False)
+    rows: tuple[CallSpec, ...]
+    rows_by_call: Mapping[str, CallSpec] = field(init=False)
 
     def __post_init__(self) -> None:
-        by_call: dict[str, Row] = {}
+        by_call: dict[str, CallSpec] = {}
         for row in self.rows:
             by_call.setdefault(row.call, row)
         object.__setattr__(self, "rows_by_call", by_call)
@@ -256,13 +256,13 @@ class Table:
             lines = row.write(self, row, said, space) if row.write is not None else self.write_plainly(row, said, space)
             if lines is not None:
                 return lines if place is None else [*self.write(ir.Move(place), space), *lines]
-        raise AgentError(f"this cannot be said: {short(op)}")
+        raise AgentError(f"this cannot be said: {truncate_repr(op)}")
 
-    def write_plainly(self, row: Row, op: Op, space: Space) -> list[str] | None:
+    def write_plainly(self, row: CallSpec, op: Op, space: Space) -> list[str] | None:
         """The one call of `row` that says `op`; None when it does not say all of it."""
         if row.op is not type(op):
             return None
-        values = flat(op, space)
+        values = flatten_fields(op, space)
         for name, value in row.fixed.items():
             default = next(item.default for item in fields(op) if item.name == name)
             if values.pop(name, default) != value:

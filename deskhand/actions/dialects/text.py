@@ -10,27 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from deskhand.actions.dialects.base import Carriage, View
-from deskhand.actions.dialects.calls import Call
-from deskhand.actions.dialects.limits import MAX_REPLY, check_all, check_length, check_op, too_far
-from deskhand.actions.dialects.table import Program, Table
+from deskhand.actions.dialects.base import OpSupport, ScreenView
+from deskhand.actions.dialects.calls import ParsedCall
+from deskhand.actions.dialects.limits import MAX_REPLY, check_ops, check_length, check_op, first_out_of_range
+from deskhand.actions.dialects.table import CallReader, CallTable
 from deskhand.actions.ops import Op, Space
 from deskhand.errors import AgentError, ParseError
 
 
 @dataclass(frozen=True)
-class TextDialect:
+class CallActionFormat:
     """See `base.Dialect`."""
 
     name: str
-    table: Table
-    space: Callable[[View], Space]
+    table: CallTable
+    space: Callable[[ScreenView], Space]
     """The space of the coordinates that the model writes."""
-    find: Callable[[str], list[Call]]
+    find: Callable[[str], list[ParsedCall]]
     """The calls of a reply of at most `MAX_REPLY` characters. Raises `ParseError`."""
     lay_out: Callable[[list[str], list[Op]], str]
     """A reply with these lines, which say these ops."""
-    introduction: Callable[[View, Space], str]
+    introduction: Callable[[ScreenView, Space], str]
     """What the prompt says before the calls."""
     closing: str = ""
     """What the prompt says after the calls."""
@@ -38,18 +38,18 @@ class TextDialect:
     """What an op that is carried may not ask for."""
 
     @property
-    def carries(self) -> Mapping[type[Op], Carriage]:
+    def supported_ops(self) -> Mapping[type[Op], OpSupport]:
         """How each op is carried, from the rows that write it."""
         return {cls: self._carriage(cls) for cls in get_args(Op)}
 
-    def _carriage(self, cls: type[Op]) -> Carriage:
+    def _carriage(self, cls: type[Op]) -> OpSupport:
         rows = [row for row in self.table.rows if row.op is cls and not row.only_read]
         losses = [row.loss for row in rows if row.loss]
         if not rows:
-            return Carriage("absent", self.notes.get(cls, ""))
-        return Carriage("lossy", losses[0]) if losses else Carriage("lossless", self.notes.get(cls, ""))
+            return OpSupport("absent", self.notes.get(cls, ""))
+        return OpSupport("lossy", losses[0]) if losses else OpSupport("lossless", self.notes.get(cls, ""))
 
-    def prompt(self, view: View) -> str:
+    def prompt(self, view: ScreenView) -> str:
         """How the model is told to write; the calls are those of the table."""
         space = self.space(view)
         offered = []
@@ -59,10 +59,10 @@ class TextDialect:
                 offered.append(f"{shown}  # {row.about}" if row.about else shown)
         return "\n".join(part for part in (self.introduction(view, space), *offered, self.closing) if part)
 
-    def parse(self, text: str, view: View) -> list[Op]:
+    def parse(self, text: str, view: ScreenView) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
         check_length(text)
-        program = Program(self.table, self.space(view))
+        program = CallReader(self.table, self.space(view))
         program.run(self.find(text))
         if not program.ops:
             raise ParseError((0, len(text)), f"no action found; known: {self.table.known}")
@@ -71,20 +71,20 @@ class TextDialect:
                 check_op(op)
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
-        wrong = check_all(program.ops)
+        wrong = check_ops(program.ops)
         if wrong is not None:
-            raise ParseError(program.spans[wrong], too_far(program.ops, wrong))
+            raise ParseError(program.spans[wrong], first_out_of_range(program.ops, wrong))
         return program.ops
 
-    def emit(self, ops: list[Op], view: View) -> str:
+    def emit(self, ops: list[Op], view: ScreenView) -> str:
         """Write ops. Raises `AgentError` for what the dialect cannot say."""
         if not ops:
             raise AgentError("a reply needs an action")
         for op in ops:
             check_op(op)
-        wrong = check_all(ops)
+        wrong = check_ops(ops)
         if wrong is not None:
-            raise AgentError(too_far(ops, wrong))
+            raise AgentError(first_out_of_range(ops, wrong))
         space = self.space(view)
         lines: list[str] = []
         for op in ops:
@@ -97,6 +97,6 @@ class TextDialect:
             raise AgentError(f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
         return text
 
-    def schema(self, view: View) -> dict[str, Any] | None:
+    def schema(self, view: ScreenView) -> dict[str, Any] | None:
         """None: a reply is not JSON."""
         return None

@@ -18,16 +18,16 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import regions
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import Call
-from deskhand.actions.dialects.kinds import TEXT, Kind, choice, keys_joined
-from deskhand.actions.dialects.limits import check_key, check_number, check_text, short
-from deskhand.actions.dialects.loose import read_loose_calls
-from deskhand.actions.dialects.reasoning import after_reasoning
-from deskhand.actions.dialects.resizing import seen
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import ParsedCall
+from deskhand.actions.dialects.kinds import TEXT, ArgType, choice, keys_joined
+from deskhand.actions.dialects.limits import check_key, check_number, check_text, truncate_repr
+from deskhand.actions.dialects.loose import parse_lenient_calls
+from deskhand.actions.dialects.reasoning import end_of_reasoning
+from deskhand.actions.dialects.resizing import resized_size
 from deskhand.actions.dialects.scrolling import scroll_row
-from deskhand.actions.dialects.table import Parameter, Program, Row, Table
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.table import Parameter, CallReader, CallSpec, CallTable
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.dialects.writing import number, quoted
 from deskhand.actions.ops import REL_1000, Op, Space
 from deskhand.errors import AgentError, ParseError
@@ -49,7 +49,7 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
     """A place, or the middle of a box."""
     found = _PLACE.fullmatch(check_text(name, value).strip())
     if found is None:
-        raise AgentError(f"{name} must be a place such as (235,512), not {short(value)}")
+        raise AgentError(f"{name} must be a place such as (235,512), not {truncate_repr(value)}")
     numbers = [
         check_number(name, float(part) if "." in part or "e" in part else int(part)) for part in found.groups() if part is not None
     ]
@@ -58,52 +58,52 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
     return (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2
 
 
-def _wait(program: Program, call: Call, values: dict[str, Any]) -> None:
+def _wait(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     program.add(ir.Wait(WAIT_SECONDS), call.span)
 
 
-def _finished(program: Program, call: Call, values: dict[str, Any]) -> None:
+def _finished(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """The end; what `content` says is the answer."""
     program.add(ir.Answer(values["text"]) if "text" in values else ir.Done(), call.span)
 
 
-def _write_bare(table: Table, row: Row, op: Op, space: Space) -> list[str] | None:
+def _write_bare(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
     """The call without arguments, whatever the op's fields are."""
     return [f"{row.call}()"] if type(op) is row.op else None
 
 
-def _table(start: str, end: str, shape: str) -> Table:
+def _table(start: str, end: str, shape: str) -> CallTable:
     """The calls, with places written as `shape` under the names `start` and `end`."""
 
     def write_place(place: tuple[float, float]) -> str:
         return quoted(shape.format(number(place[0]), number(place[1])))
 
-    place = Kind(_read_place, write_place)
+    place = ArgType(_read_place, write_place)
     starts, ends = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
     there = Parameter(start, place, "x,y", required=True, aliases=tuple(starts - {start}))
     maybe = replace(there, required=False)
     drag_start = replace(there, name=start.replace("point", "start_point"), aliases=tuple(starts))
     drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(ends))
-    one_key = Parameter("key", Kind(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True)
+    one_key = Parameter("key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True)
     first, second = shape.format("x1", "y1"), shape.format("x2", "y2")
     direction = Parameter("direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True)
     content = Parameter("content", TEXT, "text", aliases=("text",))
     chord = Parameter("key", keys_joined(" +"), "keys", required=True, aliases=("hotkey",))
-    return Table(
+    return CallTable(
         (
-            Row("click", (there,), ir.Click, offer=f"click({start}='{first}')"),
-            Row("left_single", (there,), ir.Click, only_read=True),
-            Row("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
-            Row("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
-            Row("hover", (there,), ir.Move),
-            Row("drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"),
-            Row("select", (drag_start, drag_end), ir.Drag, only_read=True),
-            Row("hotkey", (chord,), ir.Key, offer="hotkey(key='ctrl c')", about="keys with a space between, lower case, 3 at most"),
-            Row("keydown", (one_key,), ir.KeyDown),
-            Row("press", (one_key,), ir.KeyDown, only_read=True),
-            Row("keyup", (one_key,), ir.KeyUp),
-            Row("release", (one_key,), ir.KeyUp, only_read=True),
-            Row(
+            CallSpec("click", (there,), ir.Click, offer=f"click({start}='{first}')"),
+            CallSpec("left_single", (there,), ir.Click, only_read=True),
+            CallSpec("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
+            CallSpec("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
+            CallSpec("hover", (there,), ir.Move),
+            CallSpec("drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"),
+            CallSpec("select", (drag_start, drag_end), ir.Drag, only_read=True),
+            CallSpec("hotkey", (chord,), ir.Key, offer="hotkey(key='ctrl c')", about="keys with a space between, lower case, 3 at most"),
+            CallSpec("keydown", (one_key,), ir.KeyDown),
+            CallSpec("press", (one_key,), ir.KeyDown, only_read=True),
+            CallSpec("keyup", (one_key,), ir.KeyUp),
+            CallSpec("release", (one_key,), ir.KeyUp, only_read=True),
+            CallSpec(
                 "type",
                 (replace(content, required=True),),
                 ir.Type,
@@ -116,7 +116,7 @@ def _table(start: str, end: str, shape: str) -> Table:
                 NOTCHES,
                 offer=f"scroll({start}='{first}', direction='down or up or right or left')",
             ),
-            Row(
+            CallSpec(
                 "wait",
                 (),
                 ir.Wait,
@@ -126,7 +126,7 @@ def _table(start: str, end: str, shape: str) -> Table:
                 about="5 seconds",
                 loss="any time becomes 5 seconds",
             ),
-            Row(
+            CallSpec(
                 "finished",
                 (content,),
                 ir.Done,
@@ -135,8 +135,8 @@ def _table(start: str, end: str, shape: str) -> Table:
                 offer="finished(content='xxx')",
                 about="done; content is the answer, if any",
             ),
-            Row("finished", (replace(content, required=True),), ir.Answer),
-            Row(
+            CallSpec("finished", (replace(content, required=True),), ir.Answer),
+            CallSpec(
                 "call_user",
                 (),
                 ir.Fail,
@@ -149,16 +149,16 @@ def _table(start: str, end: str, shape: str) -> Table:
     )
 
 
-def _find(text: str, names: Container[str]) -> list[Call]:
+def _find(text: str, names: Container[str]) -> list[ParsedCall]:
     """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
-    start = after_reasoning(text)
+    start = end_of_reasoning(text)
     mark = regions.after_mark(text, start)
     begin, end = regions.trimmed(text, start if mark is None else mark, len(text))
     if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:
         begin, end = regions.trimmed(text, begin, end - 3)
     if begin == end:
         raise ParseError((start, len(text)), "no action found; write it behind Action:")
-    return read_loose_calls(text, begin, end, names)
+    return parse_lenient_calls(text, begin, end, names)
 
 
 _COORDINATES = {
@@ -167,7 +167,7 @@ _COORDINATES = {
 }
 
 
-def _introduction(view: View, space: Space) -> str:
+def _introduction(view: ScreenView, space: Space) -> str:
     return (
         "You are a GUI agent: you get a task, your action history and screenshots, and do the next action.\n"
         f"{_COORDINATES[space.kind].format(space)}\n\n"
@@ -175,10 +175,10 @@ def _introduction(view: View, space: Space) -> str:
     )
 
 
-def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDialect:
+def _dialect(name: str, table: CallTable, space: Callable[[ScreenView], Space]) -> CallActionFormat:
     parameters = [parameter for row in table.rows for parameter in row.parameters]
     names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
-    return TextDialect(
+    return CallActionFormat(
         name=name,
         table=table,
         space=space,
@@ -198,5 +198,5 @@ def _dialect(name: str, table: Table, space: Callable[[View], Space]) -> TextDia
 
 _BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
 V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
-V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: seen(view, least_pixels=100 * 28 * 28))
+V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, least_pixels=100 * 28 * 28))
 POINT = _dialect("uitars_point", _table("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

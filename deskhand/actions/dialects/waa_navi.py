@@ -12,14 +12,14 @@ import re
 
 from deskhand.actions import ops as ir
 from deskhand.actions.dialects import regions
-from deskhand.actions.dialects.base import View
-from deskhand.actions.dialects.calls import Call, Grammar, read_calls
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions.dialects.calls import ParsedCall, CallGrammar, parse_calls
 from deskhand.actions.dialects.gestures import drag_to, write_drag, write_word
 from deskhand.actions.dialects.kinds import DOUBLE_QUOTED, NUMBER, choice, keys_joined
-from deskhand.actions.dialects.reasoning import after_reasoning
+from deskhand.actions.dialects.reasoning import end_of_reasoning
 from deskhand.actions.dialects.scrolling import scroll_row
-from deskhand.actions.dialects.table import Parameter, Row, Table, point_parameters
-from deskhand.actions.dialects.text import TextDialect
+from deskhand.actions.dialects.table import Parameter, CallSpec, CallTable, point_parameters
+from deskhand.actions.dialects.text import CallActionFormat
 from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import AgentError, ParseError
 
@@ -34,14 +34,14 @@ _NO_CLIPBOARD = "what the clipboard holds is not the agent's to set; select and 
 _NO_PROGRAMS = "programs and windows are opened on the screen, by the pointer and the keys"
 
 
-def _click_row(call: str, example: ir.Click, about: str) -> Row:
+def _click_row(call: str, example: ir.Click, about: str) -> CallSpec:
     fixed = {"button": example.button, "count": example.count}
-    return Row(call, (), ir.Click, fixed, example=example, about=about, at_pointer=True)
+    return CallSpec(call, (), ir.Click, fixed, example=example, about=about, at_pointer=True)
 
 
-_TABLE = Table(
+_TABLE = CallTable(
     (
-        Row("computer.mouse.move_abs", _POINT, ir.Move, example=ir.Move(_CENTRE)),
+        CallSpec("computer.mouse.move_abs", _POINT, ir.Move, example=ir.Move(_CENTRE)),
         _click_row("computer.mouse.single_click", ir.Click(), "click where the pointer is"),
         _click_row("computer.mouse.double_click", ir.Click(count=2), "double click where the pointer is"),
         _click_row("computer.mouse.right_click", ir.Click(button="right"), "right click where the pointer is"),
@@ -53,7 +53,7 @@ _TABLE = Table(
             offer='computer.mouse.scroll(dir="down")',
             about='"up" or "down"',
         ),
-        Row(
+        CallSpec(
             "computer.mouse.drag",
             _POINT,
             ir.Drag,
@@ -62,34 +62,34 @@ _TABLE = Table(
             example=ir.Drag((_CENTRE, _THERE)),
             about="from where the pointer is",
         ),
-        Row(
+        CallSpec(
             "computer.keyboard.write",
             (Parameter("text", DOUBLE_QUOTED, "text", True, named=False),),
             ir.Type,
             example=ir.Type("hello"),
         ),
-        Row(
+        CallSpec(
             "computer.keyboard.press",
             (Parameter("key", keys_joined("+-", '"'), "keys", True, named=False),),
             ir.Key,
             example=ir.Key(("ctrl", "c")),
             about="a key, or keys pressed together",
         ),
-        Row("computer.clipboard.paste", (), ir.Key, {"keys": ("ctrl", "v")}, only_read=True),
-        Row("time.sleep", (Parameter("seconds", NUMBER, "seconds", True, named=False),), ir.Wait),
-        Row("WAIT", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
-        Row("FAIL", (), ir.Fail, write=write_word, loss="the reason is left out"),
-        Row("DONE", (), ir.Done, write=write_word),
-        Row("computer.mouse.move_id", refusal=_NO_IDS),
-        Row("computer.clipboard.copy_text", refusal=_NO_CLIPBOARD),
-        Row("computer.clipboard.copy_image", refusal=_NO_CLIPBOARD),
-        Row("computer.clipboard.view_clipboard", refusal=_NO_CLIPBOARD),
-        Row("computer.os.open_program", refusal=_NO_PROGRAMS),
-        Row("computer.os.maximize_window", refusal=_NO_PROGRAMS),
-        Row("computer.window_manager.switch_to_application", refusal=_NO_PROGRAMS),
+        CallSpec("computer.clipboard.paste", (), ir.Key, {"keys": ("ctrl", "v")}, only_read=True),
+        CallSpec("time.sleep", (Parameter("seconds", NUMBER, "seconds", True, named=False),), ir.Wait),
+        CallSpec("WAIT", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
+        CallSpec("FAIL", (), ir.Fail, write=write_word, loss="the reason is left out"),
+        CallSpec("DONE", (), ir.Done, write=write_word),
+        CallSpec("computer.mouse.move_id", refusal=_NO_IDS),
+        CallSpec("computer.clipboard.copy_text", refusal=_NO_CLIPBOARD),
+        CallSpec("computer.clipboard.copy_image", refusal=_NO_CLIPBOARD),
+        CallSpec("computer.clipboard.view_clipboard", refusal=_NO_CLIPBOARD),
+        CallSpec("computer.os.open_program", refusal=_NO_PROGRAMS),
+        CallSpec("computer.os.maximize_window", refusal=_NO_PROGRAMS),
+        CallSpec("computer.window_manager.switch_to_application", refusal=_NO_PROGRAMS),
     )
 )
-_GRAMMAR = Grammar(modules=frozenset({"time"}))
+_GRAMMAR = CallGrammar(modules=frozenset({"time"}))
 _ENDS = ("DONE", "FAIL")
 _DECISIONS = (*_ENDS, "WAIT", "COMMAND")
 _CODE_AT_LINE = re.compile(r"^[ \t]*(?:computer\.|time\.sleep\(|import[ \t]+time\b)", re.MULTILINE)
@@ -97,29 +97,29 @@ _ACTION_AT_LINE = re.compile(rf"{_CODE_AT_LINE.pattern}|^[ \t]*(?:{'|'.join(_DEC
 _COMMENT = re.compile(r"#[^\n]*")
 
 
-def _find(text: str) -> list[Call]:
+def _find(text: str) -> list[ParsedCall]:
     """The decision when it is not COMMAND, or the calls of the Python blocks. Raises `ParseError`."""
-    start = after_reasoning(text)
+    start = end_of_reasoning(text)
     begin, end = regions.trimmed(text, start, len(text))
     if text[begin:end] in _DECISIONS[:-1]:
-        return [Call(text[begin:end], (), (), (begin, end))]
+        return [ParsedCall(text[begin:end], (), (), (begin, end))]
     blocks = regions.code_blocks(text, start)
     if not blocks:
         line = regions.first_line(text, start, _CODE_AT_LINE)
         if line is None:
             raise ParseError((start, len(text)), "no code found; write a decision block and a ```python block")
-        return read_calls(text, line, len(text), _GRAMMAR)
+        return parse_calls(text, line, len(text), _GRAMMAR)
     regions.check_outside(text, start, blocks, _ACTION_AT_LINE)
-    decisions: list[Call] = []
-    calls: list[Call] = []
+    decisions: list[ParsedCall] = []
+    calls: list[ParsedCall] = []
     for block in blocks:
         if block.info == "decision":
             word = _COMMENT.sub("", text[block.start : block.end]).strip()
             if word not in _DECISIONS or decisions:
                 raise ParseError((block.opening, block.end), f"a reply has one decision of {', '.join(_DECISIONS)}")
-            decisions.append(Call(word, (), (), (block.opening, block.end)))
+            decisions.append(ParsedCall(word, (), (), (block.opening, block.end)))
         elif block.info in ("", "python"):
-            calls += read_calls(text, block.start, block.end, _GRAMMAR)
+            calls += parse_calls(text, block.start, block.end, _GRAMMAR)
         elif block.info != "memory":
             raise ParseError((block.opening, block.end), f"a block of {block.info} is not read; write a ```python block")
     if not decisions or decisions[0].name == "COMMAND":
@@ -138,7 +138,7 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
     return "\n".join(["```decision", "COMMAND", "```", "```python", *head, *lines, "```"])
 
 
-def _introduction(view: View, space: Space) -> str:
+def _introduction(view: ScreenView, space: Space) -> str:
     return (
         "Reply with a decision block that holds COMMAND, WAIT, DONE (the task is finished) or FAIL (it cannot be done), and\n"
         "for COMMAND with a python block of these calls with plain arguments:\n"
@@ -147,7 +147,7 @@ def _introduction(view: View, space: Space) -> str:
     )
 
 
-DIALECT = TextDialect(
+DIALECT = CallActionFormat(
     name="waa_navi",
     table=_TABLE,
     space=lambda view: REL_1,

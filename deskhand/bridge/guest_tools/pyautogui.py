@@ -2,7 +2,7 @@
 has acted and the screen has settled.
 
 It runs in the guest on nothing but Python's standard library, and is never imported by the host. A call is written as a file of
-one line of code into the folder that `DESKHAND_ASKS` names; the host reads it as it reads any action and answers with a file
+one line of code into the folder that `DESKHAND_RPC_SOCKET` names; the host reads it as it reads any action and answers with a file
 beside it. Signatures and what they do with odd arguments are those of PyAutoGUI 0.9.54: coordinates are cut to the screen, keys
 without a name are passed over. Differences: every Unicode character is typed, pauses and tweens take no time of their own, and
 there are no screenshots and no message boxes.
@@ -52,7 +52,7 @@ class ImageNotFoundException(PyAutoGUIException):
 
 def _ask(code):
     """Have the host perform lines of code, none for a look; the answer has x, y, width and height in pixels."""
-    folder = os.environ.get("DESKHAND_ASKS")
+    folder = os.environ.get("DESKHAND_RPC_SOCKET")
     if not folder:
         raise PyAutoGUIException("pyautogui works in programs that the bridge has started; this one was started otherwise")
     name = os.path.join(folder, os.urandom(12).hex())

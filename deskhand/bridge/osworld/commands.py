@@ -14,22 +14,22 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deskhand.bridge.guest import Finished, Guest, TimeUp
-from deskhand.bridge.leases import Held
+from deskhand.bridge.guest import GuestCommandResult, Guest, GuestTimeout
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.request import command_of, crash, json_of
-from deskhand.bridge.python_code import ops_of
+from deskhand.bridge.python_code import ops_from_argv
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError
 
 EXECUTE_S = 120.0
 RUN_PYTHON_S = 30.0
 CHECK_S = 5.0
-_FAILURES = (TimeUp, OSError, ValueError, IndexError, TypeError)
+_FAILURES = (GuestTimeout, OSError, ValueError, IndexError, TypeError)
 """What starting a program raises; a desktop that fails is another matter."""
 LONGEST_S = 3600.0
 """Of what a client asks for itself: a script's time, or how long it waits for a verification."""
 
 
-async def execute(held: Held, request: Request) -> Response:
+async def execute(held: ActiveLease, request: Request) -> Response:
     """`POST /execute` and `/setup/execute`."""
     body = await json_of(request)
     argv, command = await command_of(body, held.guest)
@@ -39,7 +39,7 @@ async def execute(held: Held, request: Request) -> Response:
         return _failed(error)
 
 
-async def execute_with_verification(held: Held, request: Request) -> Response:
+async def execute_with_verification(held: ActiveLease, request: Request) -> Response:
     """`POST /execute_with_verification` and `/setup/execute_with_verification`."""
     body = await json_of(request)
     argv, command = await command_of(body, held.guest)
@@ -60,7 +60,7 @@ async def execute_with_verification(held: Held, request: Request) -> Response:
         return _failed(error)
 
 
-async def launch(held: Held, request: Request) -> Response:
+async def launch(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/launch`."""
     body = await json_of(request)
     argv, command = await command_of(body, held.guest)
@@ -72,7 +72,7 @@ async def launch(held: Held, request: Request) -> Response:
     return HTMLResponse(f"{named} launched successfully")
 
 
-async def run_python(held: Held, request: Request) -> Response:
+async def run_python(held: ActiveLease, request: Request) -> Response:
     """`POST /run_python`: a program file for the guest's Python."""
     code = (await json_of(request)).get("code")
     if not code:
@@ -82,7 +82,7 @@ async def run_python(held: Held, request: Request) -> Response:
     path = f"/tmp/python_exec_{secrets.token_hex(16)}.py"
     try:
         done = await _run_file(held.guest, ["/usr/bin/python3", path], path, code, RUN_PYTHON_S, None)
-    except TimeUp:
+    except GuestTimeout:
         message = "Execution timeout: Code took too long to execute"
         said = {"status": "error", "message": message, "error": "TimeoutExpired", "need_more": False, "output": None}
         return JSONResponse(said, status_code=500)
@@ -107,7 +107,7 @@ async def run_python(held: Held, request: Request) -> Response:
     )
 
 
-async def run_bash_script(held: Held, request: Request) -> Response:
+async def run_bash_script(held: ActiveLease, request: Request) -> Response:
     """`POST /run_bash_script`: a script for bash, its complaints among its output."""
     body = await json_of(request)
     script, timeout_s, folder = body.get("script"), body.get("timeout", 100), body.get("working_dir")
@@ -125,7 +125,7 @@ async def run_bash_script(held: Held, request: Request) -> Response:
     argv = ["/bin/sh", "-c", 'exec /bin/bash "$1" 2>&1', "sh", path]
     try:
         done = await _run_file(held.guest, argv, path, script, min(timeout_s, LONGEST_S), folder or None)
-    except TimeUp:
+    except GuestTimeout:
         return _script_failed(f"Script execution timed out after {timeout_s} seconds", 500)
     except _FAILURES as error:
         return _script_failed(f"Failed to execute script: {error}", 500)
@@ -133,26 +133,26 @@ async def run_bash_script(held: Held, request: Request) -> Response:
     return JSONResponse({"status": status, "output": done.output, "error": "", "returncode": done.returncode})
 
 
-async def finished(held: Held, argv: list[str], command: str | list[str], timeout_s: float = EXECUTE_S) -> Finished:
+async def finished(held: ActiveLease, argv: list[str], command: str | list[str], timeout_s: float = EXECUTE_S) -> GuestCommandResult:
     """What the program said: performed at once when it is nothing but actions, else run in the guest.
 
     When it is not known whether it was performed or run, or it was and its screen cannot be seen, that is a program that failed:
     a client that got an error would send it again.
     """
-    ops = ops_of(argv, *held.size)
+    ops = ops_from_argv(argv, *held.size)
     try:
         if ops is not None:
             with contextlib.suppress(AgentError):  # nothing was performed; the guest's pyautogui has ways of its own with such ops
                 await held.desktop.perform(ops, action_id=secrets.token_hex(16))
-                return Finished(0, "", "")
+                return GuestCommandResult(0, "", "")
         return await held.guest.run(argv, timeout_s=timeout_s)
     except (DeliveryUnknown, FrameError) as error:
-        return Finished(1, "", f"{error}\n")
-    except TimeUp as error:
-        raise TimeUp(f"Command {command!r} {error}") from None
+        return GuestCommandResult(1, "", f"{error}\n")
+    except GuestTimeout as error:
+        raise GuestTimeout(f"Command {command!r} {error}") from None
 
 
-async def _run_file(guest: Guest, argv: list[str], path: str, text: str, timeout_s: float, folder: str | None) -> Finished:
+async def _run_file(guest: Guest, argv: list[str], path: str, text: str, timeout_s: float, folder: str | None) -> GuestCommandResult:
     """Run `argv` while a file of the guest holds `text`."""
     await guest.write(path, text.encode())
     try:
@@ -161,7 +161,7 @@ async def _run_file(guest: Guest, argv: list[str], path: str, text: str, timeout
         await guest.desktop.run(["rm", "-f", "--", path])
 
 
-async def _verified(held: Held, wanted: dict[str, Any]) -> bool:
+async def _verified(held: ActiveLease, wanted: dict[str, Any]) -> bool:
     if "window_exists" in wanted:
         name = str(wanted["window_exists"]).lower()
         if not any(name in window.title.lower() for window in await held.desktop.windows()):
@@ -171,12 +171,12 @@ async def _verified(held: Held, wanted: dict[str, Any]) -> bool:
         argv = ["/bin/sh", "-c", *([command] if isinstance(command, str) else map(str, command))]
         try:
             return (await held.guest.run(argv, timeout_s=CHECK_S)).returncode == 0
-        except (TimeUp, OSError, ValueError):
+        except (GuestTimeout, OSError, ValueError):
             return False
     return True
 
 
-def _said(done: Finished) -> dict[str, Any]:
+def _said(done: GuestCommandResult) -> dict[str, Any]:
     return {"status": "success", "output": done.output, "error": done.error, "returncode": done.returncode}
 
 

@@ -18,8 +18,8 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deskhand.bridge.guest import TimeUp
-from deskhand.bridge.leases import Held
+from deskhand.bridge.guest import GuestTimeout
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.request import crash, form_of, json_of
 from deskhand.errors import InfrastructureError
 
@@ -63,7 +63,7 @@ print(json.dumps(tree(sys.argv[1], 64)))
 """
 
 
-async def file(held: Held, request: Request) -> Response:
+async def file(held: ActiveLease, request: Request) -> Response:
     """`POST /file`: the bytes of `file_path`, as an attachment."""
     wanted = (await form_of(request)).get("file_path")
     if not isinstance(wanted, str):
@@ -86,7 +86,7 @@ def attachment(data: bytes, name: str) -> Response:
     return Response(data, media_type=kind, headers={"content-disposition": f"attachment; filename={shown}"})
 
 
-async def upload(held: Held, request: Request) -> Response:
+async def upload(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/upload`: writes `file_data` to `file_path`, with the folders above it."""
     form = await form_of(request)
     wanted, data = form.get("file_path"), form.get("file_data")
@@ -101,7 +101,7 @@ async def upload(held: Held, request: Request) -> Response:
     return HTMLResponse(f"File Uploaded: {len(content)} bytes")
 
 
-async def list_directory(held: Held, request: Request) -> Response:
+async def list_directory(held: ActiveLease, request: Request) -> Response:
     """`POST /list_directory`: a folder and all below it."""
     body = await json_of(request)
     if "path" not in body:
@@ -119,7 +119,7 @@ async def list_directory(held: Held, request: Request) -> Response:
     return JSONResponse({"directory_tree": found})
 
 
-async def desktop_path(held: Held, request: Request) -> Response:
+async def desktop_path(held: ActiveLease, request: Request) -> Response:
     """`POST /desktop_path`: the folder of what lies on the desktop."""
     path = posixpath.join(await held.guest.home(), "Desktop")
     if not await held.guest.test("e", path):
@@ -127,7 +127,7 @@ async def desktop_path(held: Held, request: Request) -> Response:
     return JSONResponse({"desktop_path": path})
 
 
-async def download_file(held: Held, request: Request) -> Response:
+async def download_file(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/download_file`: the guest fetches it, over the guest's network, which is off unless the desktop allows it."""
     body = await json_of(request)
     url, path = body.get("url"), body.get("path")
@@ -137,7 +137,7 @@ async def download_file(held: Held, request: Request) -> Response:
         raise crash()
     at = await held.guest.expand(path)
     error = "the time is up"
-    with contextlib.suppress(TimeUp):
+    with contextlib.suppress(GuestTimeout):
         done = await held.guest.run(["python3", "-I", "-S", "-c", _DOWNLOAD, url, at], timeout_s=DOWNLOAD_S)
         if done.returncode == 0:
             return HTMLResponse(f"File downloaded successfully: {int(done.output)} bytes")

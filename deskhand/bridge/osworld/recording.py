@@ -5,16 +5,16 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.files import attachment
-from deskhand.bridge.recording import Recording
+from deskhand.bridge.recording import ScreenRecording
 
 
-async def start_recording(held: Held, request: Request) -> Response:
+async def start_recording(held: ActiveLease, request: Request) -> Response:
     """`POST /start_recording`."""
     if held.recording is not None:
         return JSONResponse({"status": "error", "message": "Recording is already in progress."}, status_code=400)
-    recording = held.recording = Recording(held.desktop)
+    recording = held.recording = ScreenRecording(held.desktop)
     try:
         await recording.begin()
     except BaseException:
@@ -23,9 +23,9 @@ async def start_recording(held: Held, request: Request) -> Response:
     return JSONResponse({"status": "success", "message": "Started recording successfully."})
 
 
-async def end_recording(held: Held, request: Request) -> Response:
+async def end_recording(held: ActiveLease, request: Request) -> Response:
     """`POST /end_recording`: the film, as MP4."""
     recording, held.recording = held.recording, None
     if recording is None:
         return JSONResponse({"status": "error", "message": "No recording in progress to stop."}, status_code=400)
-    return attachment(await recording.film(), "osworld_recording.mp4")
+    return attachment(await recording.to_mp4(), "osworld_recording.mp4")

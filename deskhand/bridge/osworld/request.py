@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from deskhand.bridge.bodies import parsed
+from deskhand.bridge.bodies import parse_json_body
 from deskhand.bridge.guest import Guest
-from deskhand.bridge.refusal import Aborted
+from deskhand.bridge.refusal import HtmlErrorPage
 
 _NOT_JSON = "Did not attempt to load JSON data because the request Content-Type was not &#39;application/json&#39;."
 _NOT_READ = "The browser (or proxy) sent a request that this server could not understand."
@@ -23,20 +23,20 @@ _CRASH = (
 )
 
 
-def crash() -> Aborted:
+def crash() -> HtmlErrorPage:
     """Where OSWorld's server raises and has no handler."""
-    return Aborted(500, _CRASH)
+    return HtmlErrorPage(500, _CRASH)
 
 
 async def json_of(request: Request) -> dict[str, Any]:
     """The JSON object of the body. Raises `Aborted`: 415 for another content type, 400 for what is no JSON, 500 for no object."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise Aborted(415, _NOT_JSON)
+        raise HtmlErrorPage(415, _NOT_JSON)
     try:
-        body = parsed(await request.body())
+        body = parse_json_body(await request.body())
     except ValueError:
-        raise Aborted(400, _NOT_READ) from None
+        raise HtmlErrorPage(400, _NOT_READ) from None
     if not isinstance(body, dict):
         raise crash()
     return body
@@ -47,7 +47,7 @@ async def form_of(request: Request) -> FormData:
     try:
         return await request.form(max_files=1, max_fields=16)
     except (HTTPException, MultiPartException, UnicodeDecodeError):
-        raise Aborted(400, _NOT_READ) from None
+        raise HtmlErrorPage(400, _NOT_READ) from None
 
 
 async def command_of(body: dict[str, Any], guest: Guest) -> tuple[list[str], str | list[str]]:

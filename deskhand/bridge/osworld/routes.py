@@ -15,14 +15,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld import commands, files, recording, screen, wallpaper, windows
-from deskhand.bridge.refusal import Refused
+from deskhand.bridge.refusal import HttpError
 from deskhand.errors import DeskhandError
 
 log = structlog.get_logger()
-Handler = Callable[[Held, Request], Awaitable[Response]]
-Finder = Callable[[Request], Held]
+Handler = Callable[[ActiveLease, Request], Awaitable[Response]]
+Finder = Callable[[Request], ActiveLease]
 
 TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("POST", ("/execute", "/setup/execute"), commands.execute),
@@ -52,25 +52,25 @@ TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 )
 
 
-class Book(Protocol):
+class LeaseTouch(Protocol):
     """What is told that a request works on a lease (`BridgeLeases`)."""
 
-    def using(self, held: Held) -> AbstractContextManager[Held]: ...
+    def using(self, held: ActiveLease) -> AbstractContextManager[ActiveLease]: ...
 
 
-def routes(find: Finder, book: Book, prefix: str = "") -> list[Route]:
+def routes(find: Finder, book: LeaseTouch, prefix: str = "") -> list[Route]:
     """A route for each path of the table, under `prefix`. `find` gives the lease of a request or raises `Refused`."""
     return [
         Route(prefix + path, _answer(handler, find, book), methods=[method]) for method, paths, handler in TABLE for path in paths
     ]
 
 
-def _answer(handler: Handler, find: Finder, book: Book) -> Callable[[Request], Awaitable[Response]]:
+def _answer(handler: Handler, find: Finder, book: LeaseTouch) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             with book.using(find(request)) as held:
                 return await handler(held, request)
-        except Refused as refusal:
+        except HttpError as refusal:
             return refusal.response()
         except ClientDisconnect:
             return Response(status_code=499)

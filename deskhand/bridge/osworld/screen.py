@@ -12,24 +12,24 @@ from xml.etree import ElementTree
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.request import crash, form_of
 
 _STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
 
 
-async def screenshot(held: Held, request: Request) -> Response:
+async def screenshot(held: ActiveLease, request: Request) -> Response:
     """`GET /screenshot`: the settled screen with the pointer in it, as PNG."""
     frame = await held.desktop.observe()
     return Response(await asyncio.to_thread(frame.png), media_type="image/png")
 
 
-async def accessibility(held: Held, request: Request) -> Response:
+async def accessibility(held: ActiveLease, request: Request) -> Response:
     """`GET /accessibility`: `AT` is null where the desktop has no tree."""
     return JSONResponse({"AT": await held.desktop.accessibility_tree()})
 
 
-async def terminal(held: Held, request: Request) -> Response:
+async def terminal(held: ActiveLease, request: Request) -> Response:
     """`GET /terminal`: the text of the focused terminal of the active window, or null."""
     try:
         tree = await held.desktop.accessibility_tree()
@@ -52,13 +52,13 @@ def terminal_text(tree: str | None) -> str | None:
     return (found[0].text or "").rstrip() if len(found) == 1 else None
 
 
-async def screen_size(held: Held, request: Request) -> Response:
+async def screen_size(held: ActiveLease, request: Request) -> Response:
     """`POST /screen_size`."""
     width, height = held.size
     return JSONResponse({"width": width, "height": height})
 
 
-async def window_size(held: Held, request: Request) -> Response:
+async def window_size(held: ActiveLease, request: Request) -> Response:
     """`POST /window_size`: of the first window whose WM_CLASS has the name; 500 where there is none, as the original crashes."""
     wanted = (await form_of(request)).get("app_class_name")
     if not isinstance(wanted, str):
@@ -69,11 +69,11 @@ async def window_size(held: Held, request: Request) -> Response:
     raise crash()
 
 
-async def cursor_position(held: Held, request: Request) -> Response:
+async def cursor_position(held: ActiveLease, request: Request) -> Response:
     """`GET /cursor_position`: [x, y] in pixels."""
     return JSONResponse(list((await held.desktop.observe()).cursor))
 
 
-async def platform(held: Held, request: Request) -> Response:
+async def platform(held: ActiveLease, request: Request) -> Response:
     """`GET /platform`: embedded desktops are Linux."""
     return HTMLResponse("Linux")

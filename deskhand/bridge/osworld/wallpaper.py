@@ -8,31 +8,31 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.request import crash, json_of
-from deskhand.bridge.refusal import Aborted
+from deskhand.bridge.refusal import HtmlErrorPage
 
 _SETTING = ["org.gnome.desktop.background", "picture-uri"]
 _SET_S = 20.0
 
 
-async def wallpaper(held: Held, request: Request) -> Response:
+async def wallpaper(held: ActiveLease, request: Request) -> Response:
     """`POST /wallpaper`: the bytes of the picture that is set; 404 where none is, 500 for one that cannot be read."""
     try:
         done = await held.guest.run(["gsettings", "get", *_SETTING], timeout_s=_SET_S)
     except OSError:
-        raise Aborted(500, "gsettings is not installed in the guest") from None
+        raise HtmlErrorPage(500, "gsettings is not installed in the guest") from None
     path = done.output.strip().replace("file://", "").replace("'", "") if done.returncode == 0 else ""
     if not path:
-        raise Aborted(404, "Wallpaper file not found")
+        raise HtmlErrorPage(404, "Wallpaper file not found")
     try:
         data = await held.guest.read(path)
     except OSError:
-        raise Aborted(500, "Unable to serve the wallpaper file") from None
+        raise HtmlErrorPage(500, "Unable to serve the wallpaper file") from None
     return Response(data, media_type="image/png")
 
 
-async def change_wallpaper(held: Held, request: Request) -> Response:
+async def change_wallpaper(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/change_wallpaper`."""
     path = (await json_of(request)).get("path")
     if not path:

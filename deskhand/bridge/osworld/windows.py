@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.request import crash, json_of
 from deskhand.desktop.base import Window
 
@@ -21,7 +21,7 @@ OPEN_S = 1800.0
 _POLL_S = 0.05
 
 
-async def open_file(held: Held, request: Request) -> Response:
+async def open_file(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/open_file`: a file by the program for its kind, or a program; waits for a window that names it."""
     path = (await json_of(request)).get("path")
     if not path:
@@ -46,7 +46,7 @@ async def open_file(held: Held, request: Request) -> Response:
     return HTMLResponse(f"Failed to find window for {name} within {OPEN_S:g} seconds.", status_code=500)
 
 
-async def _shown(held: Held, request: Request, names: set[str]) -> bool:
+async def _shown(held: ActiveLease, request: Request, names: set[str]) -> bool:
     """Whether a window with one of `names` in its title came up in time, for a client that still listens; it is activated."""
     deadline = time.monotonic() + OPEN_S
     while time.monotonic() < deadline and not await request.is_disconnected():
@@ -58,7 +58,7 @@ async def _shown(held: Held, request: Request, names: set[str]) -> bool:
     return False
 
 
-async def activate_window(held: Held, request: Request) -> Response:
+async def activate_window(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/activate_window`."""
     body = await json_of(request)
     if not body.get("window_name"):
@@ -68,7 +68,7 @@ async def activate_window(held: Held, request: Request) -> Response:
     return HTMLResponse("Window activated successfully")
 
 
-async def close_window(held: Held, request: Request) -> Response:
+async def close_window(held: ActiveLease, request: Request) -> Response:
     """`POST /setup/close_window`."""
     body = await json_of(request)
     if "window_name" not in body:
@@ -78,7 +78,7 @@ async def close_window(held: Held, request: Request) -> Response:
     return HTMLResponse("Window closed successfully.")
 
 
-async def _named(held: Held, body: dict[str, Any]) -> list[Window]:
+async def _named(held: ActiveLease, body: dict[str, Any]) -> list[Window]:
     """The first window that `window_name` fits, as wmctrl fits it: a part of the title without case, or with `strict` all of it."""
     name = body["window_name"]
     if not isinstance(name, str):

@@ -12,9 +12,9 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from deskhand.actions.dialects import computer_13
-from deskhand.actions.dialects.base import View
-from deskhand.compat.loop import Loop
-from deskhand.compat.osworld.stage import Stage
+from deskhand.actions.dialects.base import ScreenView
+from deskhand.compat.loop import SyncLoop
+from deskhand.compat.osworld.stage import SetupRunner
 from deskhand.compat.osworld.wire import message_of
 from deskhand.errors import ConfigError
 from deskhand.tasks.sources import steps
@@ -24,10 +24,10 @@ SPECIAL = ("WAIT", "FAIL", "DONE")
 _STEPS: TypeAdapter[steps.Step] = TypeAdapter(steps.Step)
 
 
-class Controller:
+class PythonController:
     """What agents ask of the machine: screen, programs, files. The stage is that of the running episode."""
 
-    def __init__(self, loop: Loop, stage: Callable[[], Stage]) -> None:
+    def __init__(self, loop: SyncLoop, stage: Callable[[], SetupRunner]) -> None:
         self._loop, self._stage = loop, stage
 
     def _ask(self, method: str, path: str, timeout_s: float = 180.0, **body: Any) -> Any:
@@ -76,7 +76,7 @@ class Controller:
         if action in SPECIAL or (isinstance(action, dict) and action.get("action_type") in SPECIAL):
             return
         wire = self._stage().wire
-        ops = computer_13.DIALECT.parse(json.dumps(action), View.of_screen(*wire.size))
+        ops = computer_13.DIALECT.parse(json.dumps(action), ScreenView.of_screen(*wire.size))
         self._loop.run(wire.perform(ops))
 
     def start_recording(self) -> None:
@@ -113,7 +113,7 @@ class Controller:
 class SetupController:
     """Carries out set-up steps. `_<kind>_setup(...)` is the step of that kind with its parameters, as in `desktop-env`."""
 
-    def __init__(self, loop: Loop, stage: Callable[[], Stage]) -> None:
+    def __init__(self, loop: SyncLoop, stage: Callable[[], SetupRunner]) -> None:
         self._loop, self._stage = loop, stage
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:

@@ -11,16 +11,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deskhand.compat.osworld.evaluators import Evaluators, Files, Judged, Question, Read, Value, installed, official
-from deskhand.compat.osworld.reading import ACCESSIBILITY, LIVE, PROFILE, Reader, unavailable
-from deskhand.compat.osworld.stage import Stage
+from deskhand.compat.osworld.evaluators import OfficialEvaluators, Files, MetricResult, MetricRequest, Read, Value, installed, official
+from deskhand.compat.osworld.reading import ACCESSIBILITY, LIVE, PROFILE, GetterReader, unavailable
+from deskhand.compat.osworld.stage import SetupRunner
 from deskhand.compat.osworld.stage import unavailable as step_unavailable
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.checks import metrics
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources import getters
-from deskhand.tasks.sources.osworld import Clause, JsonTask
-from deskhand.tasks.task import Check
+from deskhand.tasks.sources.osworld import EvaluatorClause, JsonTask
+from deskhand.tasks.task import CheckResult
 
 PROFILE_S = 11.0
 """Chrome writes a changed setting within ten seconds, and loses it when it is ended before; OSWorld's runner waits 20 s."""
@@ -40,17 +40,17 @@ class Verdict:
     """Whose metrics: "desktop-env", "deskhand", or "" where none was asked."""
 
     @property
-    def check(self) -> Check:
-        return Check(self.value, self.detail, self.guest_trusted, self.findings, once=True)
+    def check(self) -> CheckResult:
+        return CheckResult(self.value, self.detail, self.guest_trusted, self.findings, no_retry=True)
 
 
-def default_evaluators() -> Evaluators | None:
+def default_official_evaluators() -> OfficialEvaluators | None:
     """OSWorld's own, where their environment is installed."""
     python = installed(os.environ)
     return official(python) if python is not None else None
 
 
-async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Evaluators | None = None) -> Verdict:
+async def score_task(task: JsonTask, stage: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None) -> Verdict:
     """What the end state on `stage` is worth; `failed` says that the agent's last word was that it cannot be done.
 
     Raises `EvaluatorError` where a metric or getter fails or is not available, `InfrastructureError` where the desktop fails.
@@ -63,8 +63,8 @@ async def evaluate(task: JsonTask, stage: Stage, *, failed: bool, evaluators: Ev
     if failed:
         return Verdict(0.0, detail="the agent said that it cannot be done")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
-    questions = await _questions(clauses, Reader(stage))
-    judged = await evaluators.judge(questions, conj) if evaluators is not None else await asyncio.to_thread(own, questions, conj)
+    questions = await _questions(clauses, GetterReader(stage))
+    judged = await evaluators.judge(questions, conj) if evaluators is not None else await asyncio.to_thread(score_with_own_metrics, questions, conj)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
     findings = tuple(
@@ -81,16 +81,16 @@ def _reads_profile(task: JsonTask) -> bool:
     return bool(kinds & PROFILE)
 
 
-async def _runs(stage: Stage, program: str) -> bool:
+async def _runs(stage: SetupRunner, program: str) -> bool:
     return (await stage.wire.desktop.run(["pgrep", program])).returncode == 0
 
 
-async def _questions(clauses: Sequence[Clause], reader: Reader) -> list[Question]:
+async def _questions(clauses: Sequence[EvaluatorClause], reader: GetterReader) -> list[MetricRequest]:
     found = []
     for clause in clauses:
         result = await reader.read(clause.result) if _asks(clause.result) else Value(None)
         expected = await reader.read(clause.expected) if _asks(clause.expected) else None
-        found.append(Question(clause.metric, result, expected, clause.options))
+        found.append(MetricRequest(clause.metric, result, expected, clause.options))
     return found
 
 
@@ -98,15 +98,15 @@ def _asks(getter: getters.Getter) -> bool:
     return getter is not None and not isinstance(getter, getters.EmptyGetter)
 
 
-def own(questions: Sequence[Question], conj: str) -> Judged:
+def score_with_own_metrics(questions: Sequence[MetricRequest], conj: str) -> MetricResult:
     """The score by our own versions of the metrics, joined as OSWorld joins. Blocks; raises `EvaluatorError`."""
     scores: list[float] = []
     for question in questions:
         result, expected = _by_value(question.result), _by_value(question.expected)
         scores.append(metrics.score_apart(question.metric, result, expected, dict(question.options)))
         if len(questions) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
-            return Judged(scores[-1], tuple(scores))
-    return Judged(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))
+            return MetricResult(scores[-1], tuple(scores))
+    return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))
 
 
 def _by_value(read: Read | None) -> object:
@@ -118,7 +118,7 @@ def _by_value(read: Read | None) -> object:
     raise EvaluatorError(f"getter {read.getter!r} is OSWorld's own; scripts/environment osworld-evaluators makes their environment")
 
 
-def reasons_against(task: JsonTask, *, with_official: bool) -> list[str]:
+def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
     """Why a task cannot be staged and judged here, beside what its machine would have to have (`tasks.sources.needs`); empty: it
     can.
     """

@@ -28,7 +28,7 @@ from typing import Any
 from deskhand.compat.osworld import judge_process
 from deskhand.desktop.embedded import processes, walls
 from deskhand.desktop.embedded.runtime import runtime
-from deskhand.engines.making import newest_environment
+from deskhand.engines.making import newest_venv
 from deskhand.errors import ConfigError, EvaluatorError
 
 ENVIRONMENT = "osworld-evaluators"
@@ -39,7 +39,7 @@ _LARGEST_BLOBS = 512 << 20
 
 
 @dataclass(frozen=True)
-class Bounds:
+class JudgeLimits:
     """Of one judgement."""
 
     seconds: float = 60.0
@@ -63,7 +63,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class ByGetter:
+class GetterRequest:
     """What OSWorld's own getter makes of files of the guest, by their paths there."""
 
     getter: str
@@ -71,11 +71,11 @@ class ByGetter:
     files: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
-Read = Value | Files | ByGetter
+Read = Value | Files | GetterRequest
 
 
 @dataclass(frozen=True)
-class Question:
+class MetricRequest:
     """One metric with what it gets; `expected` None: the metric is not given any."""
 
     metric: str
@@ -85,14 +85,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Judged:
+class MetricResult:
     """The joined score and those of the metrics that were asked, in their order."""
 
     value: float
     scores: tuple[float, ...]
 
 
-class Evaluators:
+class OfficialEvaluators:
     """Judges with the metrics of `modules` in the environment whose Python is `python`; `seen` are further folders that it may
     read.
 
@@ -105,22 +105,22 @@ class Evaluators:
         modules: tuple[str, ...] = MODULES,
         *,
         seen: tuple[Path, ...] = (),
-        bounds: Bounds | None = None,
+        bounds: JudgeLimits | None = None,
         at_once: int | None = None,
     ) -> None:
         self._python, self._modules, self._seen = python, modules, seen
-        self.bounds = bounds or Bounds()
+        self.bounds = bounds or JudgeLimits()
         self._threads = ThreadPoolExecutor(at_once or os.cpu_count() or 1, thread_name_prefix="deskhand-judge")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
 
-    async def judge(self, questions: list[Question], conj: str = "and") -> Judged:
+    async def judge(self, questions: list[MetricRequest], conj: str = "and") -> MetricResult:
         """The score of `questions`, joined by "and" (mean, 0 as soon as one is 0) or "or" (best). Raises `EvaluatorError`."""
         work = functools.partial(self._judge, questions, conj)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _judge(self, questions: list[Question], conj: str) -> Judged:
+    def _judge(self, questions: list[MetricRequest], conj: str) -> MetricResult:
         data = self._request(questions, conj)
         address = self._address()
         with socket.socket(socket.AF_UNIX) as connection:
@@ -138,9 +138,9 @@ class Evaluators:
         if "error" in answer:
             metric = questions[answer.get("clause", 0)].metric if questions else ""
             raise EvaluatorError(f"metric {metric!r}: {' '.join(str(answer['error']).split())}")
-        return Judged(float(answer["value"]), tuple(map(float, answer["scores"])))
+        return MetricResult(float(answer["value"]), tuple(map(float, answer["scores"])))
 
-    def _request(self, questions: list[Question], conj: str) -> bytes:
+    def _request(self, questions: list[MetricRequest], conj: str) -> bytes:
         blobs: list[bytes] = []
         clauses = []
         for question in questions:
@@ -179,7 +179,7 @@ class Evaluators:
         program = Path(judge_process.__file__)
         build = walls.namespaces_command if level == "namespaces" else walls.plain_command
         words = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
-        command = build(folder, home, control, [program, *self._readable(), *self._seen], None, walls.Limits(), words)
+        command = build(folder, home, control, [program, *self._readable(), *self._seen], None, walls.ResourceLimits(), words)
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": walls.GUEST_HOME if level == "namespaces" else str(home),
@@ -231,15 +231,15 @@ def installed(environment: Mapping[str, str]) -> Path | None:
     if named := environment.get("DESKHAND_OSWORLD_PYTHON"):
         return Path(named)
     try:
-        return newest_environment(ENVIRONMENT, environment) / "bin" / "python"
+        return newest_venv(ENVIRONMENT, environment) / "bin" / "python"
     except ConfigError:
         return None
 
 
 @functools.cache
-def official(python: Path) -> Evaluators:
+def official(python: Path) -> OfficialEvaluators:
     """The evaluators of this process for an environment."""
-    return Evaluators(python)
+    return OfficialEvaluators(python)
 
 
 def _told(read: Read, blobs: list[bytes]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ same.
 """
 
 
-class NotHere:
+class Unavailable:
     """Anything of a library that is not here."""
 
     def __init__(self, name: str) -> None:
@@ -63,35 +63,35 @@ class NotHere:
         _in_vain.append(f"{self._name} is not installed")
         raise ModuleNotFoundError(f"{self._name} is not in the evaluators' environment")
 
-    def __getattr__(self, name: str) -> NotHere:
+    def __getattr__(self, name: str) -> Unavailable:
         if name.startswith("__"):
             raise AttributeError(name)
-        return NotHere(f"{self._name}.{name}")
+        return Unavailable(f"{self._name}.{name}")
 
 
-class Absent(types.ModuleType):
+class AbsentModule(types.ModuleType):
     """A library that is not here; whatever is taken from it is `NotHere`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return NotHere(f"{self.__name__}.{name}")
+        return Unavailable(f"{self.__name__}.{name}")
 
 
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class StubImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds `STAND_INS` when nobody else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in STAND_INS else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return Absent(spec.name)
+        return AbsentModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """There is nothing in it."""
 
 
-class Controller:
+class ReplayController:
     """What a getter may ask of the guest: the files that were sent along, and where they are."""
 
     def __init__(self, files: dict[str, bytes | None]) -> None:
@@ -115,14 +115,14 @@ class Controller:
         raise LookupError(f"the getter wants to run {command!r} in the guest")
 
 
-class Environment:
+class ReplayEnv:
     """What a getter of OSWorld takes for its environment."""
 
     vm_platform = "Linux"
 
     def __init__(self, folder: Path, files: dict[str, bytes | None]) -> None:
         self.cache_dir = str(folder)
-        self.controller = Controller(files)
+        self.controller = ReplayController(files)
 
 
 class Judgement:
@@ -170,7 +170,7 @@ class Judgement:
             return read["value"]
         if "getter" in read:
             files = {path: None if blob is None else self._blobs[blob] for path, blob in read["files"].items()}
-            return getattr(self._getters, f"get_{read['getter']}")(Environment(folder, files), read["config"])
+            return getattr(self._getters, f"get_{read['getter']}")(ReplayEnv(folder, files), read["config"])
         paths: list[str | None] = []
         for name, blob in read["files"]:
             if blob is not None:
@@ -279,7 +279,7 @@ def serve(connection: socket.socket, metrics: Any, getters: Any) -> None:
 
 def main() -> None:
     place, names = sys.argv[1], sys.argv[2:]
-    sys.meta_path.append(StandIns())
+    sys.meta_path.append(StubImporter())
     metrics, getters = (importlib.import_module(name) for name in (names * 2)[:2])
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)

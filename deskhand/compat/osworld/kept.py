@@ -10,14 +10,14 @@ from typing import Any
 import httpx2
 
 from deskhand.bridge.guest import USUAL_HOME, Guest
-from deskhand.compat.osworld.stage import Stage
-from deskhand.compat.osworld.wire import Wire
+from deskhand.compat.osworld.stage import SetupRunner
+from deskhand.compat.osworld.wire import LocalOsworldClient
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.sources.downloads import FileCache
 
 
-class KeptGuest(Guest):
+class SavedGuest(Guest):
     """The files of the home, as they were."""
 
     async def expand(self, path: str) -> str:
@@ -29,7 +29,7 @@ class KeptGuest(Guest):
         return await self.desktop.pull(path)
 
 
-class KeptWire(Wire):
+class SavedClient(LocalOsworldClient):
     """`state` in place of a server; `size` is that of the screen in pixels."""
 
     ours = False
@@ -37,7 +37,7 @@ class KeptWire(Wire):
     def __init__(self, state: EndState, size: tuple[int, int]) -> None:
         self._state: Any = state
         self._size = size
-        self._guest = KeptGuest(self._state, *size)
+        self._guest = SavedGuest(self._state, *size)
 
     @property
     def desktop(self) -> Any:
@@ -58,13 +58,13 @@ class KeptWire(Wire):
         """There is nothing to close."""
 
 
-class KeptStage(Stage):
+class SavedStageRunner(SetupRunner):
     """A stage that was left."""
 
     kept = True
 
     def __init__(self, state: EndState, size: tuple[int, int], cache: FileCache | None = None) -> None:
-        super().__init__(KeptWire(state, size), cache)
+        super().__init__(SavedClient(state, size), cache)
 
     async def set_up(self, config: Any, *, judging: bool = False) -> None:
         """It was, then."""

@@ -34,7 +34,7 @@ openbox --reconfigure
 """
 
 
-async def prepare(guest: Guest) -> None:
+async def prepare_home(guest: Guest) -> None:
     """Make a fresh home OSWorld's. Raises `InfrastructureError`."""
     tools = await guest.tools()
     chrome = _CHROME.format(flags=" ".join(FLAGS))

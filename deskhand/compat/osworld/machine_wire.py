@@ -9,15 +9,15 @@ from typing import Any
 import httpx2
 
 from deskhand.bridge.guest import Guest
-from deskhand.compat.osworld.wire import Wire
-from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.compat.osworld.wire import LocalOsworldClient
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
 from deskhand.desktop.osworld import OsworldDesktop
 
 _LOOKS = frozenset({"/file", "/list_directory", "/screen_size", "/window_size", "/wallpaper", "/setup/upload"})
 """What may be sent again when its answer is lost."""
 
 
-class MachineGuest(Guest):
+class RemoteGuest(Guest):
     """Files and programs of a machine, by its server."""
 
     async def expand(self, path: str) -> str:
@@ -31,18 +31,18 @@ class MachineGuest(Guest):
         return await self.desktop.pull(path)
 
 
-class MachineWire(Wire):
+class RemoteOsworldClient(LocalOsworldClient):
     """`machine` by its own server."""
 
     ours = False
 
-    def __init__(self, machine: OsworldDesktop, template: Template) -> None:
+    def __init__(self, machine: OsworldDesktop, template: DesktopSpec) -> None:
         self._machine = machine
         self._size = template.width, template.height
-        self._guest = MachineGuest(machine, *self._size)
+        self._guest = RemoteGuest(machine, *self._size)
 
     @property
-    def desktop(self) -> StagedDesktop:
+    def desktop(self) -> StageableDesktop:
         return self._machine
 
     @property
@@ -62,6 +62,6 @@ class MachineWire(Wire):
         """The machine is its pool's to close."""
 
 
-def wire_to(desktop: StagedDesktop, template: Template) -> Wire:
+def connect_remote(desktop: StageableDesktop, template: DesktopSpec) -> LocalOsworldClient:
     """By the server of OSWorld's machine, or for any other desktop by one of this process."""
-    return MachineWire(desktop, template) if isinstance(desktop, OsworldDesktop) else Wire(desktop, template)
+    return RemoteOsworldClient(desktop, template) if isinstance(desktop, OsworldDesktop) else LocalOsworldClient(desktop, template)

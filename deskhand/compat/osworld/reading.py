@@ -15,8 +15,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from deskhand.compat.osworld import devtools, preferences
-from deskhand.compat.osworld.evaluators import ByGetter, Files, Read, Value
-from deskhand.compat.osworld.stage import Stage
+from deskhand.compat.osworld.evaluators import GetterRequest, Files, Read, Value
+from deskhand.compat.osworld.stage import SetupRunner
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.sources import getters
 from deskhand.tasks.sources.getters import Getter
@@ -79,10 +79,10 @@ with opener.open("http://127.0.0.1:8080/requests/status.xml", timeout=10) as rep
 """
 
 
-class Reader:
+class GetterReader:
     """Reads what getters ask for from `stage`."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: SetupRunner) -> None:
         self._stage = stage
         self._wire, self._guest, self._desktop = stage.wire, stage.wire.guest, stage.wire.desktop
         self._kinds: Mapping[str, Callable[[Any], Any]] = {
@@ -122,7 +122,7 @@ class Reader:
             config = asked.model_dump(by_alias=True, exclude_unset=True)
             if kind == "rule_relativeTime" and isinstance(config["rules"], dict):
                 config["rules"] = {"timezone": "UTC"} | config["rules"]  # that of the guest; theirs would ask the web where it is
-            return ByGetter(kind, config, {path: await self._file(path) for path in _BY_GETTER[kind]})
+            return GetterRequest(kind, config, {path: await self._file(path) for path in _BY_GETTER[kind]})
         if kind in _FILES:
             asked = getter
             path = _FILES[kind].format(file_name=getattr(asked, "file_name", ""), path=getattr(asked, "path", ""))
@@ -156,11 +156,11 @@ class Reader:
 
     async def _content(self, getter: getters.ContentGetter) -> Read:
         config = getter.model_dump(exclude_unset=True)
-        return ByGetter(getter.type, config, {getter.path: await self._file(getter.path)})
+        return GetterRequest(getter.type, config, {getter.path: await self._file(getter.path)})
 
     async def _slides(self, getter: getters.SlideGetter) -> Read:
         config = getter.model_dump(exclude_unset=True)
-        return ByGetter(getter.type, config, {getter.ppt_file_path: await self._file(getter.ppt_file_path)})
+        return GetterRequest(getter.type, config, {getter.ppt_file_path: await self._file(getter.ppt_file_path)})
 
     async def _rule(self, getter: getters.RuleGetter) -> Read:
         return Value(getter.rules)

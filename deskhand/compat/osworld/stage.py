@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from deskhand.compat.osworld import devtools
-from deskhand.compat.osworld.machine import prepare
-from deskhand.compat.osworld.wire import Wire, message_of
+from deskhand.compat.osworld.machine import prepare_home
+from deskhand.compat.osworld.wire import LocalOsworldClient, message_of
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.sources import steps
 from deskhand.tasks.sources.downloads import FileCache
@@ -47,13 +47,13 @@ class _Refused(InfrastructureError):
     """The guest answered, and would not."""
 
 
-class Stage:
+class SetupRunner:
     """One desktop on which one task is set up, played and judged."""
 
     kept = False
     """Whether it is an end state of earlier, with no living programs."""
 
-    def __init__(self, wire: Wire, cache: FileCache | None = None, *, password: str = "password") -> None:
+    def __init__(self, wire: LocalOsworldClient, cache: FileCache | None = None, *, password: str = "password") -> None:
         self.wire = wire
         self.cache = cache or FileCache()
         self.outputs: dict[str, bytes] = {}
@@ -67,7 +67,7 @@ class Stage:
     async def prepare(self) -> None:
         """Make a home of ours OSWorld's, once."""
         if self.wire.ours and not self._prepared:
-            await prepare(self.wire.guest)
+            await prepare_home(self.wire.guest)
             self._prepared = True
 
     async def set_up(self, config: Sequence[Step], *, judging: bool = False) -> None:

@@ -12,51 +12,51 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from deskhand.actions.ops import Fail, Op
-from deskhand.compat.osworld.evaluation import Verdict, default_evaluators, evaluate, needs_accessibility, reasons_against
-from deskhand.compat.osworld.evaluators import Evaluators
-from deskhand.compat.osworld.kept import KeptStage
-from deskhand.compat.osworld.machine_wire import wire_to
-from deskhand.compat.osworld.stage import Stage
-from deskhand.desktop.base import StagedDesktop, Template
+from deskhand.compat.osworld.evaluation import Verdict, default_official_evaluators, score_task, needs_accessibility, unsupported_reasons
+from deskhand.compat.osworld.evaluators import OfficialEvaluators
+from deskhand.compat.osworld.kept import SavedStageRunner
+from deskhand.compat.osworld.machine_wire import connect_remote
+from deskhand.compat.osworld.stage import SetupRunner
+from deskhand.desktop.base import StageableDesktop, DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.sources import osworld
 from deskhand.tasks.sources.downloads import FileCache
 from deskhand.tasks.sources.osworld import JsonTask
-from deskhand.tasks.task import Check, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Rect, StagedDesktopLike, Task
 
 SUITE = "osworld"
 SCREEN = (1920, 1080)
 MAX_STEPS = 15
 CHECK_S = 300.0
 """Steps before judging sleep, start programs and look at windows."""
-Official = Callable[[], Evaluators | None]
+Official = Callable[[], OfficialEvaluators | None]
 
 
-class Stages:
+class OsworldRunner:
     """The stage of each desktop on which `task` is being played. One task may be played on many desktops at once."""
 
-    def __init__(self, task: JsonTask, template: Template, cache: FileCache | None, evaluators: Official) -> None:
+    def __init__(self, task: JsonTask, template: DesktopSpec, cache: FileCache | None, evaluators: Official) -> None:
         self._task, self._template, self._cache, self._evaluators = task, template, cache, evaluators
-        self._of: weakref.WeakKeyDictionary[StagedDesktop, Stage] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[StageableDesktop, SetupRunner] = weakref.WeakKeyDictionary()
 
     async def set_up(self, desktop: StagedDesktopLike) -> None:
         """Carry out the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._of.pop(desktop, None)) is not None:
             await before.wire.close()
-        stage = self._of[desktop] = Stage(wire_to(desktop, self._template), self._cache)
+        stage = self._of[desktop] = SetupRunner(connect_remote(desktop, self._template), self._cache)
         await stage.set_up(self._task.config)
         await desktop.observe()
 
     async def verdict(self, desktop: StagedDesktopLike, *, failed: bool) -> Verdict:
         """What the end state is worth. Raises `EvaluatorError` and `InfrastructureError`."""
         if isinstance(desktop, EndState):
-            stage = KeptStage(desktop, (self._template.width, self._template.height), self._cache)
+            stage = SavedStageRunner(desktop, (self._template.width, self._template.height), self._cache)
         else:
             stage = self._of.get(desktop)
         if stage is None:
             raise InfrastructureError("the task was not set up on this desktop")
-        return await evaluate(self._task, stage, failed=failed, evaluators=self._evaluators())
+        return await score_task(self._task, stage, failed=failed, evaluators=self._evaluators())
 
 
 def load_task(path: Path, **settings: object) -> Task:
@@ -73,20 +73,20 @@ def task_of(
     max_steps: int = MAX_STEPS,
     accessibility: bool | None = None,
     cache: FileCache | None = None,
-    evaluators: Official = default_evaluators,
+    evaluators: Official = default_official_evaluators,
 ) -> Task:
     """A `Task` of ours. `size` is that of the screen in pixels; `accessibility` None: where judging needs the tree.
 
     Raises `ConfigError` when a step, a getter or a metric of it cannot be had here: it would never be scored.
     """
-    if against := reasons_against(task, with_official=evaluators() is not None):
+    if against := unsupported_reasons(task, with_official=evaluators() is not None):
         raise ConfigError(f"OSWorld task {task.id}: {'; '.join(against)}")
     telling = needs_accessibility(task) if accessibility is None else accessibility
-    template = Template("plain", *size, accessibility=telling)
-    stages = Stages(task, template, cache, evaluators)
+    template = DesktopSpec("plain", *size, accessibility=telling)
+    stages = OsworldRunner(task, template, cache, evaluators)
     no_oracle = "" if task.infeasible else "OSWorld's files have no solution in them"
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         return (await stages.verdict(desktop, failed=False)).check
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -109,11 +109,11 @@ def task_of(
         setup=stages.set_up,
         check=check,
         oracle=oracle,
-        targets=targets,
-        tier="medium",
+        first_click_targets=targets,
+        difficulty="medium",
         accessibility=telling,
-        fail_value=float(task.infeasible),
+        infeasible_reward=float(task.infeasible),
         check_timeout_s=CHECK_S,
-        no_oracle=no_oracle,
+        oracle_unavailable=no_oracle,
         metadata={"related_apps": task.related_apps},
     )

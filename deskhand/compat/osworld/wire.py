@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 
 from deskhand.actions.ops import Op
 from deskhand.bridge.guest import Guest
-from deskhand.bridge.leases import Held
+from deskhand.bridge.leases import ActiveLease
 from deskhand.bridge.osworld.routes import routes
-from deskhand.desktop.base import Frame, StagedDesktop, Template
+from deskhand.desktop.base import Frame, StageableDesktop, DesktopSpec
 from deskhand.desktop.pool import Lease
 from deskhand.errors import InfrastructureError
 
@@ -28,23 +28,23 @@ class _Alone:
     """The book of one lease that nobody takes back."""
 
     @contextlib.contextmanager
-    def using(self, held: Held) -> Iterator[Held]:
+    def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
         yield held
 
 
-class Wire:
+class LocalOsworldClient:
     """`desktop`, whose screen is as `template` says, by OSWorld's endpoints. To be used in one event loop."""
 
     ours = True
     """Whether the home is one of ours, which is to be made OSWorld's first."""
 
-    def __init__(self, desktop: StagedDesktop, template: Template) -> None:
-        self._held = Held(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
+    def __init__(self, desktop: StageableDesktop, template: DesktopSpec) -> None:
+        self._held = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
         app = Starlette(routes=routes(lambda _: self._held, _Alone()))
         self._client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
 
     @property
-    def desktop(self) -> StagedDesktop:
+    def desktop(self) -> StageableDesktop:
         return self._held.desktop
 
     @property

@@ -55,7 +55,7 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def chosen(names: list[str]) -> list[Profile]:
+def resolve_profiles(names: list[str]) -> list[Profile]:
     """Profiles by name or group, each once, in the table's order; "all" is all. Raises `ConfigError` for an unknown name."""
     groups = {group for entry in PROFILES.values() for group in entry.groups}
     for name in names:

@@ -19,7 +19,7 @@ _NOBODY = 0xFFFFFFFF
 READ_AND_ENTER = 5
 
 
-def give_group(path: str, group: int, rights: int) -> None:
+def grant_group(path: str, group: int, rights: int) -> None:
     """Let members of `group` have `rights` to a folder and no others, whatever everybody has. Raises `OSError`."""
     entries = _entries(path)
     if entries.get((_GROUP, group)) == rights:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from importlib import resources
 
-from deskhand.desktop.embedded.box import Box
+from deskhand.desktop.embedded.box import Jail
 from deskhand.errors import ConfigError, InfrastructureError
 
 PACKAGES = ("at-spi2-core", "gir1.2-atspi-2.0", "python3-gi")
@@ -41,7 +41,7 @@ def _program() -> str:
     return resources.files("deskhand.desktop.embedded").joinpath("collect_tree").read_text(encoding="utf-8")
 
 
-def read(box: Box, budget_s: float) -> str:
+def read(box: Jail, budget_s: float) -> str:
     """The tree as XML. Raises `ConfigError` when a package is missing, `InfrastructureError` when there is no tree to be had."""
     done = box.run(["/usr/bin/python3", "-c", _program(), f"{budget_s:g}"], budget_s + MARGIN_S)
     if done.returncode == 0 and done.stdout.startswith(b"<desktop-frame"):

@@ -15,10 +15,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from deskhand.desktop.base import Completed
+from deskhand.desktop.base import CommandResult
 from deskhand.desktop.embedded import processes, walls
-from deskhand.desktop.embedded.pipes import Pipes
-from deskhand.desktop.embedded.walls import GUEST_HOME, Isolation, Limits
+from deskhand.desktop.embedded.pipes import NulPipes
+from deskhand.desktop.embedded.walls import GUEST_HOME, Isolation, ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_TIMEOUT_S = 20.0
@@ -45,7 +45,7 @@ class _Job:
     """The desktop cannot do without it."""
 
 
-class Box:
+class Jail:
     """Starts the box; `environment` is the guests' whole environment. Raises `InfrastructureError` when it does not start."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Box:
         binds: list[Path],
         isolation: Isolation,
         uid: int | None = None,
-        limits: Limits | None = None,
+        limits: ResourceLimits | None = None,
     ) -> None:
         self.isolation = isolation
         self.folders = [home, folder / "control", folder / "tmp"]
@@ -84,10 +84,10 @@ class Box:
         for own in (self._control, folder / "tmp"):
             own.mkdir(mode=0o700)
         for own in (self._control, folder / "tmp", home):
-            walls.give(own, uid)
+            walls.chown_to_guest(own, uid)
         build = walls.namespaces_command if boxed else walls.plain_command
         shell = ["/bin/sh", "-c", _LOOP if boxed else _PLAIN_LOOP]
-        command = build(folder, home, self._control, binds, uid, limits or Limits(), shell)
+        command = build(folder, home, self._control, binds, uid, limits or ResourceLimits(), shell)
         complaints = folder / "box.log"
         with complaints.open("wb") as log:
             self._process = processes.start(
@@ -95,7 +95,7 @@ class Box:
             )
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
-        self._pipes: list[Pipes] = []
+        self._pipes: list[NulPipes] = []
         self._changed = threading.Condition()
         self._ready = False
         self._ended = False
@@ -207,16 +207,16 @@ class Box:
             self.launched.append(pid)
         return pid
 
-    def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> Pipes:
+    def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
         """As `launch`, for a program that reads messages from its descriptor 3 and writes them to its descriptor 4."""
         name = f"pipe-{len(self._pipes)}"
-        pipes = Pipes(self._control / name, self._uid)
+        pipes = NulPipes(self._control / name, self._uid)
         self._pipes.append(pipes)
         guest = _quoted(f"{self._guest_control}/{name}")
         self.launch(argv, env, cwd, suffix=f" 3<{guest}.in 4>{guest}.out")
         return pipes
 
-    def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> Completed:
+    def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> CommandResult:
         """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124, as timeout(1) has it.
 
         Each file that it writes, its output included, may have `OUTPUT_LIMIT_BYTES` at most.
@@ -236,7 +236,7 @@ class Box:
             raise InfrastructureError(f"the desktop's box ended while {argv[0]} ran: {self.failure}")
         self._jobs.pop(number, None)
         outputs = [self._take_output(f"{number}.{kind}") for kind in ("out", "err")]
-        return Completed(job.returncode if finished and job.returncode is not None else 124, *outputs)
+        return CommandResult(job.returncode if finished and job.returncode is not None else 124, *outputs)
 
     def _take_output(self, name: str) -> bytes:
         path = self._control / name
@@ -278,7 +278,7 @@ class Box:
         """Whether a process of the box runs or waits for a processor."""
         return any(processes.state(pid) == "R" for pid in self.pids())
 
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def _end_processes(self) -> None:

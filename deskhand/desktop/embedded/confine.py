@@ -93,7 +93,7 @@ def _keep_files(read: list[str], write: list[str], devices: list[str]) -> None:
     os.close(rules)
 
 
-def network_filter(architecture: int, socket_call: int) -> bytes:
+def network_seccomp_filter(architecture: int, socket_call: int) -> bytes:
     """A program for seccomp: sockets of the local and the netlink family only, no io_uring, no calls of another architecture."""
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     refuse = _REFUSE | errno.EPERM
@@ -121,7 +121,7 @@ def _keep_off_the_network() -> None:
     known = machine()
     if known is None:
         return
-    program = network_filter(*known)
+    program = network_seccomp_filter(*known)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
     _checked(_LIBC.prctl(_SET_SECCOMP, _FILTER_MODE, header, 0, 0), "seccomp")

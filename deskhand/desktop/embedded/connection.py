@@ -78,7 +78,7 @@ class _Authorised(xcffib.Connection):
         self._init_x()
 
 
-class Connection:
+class XConnection:
     """`name` is ":12"; `cookie` the 16 bytes of its MIT-MAGIC-COOKIE-1."""
 
     def __init__(self, name: str, cookie: bytes) -> None:

@@ -14,26 +14,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from deskhand.actions.ops import Op
-from deskhand.desktop.base import Completed, Frame, Template, Window
+from deskhand.desktop.base import CommandResult, Frame, DesktopSpec, Window
 from deskhand.desktop.embedded import accessibility, fingerprint, windows
 from deskhand.desktop.embedded.connection import x_errors
 from deskhand.desktop.embedded.fingerprint import Fingerprint
-from deskhand.desktop.embedded.performer import Performer
-from deskhand.desktop.embedded.pipes import Pipes
-from deskhand.desktop.embedded.remembered import Remembered
+from deskhand.desktop.embedded.performer import ActionExecutor
+from deskhand.desktop.embedded.pipes import NulPipes
+from deskhand.desktop.embedded.remembered import IdempotencyCache
 from deskhand.desktop.embedded.screen import Capture
 from deskhand.desktop.embedded.selection import read as read_selection
-from deskhand.desktop.embedded.session import Session
-from deskhand.desktop.embedded.walls import Isolation, Limits, available_isolation
+from deskhand.desktop.embedded.session import DesktopSession
+from deskhand.desktop.embedded.walls import Isolation, ResourceLimits, available_isolation
 from deskhand.errors import ConfigError, InfrastructureError
 
 Result = TypeVar("Result")
 
-REMEMBERED_ACTIONS = 64
+CACHED_ACTIONS = 64
 ANSWER_MARGIN_S = 5.0
 
 
-class EmbeddedDesktop:
+class LocalDesktop:
     """Fulfils `StagedDesktop`. `quiet_ms` without change is a settled screen, `cap_s` the longest wait for one.
 
     `crashes_fail` False: programs may be killed, as some tasks ask for; otherwise a crash of one that was launched is an outage.
@@ -46,7 +46,7 @@ class EmbeddedDesktop:
         *,
         label: str | None = None,
         isolation: Isolation | None = None,
-        limits: Limits | None = None,
+        limits: ResourceLimits | None = None,
         crashes_fail: bool = True,
         capture: Capture | None = None,
         quiet_ms: float = 60.0,
@@ -54,18 +54,18 @@ class EmbeddedDesktop:
     ) -> None:
         self._capture: Capture | None = capture
         self._wanted_isolation: Isolation | None = isolation
-        self._limits = limits or Limits()
+        self._limits = limits or ResourceLimits()
         self._crashes_fail = crashes_fail
         self.label = label or secrets.token_hex(6)
         self.quiet_ms = quiet_ms
         self.cap_s = cap_s
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"deskhand-desktop-{self.label}")
         self._helpers = ThreadPoolExecutor(max_workers=16, thread_name_prefix=f"deskhand-files-{self.label}")
-        self._session: Session | None = None
-        self._performer: Performer | None = None
+        self._session: DesktopSession | None = None
+        self._performer: ActionExecutor | None = None
         self._budgets_s: deque[float] = deque()
         """Of what was given to the worker and is not done, in its order."""
-        self._done = Remembered(REMEMBERED_ACTIONS)
+        self._done = IdempotencyCache(CACHED_ACTIONS)
         self._untouched: Frame | None = None
         self._closed = False
 
@@ -110,7 +110,7 @@ class EmbeddedDesktop:
             raise InfrastructureError(f"desktop {self.label} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
 
-    def _parts(self, alive: bool = True) -> tuple[Session, Performer]:
+    def _parts(self, alive: bool = True) -> tuple[DesktopSession, ActionExecutor]:
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
         if self._session is None or self._performer is None:
@@ -119,11 +119,11 @@ class EmbeddedDesktop:
             self._check_alive(self._session)
         return self._session, self._performer
 
-    def _check_alive(self, session: Session) -> None:
+    def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
             raise InfrastructureError(f"desktop {self.label} has failed: {failure}")
 
-    async def reset(self, template: Template) -> Frame:
+    async def reset(self, template: DesktopSpec) -> Frame:
         """A new X server, window manager and home; a desktop in the state `template` that nobody has touched stays as it is."""
         if self._untouched is not None and self._session is not None and self._session.template == template:
             return self._untouched
@@ -133,9 +133,9 @@ class EmbeddedDesktop:
             available, reason = available_isolation()
             if self.isolation == "namespaces" != available:
                 raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
-            self._session = Session(self.label, template, self.isolation, self._limits, self._capture)
+            self._session = DesktopSession(self.label, template, self.isolation, self._limits, self._capture)
             self._session.box.crashes_fail = self._crashes_fail
-            self._performer = Performer(self._session, self.quiet_ms / 1000, self.cap_s)
+            self._performer = ActionExecutor(self._session, self.quiet_ms / 1000, self.cap_s)
             with x_errors("starting"):
                 return self._performer.first_frame()
 
@@ -151,7 +151,7 @@ class EmbeddedDesktop:
         plan = performer.plan(ops)
 
         def perform() -> Frame:
-            if earlier := self._done.earlier(action_id):
+            if earlier := self._done.get(action_id):
                 return earlier
             self._done.begin(action_id)
             frame = performer.perform(plan)
@@ -177,7 +177,7 @@ class EmbeddedDesktop:
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         session, _ = self._parts()
         self._untouched = None
         return await self._aside(session.box.run, argv, timeout_s, env, cwd)
@@ -187,7 +187,7 @@ class EmbeddedDesktop:
         self._untouched = None
         return await self._aside(session.box.launch, argv, env, cwd)
 
-    async def launch_piped(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> Pipes:
+    async def launch_piped(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
         """Start a program that is talked to by messages on its descriptors 3 and 4; what it says is guest-trusted."""
         session, _ = self._parts()
         self._untouched = None

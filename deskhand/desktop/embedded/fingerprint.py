@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.desktop.embedded import processes, windows
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 
 LARGEST_FILE_BYTES = 64 * 1024 * 1024
 _SELECTIONS = ("PRIMARY", "SECONDARY", "CLIPBOARD")
@@ -37,7 +37,7 @@ class Fingerprint:
         return [f"{name}: {mine} is not {theirs}" for name, mine in vars(self).items() if mine != (theirs := getattr(other, name))]
 
 
-def take(connection: Connection, home: Path, pids: list[int], screen: str) -> Fingerprint:
+def take(connection: XConnection, home: Path, pids: list[int], screen: str) -> Fingerprint:
     """`screen` is the hash of the settled pixels."""
     core = connection.core
     setup = connection.setup

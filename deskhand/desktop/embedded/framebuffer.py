@@ -56,7 +56,7 @@ def check_not_black(pixels: np.ndarray) -> None:
         raise FrameError("the screen is black; the X server has drawn nothing")
 
 
-def changed_box(before: np.ndarray | None, after: np.ndarray) -> tuple[int, int, int, int] | None:
+def changed_bbox(before: np.ndarray | None, after: np.ndarray) -> tuple[int, int, int, int] | None:
     """The half-open box (left, top, right, bottom) of the pixels that differ, or None."""
     if before is None or before.shape != after.shape:
         return (0, 0, after.shape[1], after.shape[0])

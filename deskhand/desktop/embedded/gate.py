@@ -45,7 +45,7 @@ class Destination:
         return host.endswith(self.host[1:]) if self.host.startswith("*.") else host == self.host
 
 
-def destination(text: str) -> Destination:
+def parse_destination(text: str) -> Destination:
     """`example.org`, `*.example.org:443`, `127.0.0.1:8000`, `[::1]:8000`. Raises `ConfigError` for anything else."""
     parts = urlsplit(f"//{text}")
     try:
@@ -58,7 +58,7 @@ def destination(text: str) -> Destination:
     return Destination(host.lower().rstrip("."), port)
 
 
-def environment() -> dict[str, str]:
+def proxy_environment() -> dict[str, str]:
     """What tells the guest's programs of the gate."""
     address = f"http://127.0.0.1:{PORT}"
     inside = "localhost,127.0.0.1,::1"
@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
     return told | {name.upper(): value for name, value in told.items()}
 
 
-class Gate:
+class EgressProxy:
     """Serves `listener` (which it closes) until `close`. `refused` keeps the first destinations that were not allowed."""
 
     def __init__(self, listener: socket.socket, allowed: list[Destination]) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from deskhand.desktop.embedded.box import Box
-from deskhand.desktop.embedded.walls import Limits
+from deskhand.desktop.embedded.box import Jail
+from deskhand.desktop.embedded.walls import ResourceLimits
 
 log = structlog.get_logger()
 PERIOD_S = 0.25
@@ -33,18 +33,18 @@ _MIB = 1024 * 1024
 
 @dataclass
 class _Watched:
-    limits: Limits
+    limits: ResourceLimits
     disk: bool
     due_at: float = 0.0
     """When its files are to be looked at again."""
 
 
-_watched: weakref.WeakKeyDictionary[Box, _Watched] = weakref.WeakKeyDictionary()
+_watched: weakref.WeakKeyDictionary[Jail, _Watched] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def watch(box: Box, limits: Limits, disk: bool) -> None:
+def monitor(box: Jail, limits: ResourceLimits, disk: bool) -> None:
     """Look after a box until it ends; `disk`: also after its folders, which nothing else bounds."""
     global _thread
     with _lock:
@@ -61,7 +61,7 @@ def _look() -> None:
             boxes = list(_watched.items())
         for box, watched in boxes:
             try:
-                if not box.alive():
+                if not box.is_running():
                     with _lock:
                         _watched.pop(box, None)
                 elif reason := _excess_of(box, watched):
@@ -70,17 +70,17 @@ def _look() -> None:
                 log.exception("guard.failed", folder=str(box.folders[0]))
 
 
-def _excess_of(box: Box, watched: _Watched) -> str | None:
+def _excess_of(box: Jail, watched: _Watched) -> str | None:
     began = time.monotonic()
     looks_at_disk = watched.disk and began >= watched.due_at
-    reason = excess(box.pids(), box.folders if looks_at_disk else [], watched.limits)
+    reason = exceeded_limit(box.pids(), box.folders if looks_at_disk else [], watched.limits)
     if looks_at_disk:
         ended = time.monotonic()
         watched.due_at = ended + (ended - began) / DISK_SHARE
     return reason
 
 
-def excess(pids: list[int], folders: list[Path], limits: Limits) -> str | None:
+def exceeded_limit(pids: list[int], folders: list[Path], limits: ResourceLimits) -> str | None:
     """What these processes and these folders have beyond their limits, in words."""
     threads, memory = 0, 0
     for pid in pids:

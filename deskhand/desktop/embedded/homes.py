@@ -88,7 +88,7 @@ def _clone(source: str, target: str) -> str:
 
 
 @functools.cache
-def available_method(base: Path) -> tuple[Method, str]:
+def best_method(base: Path) -> tuple[Method, str]:
     """The best way for homes under `base` on this machine, tried out, and in one sentence why not a better one."""
     probe = base / f"probe-{secrets.token_hex(4)}"
     reasons = []

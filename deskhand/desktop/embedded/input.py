@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from xcffib.xproto import KB, AutoRepeatMode
 
 from deskhand.actions.keys import NAMES, character_keysym, keysym
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 from deskhand.desktop.embedded.theme import DOUBLE_CLICK_MS
 
 _KEY_PRESS, _KEY_RELEASE, _BUTTON_PRESS, _BUTTON_RELEASE, _MOTION = 2, 3, 4, 5, 6
@@ -29,12 +29,12 @@ DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
 
 
-class Hand:
+class XTestInput:
     """Sends input. `settle` is called where a guest should catch up before the next input makes sense, `drained` where it must
     have taken in all input so far, however long that takes.
     """
 
-    def __init__(self, connection: Connection, settle: Callable[[], None], drained: Callable[[], None]) -> None:
+    def __init__(self, connection: XConnection, settle: Callable[[], None], drained: Callable[[], None]) -> None:
         self._connection = connection
         self._settle = settle
         self._drained = drained
@@ -199,7 +199,7 @@ class Hand:
         if shifted:
             self._fake(_KEY_RELEASE, self._shift_code)
 
-    def chord(self, names: Iterable[str]) -> None:
+    def press_chord(self, names: Iterable[str]) -> None:
         self._let_go(self._hold(names))
 
     def key_down(self, name: str) -> None:

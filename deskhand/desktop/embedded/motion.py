@@ -22,7 +22,7 @@ FORGET_AFTER_S = 5.0
 Box = tuple[int, int, int, int]
 
 
-class Motion:
+class AnimationFilter:
     """The moving tiles of one screen of `width` x `height` pixels.
 
     Its clock runs only while somebody watches: what was not watched is not forgotten.

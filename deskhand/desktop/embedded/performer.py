@@ -31,10 +31,10 @@ from deskhand.desktop.base import Frame
 from deskhand.desktop.embedded import framebuffer as pixels_of
 from deskhand.desktop.embedded import pointer
 from deskhand.desktop.embedded.connection import x_errors
-from deskhand.desktop.embedded.input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, Hand
-from deskhand.desktop.embedded.ping import input_is_read
-from deskhand.desktop.embedded.session import Session
-from deskhand.desktop.embedded.settle import BUSY_LIMIT_S, Settled, Settler
+from deskhand.desktop.embedded.input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
+from deskhand.desktop.embedded.ping import wait_until_read
+from deskhand.desktop.embedded.session import DesktopSession
+from deskhand.desktop.embedded.settle import BUSY_LIMIT_S, SettleResult, Settler
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
 MAXIMUM_WAIT_S = 30.0
@@ -48,44 +48,44 @@ _DRAIN_CAP_S = 10.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class ActionPlan:
     """Checked ops with their points in screen pixels."""
 
     steps: tuple[tuple[Op, tuple[tuple[int, int], ...]], ...]
     longest_s: float
 
 
-class Performer:
+class ActionExecutor:
     """Performs on `session`; used by one thread, except `plan`, which touches nothing."""
 
-    def __init__(self, session: Session, quiet_s: float, cap_s: float) -> None:
+    def __init__(self, session: DesktopSession, quiet_s: float, cap_s: float) -> None:
         self._session = session
         self._quiet_s = quiet_s
         self._cap_s = cap_s
         size = (session.template.width, session.template.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
-        self.hand = Hand(session.connection, self._catch_up, self._drained)
+        self.hand = XTestInput(session.connection, self._catch_up, self._drained)
         self._hash = pixels_of.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
         self._last: np.ndarray | None = None
 
-    def plan(self, ops: list[Op]) -> Plan:
+    def plan(self, ops: list[Op]) -> ActionPlan:
         """Raises `AgentError` for the first op that cannot be performed on this screen."""
         longest = self._cap_s
         steps = []
         for op in ops:
             points = tuple(self._px(point) for point in _points(op))
             _check(op)
-            longest += budget_s(op, points)
+            longest += op_budget_s(op, points)
             steps.append((op, points))
-        return Plan(tuple(steps), longest)
+        return ActionPlan(tuple(steps), longest)
 
     def _px(self, point: Point) -> tuple[int, int]:
         return to_screen_px(point, self._session.template.width, self._session.template.height)
 
-    def perform(self, plan: Plan) -> Frame:
+    def perform(self, plan: ActionPlan) -> Frame:
         """Raises `DeliveryUnknown` when it fails after the first input was sent."""
         with x_errors("getting ready to act"):
             self._session.connection.sync()
@@ -126,7 +126,7 @@ class Performer:
             case Type():
                 hand.type(op.text)
             case Key():
-                hand.chord(op.keys)
+                hand.press_chord(op.keys)
             case KeyDown():
                 hand.key_down(op.key)
             case KeyUp():
@@ -141,10 +141,10 @@ class Performer:
 
     def _drained(self) -> None:
         """The keyboard is about to change: what was typed must have been read with the keyboard as it was."""
-        if not input_is_read(self._session.connection, _DRAIN_CAP_S):
+        if not wait_until_read(self._session.connection, _DRAIN_CAP_S):
             self._settle(_BETWEEN_OPS_QUIET_S, _DRAIN_CAP_S, _DRAIN_CAP_S)
 
-    def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
+    def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> SettleResult:
         settled = self.settler.settle(quiet_s, cap_s, busy_limit_s)
         self.hand.guests_caught_up()
         return settled
@@ -157,16 +157,16 @@ class Performer:
     def observe(self) -> Frame:
         """The settled screen. Raises `FrameError` for a black one, `InfrastructureError` when the desktop has died."""
         settled = self._settle(self._quiet_s, self._cap_s)
-        if not self._session.box.alive():
+        if not self._session.box.is_running():
             raise InfrastructureError(self._session.failure() or "the desktop's box has ended")
         return self._frame(settled)
 
-    def _frame(self, settled: Settled) -> Frame:
+    def _frame(self, settled: SettleResult) -> Frame:
         pixels = settled.pixels
         pixels_of.check_not_black(pixels)
         image = self._session.connection.pointer_image()
-        under = pointer.draw(pixels, image)
-        box = pixels_of.changed_box(self._last, pixels)
+        under = pointer.draw_cursor(pixels, image)
+        box = pixels_of.changed_bbox(self._last, pixels)
         self._last = pixels
         self._sequence += 1
         pixels.flags.writeable = False
@@ -176,7 +176,7 @@ class Performer:
             bgrx=bgrx,
             sequence=self._sequence,
             content_hash=self._hash(pixels),
-            settled_ms=settled.elapsed_s * 1000,
+            settle_ms=settled.elapsed_s * 1000,
             settle_reason=settled.reason,
             changed_bbox=box,
             cursor=(image.x, image.y),
@@ -232,7 +232,7 @@ def _check(op: Op) -> None:
             keysym(name)
 
 
-def budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
+def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
     """The longest that `op` with its waiting for the guests may take on a machine that keeps up."""
     match op:
         case Wait():

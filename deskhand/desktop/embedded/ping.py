@@ -15,13 +15,13 @@ from typing import Any
 import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask
 
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 
 _tokens = itertools.count(1)
 _REASK_S = 0.5
 
 
-def input_is_read(connection: Connection, limit_s: float) -> bool:
+def wait_until_read(connection: XConnection, limit_s: float) -> bool:
     """Wait until the active window's program has read all input so far; False when it does not take part or is silent."""
     window = _active_window(connection)
     if window is None or not _takes_part(connection, window):
@@ -47,12 +47,12 @@ def input_is_read(connection: Connection, limit_s: float) -> bool:
         core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange])
 
 
-def _active_window(connection: Connection) -> int | None:
+def _active_window(connection: XConnection) -> int | None:
     reply = connection.core.GetProperty(False, connection.root, connection.atoms["_NET_ACTIVE_WINDOW"], Atom.WINDOW, 0, 1).reply()
     return struct.unpack("<I", reply.value.buf())[0] or None if (reply.format, reply.value_len) == (32, 1) else None
 
 
-def _takes_part(connection: Connection, window: int) -> bool:
+def _takes_part(connection: XConnection, window: int) -> bool:
     try:
         reply = connection.core.GetProperty(False, window, connection.atoms["WM_PROTOCOLS"], Atom.ATOM, 0, 32).reply()
     except xcffib.Error:

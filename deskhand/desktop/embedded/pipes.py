@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 _LOOK_AGAIN_S = 0.005
 
 
-class Pipes:
+class NulPipes:
     """The host's ends of `PATH.in` and `PATH.out`, which are made here; `uid` owns them."""
 
     def __init__(self, path: Path, uid: int | None = None) -> None:

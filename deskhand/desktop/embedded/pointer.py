@@ -12,7 +12,7 @@ import numpy as np
 from deskhand.desktop.embedded.connection import PointerImage
 
 
-def draw(pixels: np.ndarray, image: PointerImage) -> tuple[int, int, np.ndarray] | None:
+def draw_cursor(pixels: np.ndarray, image: PointerImage) -> tuple[int, int, np.ndarray] | None:
     """Draw on `pixels`, `uint32[H, W]`, in place. Returns (left, top, what was there), or None when it is off the picture."""
     height, width = pixels.shape
     image_height, image_width = image.argb.shape

@@ -35,7 +35,7 @@ class _Packed:
         return Frame(bgrx=pixels.reshape(self.shape), **self.others)
 
 
-class Remembered:
+class IdempotencyCache:
     """Used by one thread."""
 
     def __init__(self, limit: int) -> None:
@@ -43,7 +43,7 @@ class Remembered:
         self._actions: OrderedDict[str, Frame | _Packed | None] = OrderedDict()
         self._newest = ""
 
-    def earlier(self, action_id: str) -> Frame | None:
+    def get(self, action_id: str) -> Frame | None:
         """The frame of an action that was finished; None: the id is new. Raises `DeliveryUnknown` for one that was only begun."""
         if action_id not in self._actions:
             return None

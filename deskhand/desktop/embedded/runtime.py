@@ -22,10 +22,10 @@ from deskhand.errors import ConfigError
 
 _PREFIX = "deskhand-"
 _lock = threading.Lock()
-_current: Runtime | None = None
+_current: RuntimeDir | None = None
 
 
-class Runtime:
+class RuntimeDir:
     """Use `runtime()`; one per process."""
 
     def __init__(self, base: Path) -> None:
@@ -57,14 +57,14 @@ def _warden_program() -> str:
     return f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.embedded.warden import main; main()"
 
 
-def runtime() -> Runtime:
+def runtime() -> RuntimeDir:
     """The runtime of this process (a forked child gets its own). Raises `ConfigError` when there is no tmpfs to work on."""
     global _current
     with _lock:
         if _current is None or _current.owner_pid != os.getpid():
             base = tmpfs()
-            sweep(base)
-            _current = Runtime(base)
+            remove_stale(base)
+            _current = RuntimeDir(base)
             atexit.register(_current.close)
         return _current
 
@@ -80,16 +80,16 @@ def tmpfs() -> Path:
     raise ConfigError("/dev/shm is missing or not writable; mount a tmpfs there (mount -t tmpfs tmpfs /dev/shm)")
 
 
-def sweep(base: Path) -> None:
+def remove_stale(base: Path) -> None:
     """Remove what dead owners of this user left behind."""
     for folder in base.glob(f"{_PREFIX}{os.getuid()}-*"):
         token = folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-")
         pid = token.split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            clean(token, folder)
+            remove(token, folder)
 
 
-def clean(token: str, folder: Path) -> None:
+def remove(token: str, folder: Path) -> None:
     """End every process of the owner and remove its folder and the sockets of its X servers."""
     while victims := [pid for pid in processes.labelled(processes.OWNER_LABEL, token) if pid != os.getpid()]:
         for pid in victims:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from deskhand.desktop.embedded import walls
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 from deskhand.desktop.embedded.framebuffer import PIXEL_MASK, Framebuffer
 from deskhand.desktop.embedded.shared_memory import Segment
 from deskhand.desktop.embedded.xserver import XServer
@@ -23,7 +23,7 @@ from deskhand.errors import FrameError, InfrastructureError
 Capture = Literal["mapped", "shared", "server"]
 
 
-class Screen(Protocol):
+class ScreenReader(Protocol):
     """Pixels are `uint32[H, W]` with the undefined fourth byte set to zero."""
 
     @property
@@ -38,12 +38,12 @@ class Screen(Protocol):
     def close(self) -> None: ...
 
 
-class SharedImage:
+class SharedMemoryReader:
     """The screen as the server copies it into a segment of shared memory. Raises `FrameError`."""
 
     at_once = True
 
-    def __init__(self, connection: Connection, width: int, height: int) -> None:
+    def __init__(self, connection: XConnection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
         try:
             self._segment = Segment(4 * width * height, walls.server_uid())
@@ -66,12 +66,12 @@ class SharedImage:
         self._segment.close()
 
 
-class ServerImage:
+class GetImageReader:
     """The screen as the server at the end of `connection` sends it."""
 
     at_once = True
 
-    def __init__(self, connection: Connection, width: int, height: int) -> None:
+    def __init__(self, connection: XConnection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
 
     def copy(self) -> np.ndarray:
@@ -81,7 +81,7 @@ class ServerImage:
         return
 
 
-def open_screen(server: XServer, connection: Connection, width: int, height: int, wanted: Capture | None) -> Screen:
+def open_screen_reader(server: XServer, connection: XConnection, width: int, height: int, wanted: Capture | None) -> ScreenReader:
     """The first of mapped, shared and asked for that can be had, or the one that is wanted. Raises `FrameError`."""
     if wanted in (None, "mapped"):
         try:
@@ -91,11 +91,11 @@ def open_screen(server: XServer, connection: Connection, width: int, height: int
                 raise FrameError(f"{server.framebuffer_path} cannot be mapped: {error}") from error
     if wanted in (None, "shared"):
         try:
-            return SharedImage(connection, width, height)
+            return SharedMemoryReader(connection, width, height)
         except FrameError:
             if wanted == "shared":
                 raise
-    return ServerImage(connection, width, height)
+    return GetImageReader(connection, width, height)
 
 
 def can_be_mapped(server: XServer, width: int, height: int) -> bool:

@@ -7,12 +7,12 @@ import time
 import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
 
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 
 LIMIT_BYTES = 4 * 1024 * 1024
 
 
-def read(connection: Connection, selection: str, timeout_s: float = 1.0) -> str | None:
+def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str | None:
     """Text of `selection` ("CLIPBOARD", "PRIMARY") or None when nobody owns it, it is no text, or the owner is silent."""
     core, atoms = connection.core, connection.atoms
     name = core.InternAtom(False, len(selection), selection).reply().atom
@@ -37,7 +37,7 @@ def read(connection: Connection, selection: str, timeout_s: float = 1.0) -> str 
         connection.x.flush()
 
 
-def _wait(connection: Connection, kind: type, deadline: float):
+def _wait(connection: XConnection, kind: type, deadline: float):
     while (remaining := deadline - time.monotonic()) > 0:
         event = connection.next_event(remaining)
         if isinstance(event, kind):
@@ -45,11 +45,11 @@ def _wait(connection: Connection, kind: type, deadline: float):
     return None
 
 
-def _get_and_delete(connection: Connection, window: int):
+def _get_and_delete(connection: XConnection, window: int):
     return connection.core.GetProperty(True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, LIMIT_BYTES // 4).reply()
 
 
-def _take(connection: Connection, window: int, deadline: float) -> bytes | None:
+def _take(connection: XConnection, window: int, deadline: float) -> bytes | None:
     """The property's bytes; a large selection comes in pieces (ICCCM 2.7.2, INCR), each announced by a property change."""
     reply = _get_and_delete(connection, window)
     if reply.type != connection.atoms["INCR"]:

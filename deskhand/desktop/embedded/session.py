@@ -15,14 +15,14 @@ import xcffib.xproto
 
 from deskhand.desktop.applications import table
 from deskhand.desktop.applications.profile import GUEST_PATH
-from deskhand.desktop.base import Template
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.embedded import accessibility, gate, guard, homes, netns, processes, theme, walls, windows
-from deskhand.desktop.embedded.box import Box
-from deskhand.desktop.embedded.connection import Connection, x_errors
+from deskhand.desktop.embedded.box import Jail
+from deskhand.desktop.embedded.connection import XConnection, x_errors
 from deskhand.desktop.embedded.home import Home
 from deskhand.desktop.embedded.runtime import runtime
-from deskhand.desktop.embedded.screen import Capture, Screen, can_be_mapped, open_screen
-from deskhand.desktop.embedded.walls import Isolation, Limits
+from deskhand.desktop.embedded.screen import Capture, ScreenReader, can_be_mapped, open_screen_reader
+from deskhand.desktop.embedded.walls import Isolation, ResourceLimits
 from deskhand.desktop.embedded.xserver import XServer
 from deskhand.errors import ConfigError, InfrastructureError
 
@@ -33,41 +33,41 @@ OWN_DISK_MIB = 48
 """For the screen, the logs and the output of commands, beside what the guests may have."""
 
 
-class Session:
+class DesktopSession:
     """Builds an X server, a box and a window manager for `template`. Raises `ConfigError` or `InfrastructureError`.
 
     `capture` None takes the quickest way to the pixels that works.
     """
 
     def __init__(
-        self, label: str, template: Template, isolation: Isolation, limits: Limits | None = None, capture: Capture | None = None
+        self, label: str, template: DesktopSpec, isolation: Isolation, limits: ResourceLimits | None = None, capture: Capture | None = None
     ) -> None:
         self.template = template
         self.look = theme.theme(template.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
         self._user = walls.GuestUser()
-        self.folder.mkdir(mode=0o711 if walls.own_uids() else 0o700)
-        limits = limits or Limits()
-        self._disk_is_bounded = walls.bound_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
+        self.folder.mkdir(mode=0o711 if walls.guest_uids() else 0o700)
+        limits = limits or ResourceLimits()
+        self._disk_is_bounded = walls.size_limited_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
         self._link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
-        self._parts: list[XServer | Box | Connection | Screen | gate.Gate] = []
+        self._parts: list[XServer | Jail | XConnection | ScreenReader | gate.EgressProxy] = []
         try:
             self._start(label, owner.token, isolation, limits, capture)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, label: str, token: str, isolation: Isolation, limits: Limits, capture: Capture | None) -> None:
+    def _start(self, label: str, token: str, isolation: Isolation, limits: ResourceLimits, capture: Capture | None) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
         files = table.home_files() | theme.home_files(self.look)
         template = homes.template_folder(runtime().folder / "templates", files, theme.home_folders())
-        home_folder = homes.make_home(template, self.folder, homes.available_method(runtime().folder)[0])
-        self.connection = Connection(self.x_server.name, self.x_server.cookie)
+        home_folder = homes.make_home(template, self.folder, homes.best_method(runtime().folder)[0])
+        self.connection = XConnection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
         with x_errors("preparing the screen"):
             self._paint_root()
@@ -75,15 +75,15 @@ class Session:
         uid = self._user.uid
         if isolation == "plain":
             binds.append(self._write_stand_ins())
-        walls.give(self.x_server.authority, uid)
+        walls.chown_to_guest(self.x_server.authority, uid)
         if self.template.network and isolation != "namespaces":
             raise ConfigError("destinations in the network need isolation 'namespaces'; leave the template's network empty")
-        allowed = [gate.destination(text) for text in self.template.network]
-        self.box = Box(self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits)
+        allowed = [gate.parse_destination(text) for text in self.template.network]
+        self.box = Jail(self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits)
         self._parts.append(self.box)
-        guard.watch(self.box, limits, disk=not self._disk_is_bounded)
+        guard.monitor(self.box, limits, disk=not self._disk_is_bounded)
         if allowed:
-            self._parts.append(gate.Gate(netns.listener(self.box.first_pid(), gate.PORT, uid), allowed))
+            self._parts.append(gate.EgressProxy(netns.listener(self.box.first_pid(), gate.PORT, uid), allowed))
         self.home = Home(home_folder, self.box.guest_home, uid)
         if self.template.accessibility:
             self._start_bus(isolation)
@@ -95,7 +95,7 @@ class Session:
             raise ConfigError("openbox is not installed; apt-get install openbox") from error
         for pid in (self.x_server.process.pid, self.manager):
             processes.prefer(pid)
-        self.screen = open_screen(self.x_server, self.connection, self.template.width, self.template.height, capture)
+        self.screen = open_screen_reader(self.x_server, self.connection, self.template.width, self.template.height, capture)
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
@@ -171,7 +171,7 @@ class Session:
                 "GSETTINGS_BACKEND": "keyfile",
                 "GTK_OVERLAY_SCROLLING": "0",
                 "GTK_IM_MODULE": "gtk-im-context-simple",
-                **(gate.environment() if self.template.network else {}),
+                **(gate.proxy_environment() if self.template.network else {}),
                 **(self._plain_places() if plain else {}),
             }
         )

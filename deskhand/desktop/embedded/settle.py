@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deskhand.desktop.embedded.connection import Connection
-from deskhand.desktop.embedded.motion import Motion
-from deskhand.desktop.embedded.screen import Screen
+from deskhand.desktop.embedded.connection import XConnection
+from deskhand.desktop.embedded.motion import AnimationFilter
+from deskhand.desktop.embedded.screen import ScreenReader
 
 _LOOK_INTERVAL_S = 0.004
 _ATTEMPTS = 4
@@ -25,7 +25,7 @@ BUSY_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettleResult:
     """`pixels` is `uint32[H, W]`; `elapsed_s` runs to the last change that was no motion; `reason` is that of `Frame`."""
 
     pixels: np.ndarray
@@ -36,14 +36,14 @@ class Settled:
 class Settler:
     """Waits for the screen of one desktop to be quiet. `busy` says whether a guest runs or waits for a processor."""
 
-    def __init__(self, connection: Connection, screen: Screen, size: tuple[int, int], busy: Callable[[], bool]) -> None:
+    def __init__(self, connection: XConnection, screen: ScreenReader, size: tuple[int, int], busy: Callable[[], bool]) -> None:
         self._connection = connection
         self._screen = screen
         self._busy = busy
-        self.motion = Motion(*size)
+        self.motion = AnimationFilter(*size)
         self._held_up = False
 
-    def settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> Settled:
+    def settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> SettleResult:
         """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
 
         A busy guest puts the end off by half a quiet time, `busy_limit_s` in all (a program that computes for ever must not hold
@@ -64,7 +64,7 @@ class Settler:
             looked_at = now
             if now >= quiet_at:
                 if put_off_s >= busy_limit_s or not self._busy():
-                    return Settled(self.capture(), last_change - start, "moving" if moved else "quiet")
+                    return SettleResult(self.capture(), last_change - start, "moving" if moved else "quiet")
                 put_off_s += quiet_s / 2
                 quiet_at = now + quiet_s / 2
             if not connection.wait_for_drawing(min(quiet_at, cap_at) - now):
@@ -82,7 +82,7 @@ class Settler:
                 last_change = time.monotonic()
                 quiet_at = last_change + quiet_s
         self._held_up = True
-        return Settled(self.capture(), last_change - start, "cap")
+        return SettleResult(self.capture(), last_change - start, "cap")
 
     def capture(self) -> np.ndarray:
         """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy.

@@ -53,7 +53,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResourceLimits:
     """Of one desktop's guests together. `processes` counts threads too. Raises `ConfigError` for what no application fits in."""
 
     memory_mib: int = 4096
@@ -76,33 +76,33 @@ def available_isolation() -> tuple[Isolation, str]:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
     command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(as_user(FIRST_UID if own_uids() else None, command), capture_output=True, text=True, check=False)
+    probe = subprocess.run(as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
     return "namespaces", "bubblewrap"
 
 
-def weaknesses(level: Isolation) -> list[str]:
+def missing_protections(level: Isolation) -> list[str]:
     """What a guest of this level can do that one of another machine could not; empty when nothing is missing."""
     if level == "namespaces":
         return []
     found = ["guests can knock at the local sockets of other programs"]
-    if not own_uids():
+    if not guest_uids():
         found.append("they do so as this user, and count towards its limits")
     version = confine.landlock_version()
     if version < 1:
         found.append("the kernel has no Landlock: guests read every file that their user may read")
     if version < 6:
         found.append("the kernel's Landlock cannot keep signals in")
-        if not own_uids():
+        if not guest_uids():
             found.append("guests can end every process of this user")
     if confine.machine() is None:
         found.append("this processor has no table of calls here: guests reach the network")
     return found
 
 
-def own_uids() -> bool:
+def guest_uids() -> bool:
     """Whether guests can be given user ids of their own: root that may change to them. That a program was not found once is not
     kept: guests would run as root from then on."""
     return os.getuid() == 0 and shutil.which("setpriv") is not None and _may_change_user()
@@ -119,7 +119,7 @@ class GuestUser:
     def __init__(self) -> None:
         self.uid: int | None = None
         self._file: int | None = None
-        if not own_uids():
+        if not guest_uids():
             return
         self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for number in range(MOST_UIDS):
@@ -144,11 +144,11 @@ def shared_folders_are_closed() -> bool:
     Landlock keeps guests out of them in any case, but says so only when something is written. A program that looks whether it may
     (LibreOffice does, and then goes elsewhere) needs a plain no.
     """
-    if not own_uids():
+    if not guest_uids():
         return False
     try:
         for path in ("/tmp", "/var/tmp"):
-            access_list.give_group(path, GUESTS, access_list.READ_AND_ENTER)
+            access_list.grant_group(path, GUESTS, access_list.READ_AND_ENTER)
     except OSError:
         return False
     return True
@@ -165,7 +165,7 @@ def has_name(uid: int | None) -> bool:
 
 def server_uid() -> int | None:
     """The user id of all X servers; None when they run as this user."""
-    return FIRST_UID - 1 if own_uids() else None
+    return FIRST_UID - 1 if guest_uids() else None
 
 
 def as_user(uid: int | None, command: list[str]) -> list[str]:
@@ -175,7 +175,7 @@ def as_user(uid: int | None, command: list[str]) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
 
 
-def bound_folder(folder: Path, mib: int) -> bool:
+def size_limited_folder(folder: Path, mib: int) -> bool:
     """Make an empty folder a file system of its own with room for `mib`, where this process may; whether it did."""
     if os.getuid() != 0:
         return False
@@ -204,7 +204,7 @@ def end_user(uid: int | None) -> None:
         subprocess.run(as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]), capture_output=True, check=False)
 
 
-def give(folder: Path, uid: int | None) -> None:
+def chown_to_guest(folder: Path, uid: int | None) -> None:
     """Make a file, or a folder and all in it, the guest's own. Must be called before any guest runs."""
     if uid is None:
         return
@@ -214,13 +214,13 @@ def give(folder: Path, uid: int | None) -> None:
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
 
 
-def _limited(limits: Limits, command: list[str]) -> list[str]:
+def _limited(limits: ResourceLimits, command: list[str]) -> list[str]:
     data = limits.memory_mib * _MIB
     return ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.processes}", f"--data={data}", *command]
 
 
 def namespaces_command(
-    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: Limits, command: list[str]
+    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
 ) -> list[str]:
     """bubblewrap around `command`: `folder` is the desktop's own on the host; `binds` are shown read-only under their own names."""
     own = {
@@ -256,7 +256,7 @@ def namespaces_command(
 
 
 def plain_command(
-    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: Limits, command: list[str]
+    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
 ) -> list[str]:
     """`confine.py` around `command`; the guest's /tmp is a folder beside its home."""
     temporary = folder / "tmp"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from deskhand.desktop.embedded.runtime import clean
+from deskhand.desktop.embedded.runtime import remove
 
 
 def main() -> None:
     """`argv`: the owner's token, its folder."""
     token, folder = sys.argv[-2], Path(sys.argv[-1])
     sys.stdin.buffer.read()
-    clean(token, folder)
+    remove(token, folder)

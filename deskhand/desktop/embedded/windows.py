@@ -10,7 +10,7 @@ import xcffib.xproto
 from xcffib.xproto import Atom, WindowClass
 
 from deskhand.desktop.base import Window
-from deskhand.desktop.embedded.connection import Connection
+from deskhand.desktop.embedded.connection import XConnection
 from deskhand.errors import InfrastructureError
 
 _NORTH_WEST = 1
@@ -19,7 +19,7 @@ _POLL_S = 0.02
 _UNMOVED_S = 0.4
 
 
-def list_windows(connection: Connection) -> list[Window]:
+def list_windows(connection: XConnection) -> list[Window]:
     """`_NET_CLIENT_LIST`, oldest first; a window that goes away while it is asked about is left out."""
     identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
     windows = []
@@ -31,12 +31,12 @@ def list_windows(connection: Connection) -> list[Window]:
     return windows
 
 
-def _cardinals(connection: Connection, window: int, name: str) -> list[int]:
+def _cardinals(connection: XConnection, window: int, name: str) -> list[int]:
     data = connection.core.GetProperty(False, window, connection.atoms[name], Atom.Any, 0, 1024).reply()
     return list(struct.unpack(f"<{data.value_len}I", data.value.buf())) if data.format == 32 else []
 
 
-def _describe(connection: Connection, identity: int) -> Window:
+def _describe(connection: XConnection, identity: int) -> Window:
     core, atoms = connection.core, connection.atoms
     geometry = core.GetGeometry(identity)
     position = core.TranslateCoordinates(identity, connection.root, 0, 0)
@@ -60,20 +60,20 @@ def _describe(connection: Connection, identity: int) -> Window:
     )
 
 
-def matching(windows: list[Window], match: str) -> list[Window]:
+def matching_windows(windows: list[Window], match: str) -> list[Window]:
     """Windows with `match` as a case-insensitive substring of class or title."""
     wanted = match.lower()
     return [window for window in windows if wanted in window.wm_class.lower() or wanted in window.title.lower()]
 
 
 def wait_windows(
-    connection: Connection, match: str, timeout_s: float, count: int, check: Callable[[], None] = lambda: None
+    connection: XConnection, match: str, timeout_s: float, count: int, check: Callable[[], None] = lambda: None
 ) -> list[Window]:
     """Raises `InfrastructureError` when fewer than `count` windows match within `timeout_s`, and what `check` raises meanwhile."""
     deadline = time.monotonic() + timeout_s
     while True:
         windows = list_windows(connection)
-        found = matching(windows, match)
+        found = matching_windows(windows, match)
         if len(found) >= count:
             return found
         check()
@@ -84,7 +84,7 @@ def wait_windows(
 
 
 def place(
-    connection: Connection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0
+    connection: XConnection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0
 ) -> Window:
     """Ask the window manager; returns the window once it is there, or as it is when it stays otherwise (a minimum size)."""
     width, height = width or window.width, height or window.height
@@ -114,17 +114,17 @@ def place(
         time.sleep(_POLL_S / 4)
 
 
-def activate(connection: Connection, window: Window) -> None:
+def activate(connection: XConnection, window: Window) -> None:
     """Ask the window manager to bring it to the front, out of its icon if need be, with the keyboard."""
     connection.send_root_message(window.id, "_NET_ACTIVE_WINDOW", [_FROM_PAGER, 0, 0, 0, 0])
 
 
-def close(connection: Connection, window: Window) -> None:
+def close(connection: XConnection, window: Window) -> None:
     """Ask the window manager to close it as its own button does."""
     connection.send_root_message(window.id, "_NET_CLOSE_WINDOW", [0, _FROM_PAGER, 0, 0, 0])
 
 
-def wait_window_manager(connection: Connection, timeout_s: float = 20.0) -> None:
+def wait_window_manager(connection: XConnection, timeout_s: float = 20.0) -> None:
     """Until the window manager really manages: it says so before it listens, so a window of ours is shown until it is taken up."""
     deadline = time.monotonic() + timeout_s
     core = connection.core
@@ -144,7 +144,7 @@ def wait_window_manager(connection: Connection, timeout_s: float = 20.0) -> None
         connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
 
 
-def _managed(connection: Connection, window: int) -> bool:
+def _managed(connection: XConnection, window: int) -> bool:
     return window in _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
 
 

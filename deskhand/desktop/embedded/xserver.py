@@ -43,7 +43,7 @@ class XServer:
         server_authority = screen / "authority"
         server_authority.write_bytes(authority_record(self.cookie))
         uid = walls.server_uid()
-        walls.give(screen, uid)
+        walls.chown_to_guest(screen, uid)
         reader, writer = os.pipe()
         command = walls.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
         command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]

@@ -32,7 +32,7 @@ _LONGEST_BODY = 64 << 10
 
 
 @dataclass(frozen=True)
-class Capacity:
+class QuotaSignal:
     """Not now. `retry_after_s` is what the provider asks to wait; None when it says nothing."""
 
     reason: str
@@ -40,15 +40,15 @@ class Capacity:
     retry_after_s: float | None = None
 
 
-class AtCapacity(InfrastructureError):
+class QuotaExceeded(InfrastructureError):
     """A request that was refused for want of room, and not carried out."""
 
-    def __init__(self, capacity: Capacity, about: str) -> None:
+    def __init__(self, capacity: QuotaSignal, about: str) -> None:
         super().__init__(f"{about}: refused for want of room ({capacity.reason})")
         self.capacity = capacity
 
 
-def capacity_of(reply: httpx2.Response, *, acquires: bool, now_s: float) -> Capacity | None:
+def quota_signal_from_reply(reply: httpx2.Response, *, acquires: bool, now_s: float) -> QuotaSignal | None:
     """What a reply says of capacity; None when it says nothing of it. `acquires`: the request was for a desktop.
 
     `now_s` is the time since 1970, for dates. A 503 to other requests is a quota only when it says how long to wait.
@@ -58,13 +58,13 @@ def capacity_of(reply: httpx2.Response, *, acquires: bool, now_s: float) -> Capa
         return None
     wait_s = retry_after(reply.headers, now_s)
     if status == 429:
-        return Capacity("429", wait_s)
+        return QuotaSignal("429", wait_s)
     if status == 503 and (acquires or wait_s is not None):
-        return Capacity("503", wait_s)
+        return QuotaSignal("503", wait_s)
     if status == 402 and acquires:
-        return Capacity("402", wait_s)
+        return QuotaSignal("402", wait_s)
     if (status >= 400 or acquires) and len(reply.content) <= _LONGEST_BODY and (said := _said(reply, acquires)):
-        return Capacity(said, wait_s)
+        return QuotaSignal(said, wait_s)
     return None
 
 
@@ -79,21 +79,21 @@ def _said(reply: httpx2.Response, acquires: bool) -> str | None:
     return f"{reply.status_code} full" if acquires and reply.status_code >= 400 and _FULL.search(reply.text) else None
 
 
-def capacity_of_close(code: int | None, reason: str) -> Capacity | None:
+def quota_signal_from_close(code: int | None, reason: str) -> QuotaSignal | None:
     """What the close of a WebSocket says of capacity."""
     if code == TRY_AGAIN_LATER or _FULL.search(reason.replace("_", " ")):
         found = re.search(r"retry[ -]after[ :=]*(\d+(?:\.\d+)?)", reason, re.IGNORECASE)
-        return Capacity("websocket", _bounded(float(found[1])) if found else None)
+        return QuotaSignal("websocket", _bounded(float(found[1])) if found else None)
     return None
 
 
-def capacity_of_error(error: BaseException, now_s: float = 0.0) -> Capacity | None:
+def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSignal | None:
     """What an error of a vendor's SDK says of capacity: by its status, its name, or how a WebSocket was closed."""
-    if isinstance(error, AtCapacity):
+    if isinstance(error, QuotaExceeded):
         return error.capacity
     close: Any = getattr(error, "rcvd", None) or error
     code, why = getattr(close, "code", None), getattr(close, "reason", None)
-    if isinstance(code, int) and code >= FIRST_CLOSE and isinstance(why, str) and (closed := capacity_of_close(code, why)):
+    if isinstance(code, int) and code >= FIRST_CLOSE and isinstance(why, str) and (closed := quota_signal_from_close(code, why)):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]
@@ -105,7 +105,7 @@ def capacity_of_error(error: BaseException, now_s: float = 0.0) -> Capacity | No
     told = getattr(error, "retry_after", None)
     if wait_s is None and isinstance(told, (int, float)) and not isinstance(told, bool):
         wait_s = _bounded(float(told))
-    return Capacity("429" if 429 in statuses else type(error).__name__, wait_s)
+    return QuotaSignal("429" if 429 in statuses else type(error).__name__, wait_s)
 
 
 def retry_after(headers: Mapping[str, str], now_s: float) -> float | None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 
-FILE = "machines.json"
+FILE = "machine_baselines.json"
 """In a run's folder."""
 State = dict[str, list[str]]
 """Titles of windows and paths of files, by kind."""
 
 
-class FirstLooks:
+class BaselineStore:
     """By a machine's address; kept in `file`, where there is one, over the end of this process.
 
     Raises `ConfigError` for a file that is damaged."""
@@ -33,10 +33,10 @@ class FirstLooks:
                     f"{file} is not what was written there ({error}); remove it to look at the machines anew"
                 ) from None
 
-    def of(self, address: str) -> State | None:
+    def get(self, address: str) -> State | None:
         return self._of.get(address)
 
-    def keep(self, address: str, state: State) -> None:
+    def save(self, address: str, state: State) -> None:
         """Blocks for the time of a small write."""
         self._of[address] = state
         if self.file is not None:

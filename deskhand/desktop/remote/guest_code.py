@@ -34,7 +34,7 @@ from deskhand.errors import AgentError
 
 System = Literal["linux", "windows"]
 _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")
-NOTCH = 120
+WHEEL_DELTA = 120
 """What Windows calls one notch of the wheel."""
 DRAG_S = 0.3
 MOST_OUTPUT = 16 << 20
@@ -165,7 +165,7 @@ _WHEEL = "ctypes.windll.user32.mouse_event(0x1000, 0, 0, {amount}, 0)"
 _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
 
 
-def marked(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (), raises: bool = False) -> str:
+def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (), raises: bool = False) -> str:
     """A program that runs `body` once under `action_id`, and forgets the marks of `old`. `wait_s`: how long a repetition waits."""
     for name in (action_id, *old):
         if not _ID.fullmatch(name):
@@ -175,7 +175,7 @@ def marked(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (),
     return _MARKED % {"id": action_id, "body": indented, "old": list(old), "wait": float(wait_s), "tell": tell}
 
 
-def acting(ops: Sequence[Op], width: int, height: int, system: System) -> str:
+def action_script(ops: Sequence[Op], width: int, height: int, system: System) -> str:
     """The body that performs `ops` on a screen of `width` x `height` pixels. Raises `AgentError` for the first that cannot be."""
     lines = ["import pyautogui", "_pause, pyautogui.PAUSE, pyautogui.FAILSAFE = pyautogui.PAUSE, 0, False"]
     lines += (_WINDOWS_TEXT if system == "windows" else _LINUX_TEXT).splitlines()
@@ -186,7 +186,7 @@ def acting(ops: Sequence[Op], width: int, height: int, system: System) -> str:
     return "\n".join([*lines, "    pass", "finally:", "    pyautogui.PAUSE = _pause"])
 
 
-def letting_go(width: int, height: int, system: System) -> str:
+def release_script(width: int, height: int, system: System) -> str:
     """The body that lets go of the modifiers and buttons which an earlier program may have left pressed, and puts the pointer into
     the middle of a screen of `width` x `height` pixels."""
     look = _WINDOWS_PRESSED if system == "windows" else _LINUX_PRESSED
@@ -194,7 +194,7 @@ def letting_go(width: int, height: int, system: System) -> str:
     return _LET_GO % {"keys": _MODIFIERS, "look": look, "buttons": _BUTTONS[system], "middle": middle}
 
 
-def replacing_mark(old: str | None, new: str) -> str:
+def replace_marker_script(old: str | None, new: str) -> str:
     """The body that says whether the file `old` is in the home ("true" or "false"; None is in none), and if not makes `new`."""
     return f"""\
 _home, _old = os.path.expanduser('~'), {old!r}
@@ -210,7 +210,7 @@ def _counted(line: str) -> str:
     return f"{line}; _done += 1" if line.lstrip().startswith(("pyautogui.", "ctypes.")) else line
 
 
-def running(argv: Sequence[str], timeout_s: float, env: dict[str, str] | None, cwd: str | None, shell: bool = False) -> str:
+def run_script(argv: Sequence[str], timeout_s: float, env: dict[str, str] | None, cwd: str | None, shell: bool = False) -> str:
     """The body that runs a command to its end and keeps what it said; past its time it is ended and its code is 124."""
     command = repr(" ".join(argv)) if shell else repr(list(argv))
     return f"""\
@@ -225,7 +225,7 @@ except subprocess.TimeoutExpired as _late:
 _said = json.dumps([_found[0], *(base64.b64encode(each[:{MOST_OUTPUT}]).decode() for each in _found[1:])])"""
 
 
-def starting(argv: Sequence[str], env: dict[str, str] | None, cwd: str | None) -> str:
+def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | None) -> str:
     """The body that starts a program and does not wait; it says the process id."""
     return f"""\
 import subprocess
@@ -280,7 +280,7 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
 
 
 def _turns(op: Scroll, system: System) -> Iterable[str]:
-    unit = NOTCH if system == "windows" else 1
+    unit = WHEEL_DELTA if system == "windows" else 1
     if op.dy:
         yield f"pyautogui.scroll({-op.dy * unit})"
     if op.dx:

@@ -20,8 +20,8 @@ import httpcore2
 import httpx2
 
 from deskhand import deadlines
-from deskhand.desktop.remote.capacity import AtCapacity, capacity_of
-from deskhand.desktop.remote.parking import Gate, ParkingLot
+from deskhand.desktop.remote.capacity import QuotaExceeded, quota_signal_from_reply
+from deskhand.desktop.remote.parking import QuotaGate, QuotaManager
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -31,12 +31,12 @@ MOST_BYTES = 96 << 20
 """Of a reply: a guest must not fill the memory of whoever asks it."""
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[reportAttributeAccessIssue]
 """Of a body at a time: by 64 KiB, which is the default, a frame comes in many turns of the event loop."""
-PASSING = (502, 503, 504)
+RETRIED_STATUS = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
 
 
 @dataclass(frozen=True)
-class Timeouts:
+class RemoteTimeouts:
     """Seconds: `connect_s` for a connection; `read_s` for the answer to a look, and added to what an operation itself may take;
     `op_s` the most that one operation may take itself; `step_s` for a whole step, with everything that is sent again;
     `episode_s` for an episode. Parked time counts in none.
@@ -54,7 +54,7 @@ class Timeouts:
     longest_pause_s: float = 10.0
 
 
-def check_address(address: str, what: str) -> str:
+def check_base_url(address: str, what: str) -> str:
     """`address` without a slash at its end. Raises `ConfigError` unless it is http(s)://host[:port][/path], without a key in it."""
     try:
         parts = urlsplit(address)
@@ -105,7 +105,7 @@ async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
     return httpx2.Response(reply.status_code, headers=headers, content=b"".join(parts), request=reply.request)
 
 
-class Link:
+class RetryingClient:
     """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`),
     unless `parks` is False: a machine itself has no quota, so what says so is no provider, and is asked again as one that is away.
     `transport` is for tests."""
@@ -115,15 +115,15 @@ class Link:
         address: str,
         token: str | None = None,
         *,
-        timeouts: Timeouts | None = None,
-        lot: ParkingLot | None = None,
-        gate: Gate | None = None,
+        timeouts: RemoteTimeouts | None = None,
+        lot: QuotaManager | None = None,
+        gate: QuotaGate | None = None,
         parks: bool = True,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.address = check_address(address, "the address")
-        self.timeouts = timeouts or Timeouts()
-        self.lot = lot or ParkingLot()
+        self.address = check_base_url(address, "the address")
+        self.timeouts = timeouts or RemoteTimeouts()
+        self.lot = lot or QuotaManager()
         self.parks = parks
         self.gate = gate or self.lot.gate(self.address, token)
         self._transport = transport
@@ -159,10 +159,10 @@ class Link:
             return await self._attempts(method, path, about, repeatable, acts, acquires, may_take_s, arguments, sent)
 
         try:
-            async with deadlines.limit(self.timeouts.step_s + may_take_s):
+            async with deadlines.pausable_timeout(self.timeouts.step_s + may_take_s):
                 gate = self.gate.desktops if acquires else self.gate
-                reply = await (gate.through(attempt) if parks and self.parks else attempt())
-        except AtCapacity as refusal:  # nobody parks it
+                reply = await (gate.run(attempt) if parks and self.parks else attempt())
+        except QuotaExceeded as refusal:  # nobody parks it
             if acts and sent.delivered:
                 raise DeliveryUnknown(str(refusal)) from refusal
             raise
@@ -200,13 +200,13 @@ class Link:
                 said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
                 cause: Exception | None = error
             else:
-                capacity = capacity_of(reply, acquires=acquires, now_s=self.lot.clock.wall())
+                capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.lot.clock.wall())
                 if capacity is not None and (self.parks or attempt == times.attempts):
-                    raise AtCapacity(capacity, about)
+                    raise QuotaExceeded(capacity, about)
                 if capacity is not None:  # nobody parks it, and it was not carried out
                     await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, self._pause_s(attempt))))
                     continue
-                if reply.status_code not in PASSING:
+                if reply.status_code not in RETRIED_STATUS:
                     return reply
                 lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
             sent.delivered = sent.delivered or lost
@@ -232,7 +232,7 @@ class Link:
 
     async def move(self, address: str) -> None:
         """What is asked for is at another address now."""
-        address = check_address(address, "the address")
+        address = check_base_url(address, "the address")
         if address != self.address:
             old, self.address = self.http, address
             self._urls.clear()

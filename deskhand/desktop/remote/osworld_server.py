@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from deskhand.desktop.remote.link import Link
+from deskhand.desktop.remote.link import RetryingClient
 from deskhand.errors import InfrastructureError
 
 SERVER_COMMAND_S = 120.0
@@ -21,7 +21,7 @@ SERVER_COMMAND_S = 120.0
 class OsworldServer:
     """The endpoints. Methods raise `InfrastructureError`, and `DeliveryUnknown` where nobody can know."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RetryingClient) -> None:
         self.link = link
 
     async def execute(

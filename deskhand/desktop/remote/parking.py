@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import structlog
 
 from deskhand import deadlines
-from deskhand.desktop.remote.capacity import AtCapacity, Capacity
+from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -34,7 +34,7 @@ LONGEST_PAUSE_S = 60.0
 SHORTEST_PAUSE_S = 1.0
 DECREASE = 0.75
 WARN_S = 15 * 60.0
-FILE = "parking.json"
+FILE = "quota.json"
 """In a run's folder: what is known of quotas, what is parked, and the seconds that were parked."""
 
 
@@ -56,21 +56,21 @@ class _Place:
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Gate:
+class QuotaGate:
     """Admits work to one endpoint with one token. Made by `ParkingLot.gate`.
 
     `desktops` is the gate for taking desktops, which counts those that are held (`released` takes one off).
     """
 
-    def __init__(self, name: str, lot: ParkingLot, requests: Gate | None = None) -> None:
+    def __init__(self, name: str, lot: QuotaManager, requests: QuotaGate | None = None) -> None:
         self.name = name
         self._requests = requests
-        self.desktops: Gate = self if requests is not None else Gate(f"{name} (desktops)", lot, self)
+        self.desktops: QuotaGate = self if requests is not None else QuotaGate(f"{name} (desktops)", lot, self)
         self.held = 0
         """Desktops that are held now."""
         self.bound: float | None = None
         """Most desktops to hold at a time; None until something was refused. Beyond it one a pause is tried for."""
-        self.shut_until: float | None = None
+        self.closed_until: float | None = None
         self.reason = ""
         self.refusals = 0
         self.tries = 0
@@ -87,10 +87,10 @@ class Gate:
         self._keeper: asyncio.Task[None] | None = None
 
     @property
-    def parked(self) -> int:
+    def num_waiting(self) -> int:
         return len(self._places)
 
-    async def through(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def run(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """What `attempt` gives, which is called again, when it is its turn, each time that it raised `AtCapacity`."""
         place: _Place | None = None
         try:
@@ -100,7 +100,7 @@ class Gate:
                     await self._wait(place)
                 try:
                     result = await attempt()
-                except AtCapacity as refusal:
+                except QuotaExceeded as refusal:
                     place = place or self._queue()
                     self._refused(refusal.capacity)
                     continue
@@ -121,9 +121,9 @@ class Gate:
 
     def _shut_until(self) -> float | None:
         """Until when nobody may try; who takes a desktop waits, a little longer, for those who wait to send anything at all."""
-        if self._requests is None or self._requests.shut_until is None:
-            return self.shut_until
-        return max(self.shut_until or 0.0, self._requests.shut_until + (SHORTEST_PAUSE_S if self._requests.parked else 0.0))
+        if self._requests is None or self._requests.closed_until is None:
+            return self.closed_until
+        return max(self.closed_until or 0.0, self._requests.closed_until + (SHORTEST_PAUSE_S if self._requests.num_waiting else 0.0))
 
     def _queue(self) -> _Place:
         place = _Place(self._lot.clock.now())
@@ -140,7 +140,7 @@ class Gate:
         self._wake()
         began = place.waits_since = self._lot.clock.now()
         try:
-            with deadlines.standing():
+            with deadlines.pause_timeouts():
                 await place.turn.wait()
         finally:
             place.waits_since = None
@@ -204,17 +204,17 @@ class Gate:
     def _warn(self, waited_s: float) -> None:
         if waited_s >= WARN_S * (self._warned + 1):
             self._warned = int(waited_s // WARN_S)
-            told = {"endpoint": self.name, "parked": self.parked, "minutes": round(waited_s / 60), "reason": self.reason}
+            told = {"endpoint": self.name, "parked": self.num_waiting, "minutes": round(waited_s / 60), "reason": self.reason}
             log.warning("parking.long", **told)
 
-    def _refused(self, capacity: Capacity) -> None:
+    def _refused(self, capacity: QuotaSignal) -> None:
         now, wait_s = self._lot.clock.now(), capacity.retry_after_s
         self.refusals += 1
         self.reason = capacity.reason
-        if self.shut_until is not None and now < self.shut_until:  # it was under way when the gate was shut
-            self.shut_until = max(self.shut_until, now + (wait_s or 0.0))
+        if self.closed_until is not None and now < self.closed_until:  # it was under way when the gate was shut
+            self.closed_until = max(self.closed_until, now + (wait_s or 0.0))
             return
-        if self.shut_until is None and self._requests is not None:
+        if self.closed_until is None and self._requests is not None:
             self.bound = max(1.0, self.held * DECREASE)
         if wait_s is None:
             most = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2**self._in_a_row)
@@ -222,15 +222,15 @@ class Gate:
             self._in_a_row = min(self._in_a_row + 1, 10)
         else:
             self._pause_s = max(0.05, wait_s * self._lot.random.uniform(1.0, 1.05))
-        self.shut_until = now + self._pause_s
-        log.info("parking.shut", endpoint=self.name, reason=self.reason, pause_s=round(self._pause_s, 2), parked=self.parked)
+        self.closed_until = now + self._pause_s
+        log.info("parking.shut", endpoint=self.name, reason=self.reason, pause_s=round(self._pause_s, 2), parked=self.num_waiting)
         self._lot.changed(save=True)
 
     def _granted(self, opens: bool) -> None:
         """One was granted; only one that was let try opens the gate, not one that was under way when it was shut."""
-        opened = opens and self.shut_until is not None
+        opened = opens and self.closed_until is not None
         if opens:
-            self.shut_until, self._in_a_row = None, 0
+            self.closed_until, self._in_a_row = None, 0
         if self._requests is not None:
             self.held += 1
             self._beyond_at = self._lot.clock.now() + self._pause_s
@@ -239,7 +239,7 @@ class Gate:
         if opened:
             if self._requests is None:
                 self.desktops._wake()
-            log.info("parking.open", endpoint=self.name, parked=self.parked)
+            log.info("parking.open", endpoint=self.name, parked=self.num_waiting)
             self._lot.changed(save=True)
 
     def seen(self) -> dict[str, Any]:
@@ -248,17 +248,17 @@ class Gate:
         now = clock.now()
         return {
             "endpoint": self.name,
-            "parked": self.parked,
+            "parked": self.num_waiting,
             "held": self.held,
             "bound": None if self.bound is None else int(self.bound),
-            "reason": self.reason if self.shut_until is not None or self._places else "",
+            "reason": self.reason if self.closed_until is not None or self._places else "",
             "since_s": round(now - self._places[0].since, 1) if self._places else 0.0,
-            "next_try_s": round(max(0.0, self.shut_until - now), 1) if self.shut_until is not None else 0.0,
+            "next_try_s": round(max(0.0, self.closed_until - now), 1) if self.closed_until is not None else 0.0,
             "refusals": self.refusals,
         }
 
 
-class ParkingLot:
+class QuotaManager:
     """The gates of a process. `file` keeps what is known of them over restarts; `clock` and `seed` are for tests."""
 
     def __init__(self, file: Path | None = None, *, clock: Clock | None = None, seed: int | None = None) -> None:
@@ -267,7 +267,7 @@ class ParkingLot:
         self.parked_s: defaultdict[str, float] = defaultdict(float)
         """Seconds that work was parked, by reason, summed over all work."""
         self._file = file
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, QuotaGate] = {}
         self._stored: dict[str, Any] = _read(file)
         self._listeners: list[Callable[[], None]] = []
         self._saved_any = False
@@ -276,28 +276,28 @@ class ParkingLot:
         for reason, seconds in before.items() if isinstance(before, dict) else ():
             self.parked_s[reason] += seconds if isinstance(seconds, (int, float)) else 0.0
 
-    def gate(self, endpoint: str, token: str | None = None) -> Gate:
+    def gate(self, endpoint: str, token: str | None = None) -> QuotaGate:
         """The gate of an endpoint and a token, always the same one."""
         key = f"{endpoint} {hashlib.sha256(f'{endpoint} {token or str()}'.encode()).hexdigest()[:12]}"
         if key not in self._gates:
-            gate = Gate(endpoint, self)
+            gate = QuotaGate(endpoint, self)
             for name, each in ((key, gate), (f"{key} desktops", gate.desktops)):
                 self._gates[name] = each
                 if isinstance(kept := self._stored.get(name), dict):
                     self._restore(each, kept)
         return self._gates[key]
 
-    def _restore(self, gate: Gate, kept: dict[str, Any]) -> None:
+    def _restore(self, gate: QuotaGate, kept: dict[str, Any]) -> None:
         gate.bound = kept.get("bound")
         gate.reason = str(kept.get("reason", ""))
         gate.refusals = int(kept.get("refusals", 0))
         left_s = float(kept.get("shut_until") or 0.0) - self.clock.wall()
         if left_s > 0:
-            gate.shut_until = self.clock.now() + min(left_s, 24 * 3600.0)
+            gate.closed_until = self.clock.now() + min(left_s, 24 * 3600.0)
 
     @property
-    def parked_now(self) -> int:
-        return sum(gate.parked for gate in self._gates.values())
+    def num_waiting(self) -> int:
+        return sum(gate.num_waiting for gate in self._gates.values())
 
     @property
     def total_s(self) -> float:
@@ -311,20 +311,20 @@ class ParkingLot:
                 found[gate.reason or "bound"] += waiting_s
         return dict(found)
 
-    def seen(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> list[dict[str, Any]]:
         """What is parked at which endpoint, and why; gates at which nothing ever waited are left out."""
-        return [gate.seen() for gate in self._gates.values() if gate.refusals or gate.parked]
+        return [gate.seen() for gate in self._gates.values() if gate.refusals or gate.num_waiting]
 
     def line(self) -> str:
         """One line for people; "" when nothing is parked."""
-        return _line(self.seen())
+        return _line(self.snapshot())
 
     def listen(self, told: Callable[[], None]) -> None:
         """Call `told` whenever something was parked or goes on."""
         self._listeners.append(told)
 
     def changed(self, save: bool = False) -> None:
-        if self._file is not None and (save or self._saved_any != bool(self.parked_now)):
+        if self._file is not None and (save or self._saved_any != bool(self.num_waiting)):
             self._save(self._file)
         for told in self._listeners:
             told()
@@ -336,12 +336,12 @@ class ParkingLot:
                 "bound": gate.bound,
                 "reason": gate.reason,
                 "refusals": gate.refusals,
-                "shut_until": gate.shut_until + lag_s if gate.shut_until is not None else None,
+                "shut_until": gate.closed_until + lag_s if gate.closed_until is not None else None,
             }
             for key, gate in self._gates.items()
         }
-        kept |= {"parked_s": self._total_by_reason(), "now": {"written": self.clock.wall(), "gates": self.seen()}}
-        self._saved_any = bool(self.parked_now)
+        kept |= {"parked_s": self._total_by_reason(), "now": {"written": self.clock.wall(), "gates": self.snapshot()}}
+        self._saved_any = bool(self.num_waiting)
         partial = file.with_name(file.name + ".part")
         try:
             partial.write_text(json.dumps(kept), encoding="utf-8")
@@ -360,7 +360,7 @@ def _line(seen: list[dict[str, Any]]) -> str:
     return "; ".join(parts)
 
 
-def kept_line(file: Path) -> str:
+def saved_summary(file: Path) -> str:
     """What a file of another process says is parked, and when that was written; "" when nothing is."""
     try:
         now = _read(file)["now"]

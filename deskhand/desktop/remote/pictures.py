@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from deskhand.desktop.base import Frame
-from deskhand.desktop.embedded.framebuffer import PixelHash, changed_box
+from deskhand.desktop.embedded.framebuffer import PixelHash, changed_bbox
 from deskhand.errors import FrameError
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
@@ -25,7 +25,7 @@ BLACK = 4
 """A screen on which no channel is lighter than this is black."""
 
 
-def decoded(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
+def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
     """`uint8[H, W, 4]` BGRX of a PNG or JPEG of `size` (width, height; None: any). Raises `FrameError`. Not for the event loop."""
     if not data.startswith((_PNG, _JPEG)):
         raise FrameError(f"{about}: {len(data)} bytes that are no picture")
@@ -65,7 +65,7 @@ def _png_is_whole(data: bytes) -> bool:
     return False
 
 
-class Album:
+class ScreenshotDecoder:
     """Makes frames of a desktop's pictures: numbers them and says what has changed."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Album:
         words = bgrx.view(np.uint32)[:, :, 0]
         if self._hash is None or self._last is None or self._last.shape != words.shape:
             self._hash, self._last = PixelHash(words.shape[1], words.shape[0]), None
-        box = changed_box(self._last, words)
+        box = changed_bbox(self._last, words)
         self._last = words
         self._sequence += 1
         return Frame(bgrx, self._sequence, self._hash(words), settled_ms, reason, box, cursor)

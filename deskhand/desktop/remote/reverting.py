@@ -20,7 +20,7 @@ MOST_SAID = 300
 """Characters of what the command said that an error tells."""
 
 
-class RevertCommand:
+class ResetCommand:
     """`words` with `{address}`, `{host}` and `{port}` of the machine at `address` in their places, run on this machine, without a
     shell. Raises `ConfigError` for a program that is not here."""
 
@@ -31,13 +31,13 @@ class RevertCommand:
         self._words = [_filled(word, marks) for word in words]
         self._address, self._longest_s = address, longest_s
         if shutil.which(self._words[0]) is None:
-            raise ConfigError(f"desktop.revert: {self._words[0]} is no program that this machine can run; give its path")
+            raise ConfigError(f"desktop.reset_command: {self._words[0]} is no program that this machine can run; give its path")
 
     async def reset(self) -> str | None:
         """Run it; the address that it printed as its last line, if it did: that is where the machine is from then on.
 
         Raises `InfrastructureError` when it fails or takes too long."""
-        about = f"desktop.revert of {self._address} by {self._words[0]}"  # further words may hold a password
+        about = f"desktop.reset_command of {self._address} by {self._words[0]}"  # further words may hold a password
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(

@@ -2,7 +2,7 @@
 that is lost costs its `ttl_s` and no more.
 
 `SandboxGateway` is what Deskhand asks of a provider; `gateway.openapi.yaml` beside this file is the same over HTTP, which
-`HttpGateway` speaks and `deskhand gateway` serves. A vendor's SDK joins by an entry point of the group `deskhand.gateways`, a
+`HttpGateway` speaks and `deskhand gateway` serves. A vendor's SDK joins by an entry point of the group `deskhand.sandbox_providers`, a
 function `(endpoint, token) -> SandboxGateway` that is imported only when an endpoint `name:...` asks for it.
 """
 
@@ -21,13 +21,13 @@ from urllib.parse import quote
 import httpx2
 
 from deskhand import deadlines
-from deskhand.desktop.base import Completed
-from deskhand.desktop.remote.link import Link, Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
+from deskhand.desktop.base import CommandResult
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
-ENTRY_POINTS = "deskhand.gateways"
+ENTRY_POINTS = "deskhand.sandbox_providers"
 OSWORLD_PORT = 5000
 REQUEST_ID = "x-request-id"
 
@@ -52,7 +52,7 @@ class GuestPort:
     token: str | None
 
 
-class SandboxGateway(Protocol):
+class SandboxApi(Protocol):
     """A provider of sandboxes. All methods raise `InfrastructureError`; a refusal for want of room is `capacity.AtCapacity`, or any
     error that `capacity.capacity_of_error` knows."""
 
@@ -60,13 +60,13 @@ class SandboxGateway(Protocol):
         """A sandbox, perhaps not ready yet. The same `request_id` again is the same sandbox."""
         ...
 
-    async def look(self, sandbox: Sandbox) -> Sandbox:
+    async def get(self, sandbox: Sandbox) -> Sandbox:
         """The sandbox as it is now."""
         ...
 
     async def exec(
         self, sandbox: Sandbox, argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command in it, once."""
         ...
 
@@ -95,7 +95,7 @@ class SandboxGateway(Protocol):
         ...
 
 
-class HttpGateway:
+class HttpSandboxApi:
     """Fulfils `SandboxGateway` at `endpoint`, showing `token`. Raises `ConfigError` for an endpoint that is no address."""
 
     def __init__(
@@ -103,11 +103,11 @@ class HttpGateway:
         endpoint: str,
         token: str | None,
         *,
-        timeouts: Timeouts | None = None,
-        lot: ParkingLot | None = None,
+        timeouts: RemoteTimeouts | None = None,
+        lot: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.link = Link(endpoint, token, timeouts=timeouts, lot=lot, transport=transport)
+        self.link = RetryingClient(endpoint, token, timeouts=timeouts, lot=lot, transport=transport)
         self._token = token
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
@@ -115,18 +115,18 @@ class HttpGateway:
         reply = await self._send("POST", "/v1/sandboxes", acquires=True, request_id=request_id, may_take_s=60.0, json=body)
         return self._sandbox(reply)
 
-    async def look(self, sandbox: Sandbox) -> Sandbox:
+    async def get(self, sandbox: Sandbox) -> Sandbox:
         return self._sandbox(await self._send("GET", f"/v1/sandboxes/{quote(sandbox.id, safe='')}"), sandbox.key)
 
     async def exec(
         self, sandbox: Sandbox, argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
         told = {"acts": True, "request_id": secrets.token_hex(16), "may_take_s": timeout_s}
         reply = await self._send("POST", self._path(sandbox, "exec"), json=body, **told)
         try:
             said = reply.json()
-            return Completed(int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
+            return CommandResult(int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
         except (ValueError, KeyError, TypeError):
             raise InfrastructureError(f"{self.link.address}: exec gave no result") from None
 
@@ -197,32 +197,32 @@ class HttpGateway:
             raise InfrastructureError(f"{self.link.address}: the gateway's reply tells of no sandbox") from None
 
 
-async def wait_ready(gateway: SandboxGateway, sandbox: Sandbox, timeout_s: float, pause_s: float = 0.5) -> Sandbox:
+async def wait_ready(gateway: SandboxApi, sandbox: Sandbox, timeout_s: float, pause_s: float = 0.5) -> Sandbox:
     """Raises `InfrastructureError` when it fails or is not ready in time."""
     try:
-        async with deadlines.limit(timeout_s):
+        async with deadlines.pausable_timeout(timeout_s):
             while sandbox.state != "ready":
                 if sandbox.state in ("failed", "deleted"):
                     raise InfrastructureError(f"sandbox {sandbox.id} is {sandbox.state}: {sandbox.message}")
                 await asyncio.sleep(pause_s)
-                sandbox = await gateway.look(sandbox)
+                sandbox = await gateway.get(sandbox)
     except TimeoutError:
         raise InfrastructureError(f"sandbox {sandbox.id} is not ready within {timeout_s:g} s") from None
     return sandbox
 
 
-def gateway_at(
-    endpoint: str, token: str | None, *, timeouts: Timeouts | None = None, lot: ParkingLot | None = None
-) -> SandboxGateway:
+def connect_sandbox_api(
+    endpoint: str, token: str | None, *, timeouts: RemoteTimeouts | None = None, lot: QuotaManager | None = None
+) -> SandboxApi:
     """The gateway at an `https://...` endpoint, or by the adapter that `name:...` names. Raises `ConfigError`."""
     name, _, rest = endpoint.partition(":")
     if name in ("http", "https"):
-        return HttpGateway(endpoint, token, timeouts=timeouts, lot=lot)
+        return HttpSandboxApi(endpoint, token, timeouts=timeouts, lot=lot)
     known = {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
     if name not in known:
         has = f"; adapters that are installed: {', '.join(sorted(known))}" if known else ""
         raise ConfigError(f"the sandbox endpoint must begin with https:// or with an adapter's name and a colon{has}")
-    make: Callable[[str, str | None], SandboxGateway] = known[name].load()
+    make: Callable[[str, str | None], SandboxApi] = known[name].load()
     return make(rest, token)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.desktop.remote.link import Link
+from deskhand.desktop.remote.link import RetryingClient
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
 from deskhand.errors import EvaluatorError, InfrastructureError
 
@@ -59,10 +59,10 @@ class WaaServer(OsworldServer):
         return str(self._json(await self._post("/documents_path"), "/documents_path").get("documents_path", ""))
 
 
-class WaaEvaluator:
+class WaaEvaluatorClient:
     """The evaluate server, which runs beside the virtual machine (port 5050). What it fails at is an `EvaluatorError`, never 0."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RetryingClient) -> None:
         self.link = link
 
     async def probe(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deskhand.engines.base import Adapter
+from deskhand.engines.base import LoraWeights
 from deskhand.errors import ConfigError
 from deskhand.models.load import quiet_bitsandbytes
 
@@ -19,7 +19,7 @@ _PREFIX = "base_model.model."
 _NAME = "published"
 
 
-class Laid:
+class LoraOverlay:
     """What is laid over a model. Nothing is added to it before the first adapter comes."""
 
     def __init__(self, model: Any) -> None:
@@ -27,7 +27,7 @@ class Laid:
         self._places: dict[str, Tensor] = {}
         """By peft's names."""
 
-    def check(self, adapter: Adapter) -> None:
+    def check(self, adapter: LoraWeights) -> None:
         """Raise `ConfigError` unless the model has the projections that the adapter is for, and room of its rank."""
         if not adapter.weights:
             raise ConfigError("the adapter has no weights; publish the whole model")
@@ -50,7 +50,7 @@ class Laid:
                 )
 
     @torch.no_grad()
-    def lay(self, adapter: Adapter) -> None:
+    def apply(self, adapter: LoraWeights) -> None:
         """Take the adapter's weights; call it after `check`, between two steps."""
         if not self._places:
             self._make_room(adapter)
@@ -64,7 +64,7 @@ class Laid:
             if ".lora_B." in name:
                 place.zero_()
 
-    def _make_room(self, adapter: Adapter) -> None:
+    def _make_room(self, adapter: LoraWeights) -> None:
         quiet_bitsandbytes()
         from peft import LoraConfig, inject_adapter_in_model
 

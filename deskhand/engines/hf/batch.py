@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from deskhand.engines.base import Completion, FinishReason, GrammarRefused, PreparedImage, Prompt, Sampling
-from deskhand.engines.hf.grammar import Progress
-from deskhand.engines.hf.parked import Parked, ParkedPrefixes, key_of
+from deskhand.engines.hf.grammar import GrammarState
+from deskhand.engines.hf.parked import CachedPrefix, PrefixCache, key_of
 from deskhand.engines.hf.sampler import Sampler
-from deskhand.engines.hf.slots import SlotCache
+from deskhand.engines.hf.slots import KVCache
 from deskhand.errors import ConfigError
-from deskhand.models.forward import decode, encode_images, positions, stack_images, unwrap
+from deskhand.models.forward import forward_decoder, encode_images, positions, stack_images, unwrap
 
 _PADDING = 1.5
 """Requests are prefilled together while padding makes the pass at most this many times larger."""
@@ -51,7 +51,7 @@ class EngineStats:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class DecodeRequest:
     """One call in flight and what it has sampled so far."""
 
     prompt: Prompt
@@ -59,7 +59,7 @@ class Request:
     max_tokens: int
     future: asyncio.Future[Completion]
     generator: random.Random
-    progress: Progress | None = None
+    progress: GrammarState | None = None
     """Where the reply stands in its grammar."""
     text_of: Callable[[list[int]], str] | None = None
     """Text of sampled ids, for `stop_texts`."""
@@ -69,7 +69,7 @@ class Request:
     """Why this request alone cannot go on."""
     served_ids: tuple[int, ...] = ()
     """The prompt ids that were run, here or (where keys and values are reused) for an earlier request."""
-    reused: Parked | None = None
+    reused: CachedPrefix | None = None
     """A finished request whose keys and values this one continues completely."""
     first_version: int = -1
     """Version of the weights that computed the first keys and values."""
@@ -121,8 +121,8 @@ class Request:
 class _Newcomer:
     """A request about to be prefilled; its first `start` tokens agree with those of a finished request."""
 
-    request: Request
-    found: Parked | None
+    request: DecodeRequest
+    found: CachedPrefix | None
     start: int
 
     @property
@@ -139,7 +139,7 @@ class _Newcomer:
         return () if self.found is None else self.found.token_ids[: self.start]
 
     @property
-    def continues(self) -> Parked | None:
+    def continues(self) -> CachedPrefix | None:
         """What was found, when this request repeats all of it."""
         return self.found if self.found is not None and len(self.found.key) == self.start else None
 
@@ -152,7 +152,7 @@ class _Piece:
     skip: int
 
 
-class Batch:
+class DecodeBatch:
     """The model, the cache and the requests in flight."""
 
     def __init__(
@@ -165,19 +165,19 @@ class Batch:
         self._vocabulary = core.config.text_config.vocab_size
         weight = core.lm_head.weight
         self._device = weight.device
-        self._slots = SlotCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
+        self._slots = KVCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
         if weight.device.type == "cuda":  # taken whole: growing would need the old and the new storage at once, and leave holes
             try:
                 self._slots.reserve(max_batch, max_tokens)
             except torch.OutOfMemoryError as error:
-                why = f"the keys and values of engine.max_batch {max_batch} x engine.max_tokens {max_tokens} do not fit on the GPU"
+                why = f"the keys and values of engine.max_num_seqs {max_batch} x engine.max_model_len {max_tokens} do not fit on the GPU"
                 raise ConfigError(f"{why}; lower one of them (deskhand plan shows the sum)") from error
         self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
-        self._parked = ParkedPrefixes(parked_tokens)
+        self._parked = PrefixCache(parked_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
         self._image_tokens = image_tokens
         self._sampler: Sampler | None = None
-        self.requests: list[Request] = []
+        self.requests: list[DecodeRequest] = []
         """By slot."""
         self.stats = EngineStats()
 
@@ -186,7 +186,7 @@ class Batch:
         """How many more requests can be in flight."""
         return self._max_batch - len(self.requests)
 
-    def admit(self, waiting: Sequence[Request], version: int) -> None:
+    def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
         """Prefill the waiting requests, at most `room` of them, in as few forward passes as their lengths allow."""
         newcomers = []
         for request in waiting:
@@ -235,7 +235,7 @@ class Batch:
         self._sampler = None
         features = self._image_features(pieces)
         append = self._slots.append(first, len(rows), width)
-        hidden_BTH = decode(
+        hidden_BTH = forward_decoder(
             self.model,
             torch.from_numpy(ids_BT).to(self._device),
             torch.from_numpy(positions_3BT).to(self._device),
@@ -266,7 +266,7 @@ class Batch:
             [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]], device=self._device
         )
         append = self._slots.append(0, len(rows), 1)
-        hidden_B1H = decode(
+        hidden_B1H = forward_decoder(
             self.model, inputs_2B[0].unsqueeze(1), inputs_2B[1].view(1, -1, 1).expand(3, -1, 1), mask=append.mask, cache=append
         )
         for slot, request in enumerate(rows):
@@ -275,7 +275,7 @@ class Batch:
         self.stats.decode_steps += 1
         self._take(rows, self._sampler, self._head(hidden_B1H[:, 0]), version)
 
-    def _take(self, rows: Sequence[Request], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
+    def _take(self, rows: Sequence[DecodeRequest], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
         uniforms = [1.0 - request.generator.random() for request in rows]
         allowed = {row: mask for row, request in enumerate(rows) if (mask := request.allowed()) is not None}
         tokens, logprobs = sampler.sample(logits_BV, uniforms, allowed)
@@ -289,7 +289,7 @@ class Batch:
                 request.top_logprobs.append(sampler.most_likely(row, request.sampling.top_logprobs))
         self.stats.decoded_tokens += len(rows)
 
-    def finished(self, version: int) -> list[Request]:
+    def finished(self, version: int) -> list[DecodeRequest]:
         """Take the requests that stopped or were cancelled out of the batch; their slots are free afterwards."""
         done = [slot for slot, request in enumerate(self.requests) if request.cancelled or request.failure or request.finish_reason]
         removed = []
@@ -298,7 +298,7 @@ class Batch:
             if request.finish_reason and not request.failure and request.first_version == version:
                 sampled = request.token_ids[:-1]
                 key = np.concatenate([request.key, np.array(sampled, dtype=np.int64)])
-                entry = Parked(key, request.served_ids + tuple(sampled), self._slots.read(slot))
+                entry = CachedPrefix(key, request.served_ids + tuple(sampled), self._slots.read(slot))
                 self._parked.add(entry, request.reused)
             self._slots.free(slot)
             self.requests[slot] = self.requests[-1]

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
-from deskhand.engines.base import Adapter, Completion, Feature, GrammarRefused, Prompt, Sampling
-from deskhand.engines.hf.adapters import Laid
-from deskhand.engines.hf.batch import Batch, EngineStats, Request
-from deskhand.engines.hf.grammar import Grammars, Progress
+from deskhand.engines.base import LoraWeights, Completion, Feature, GrammarRefused, Prompt, Sampling
+from deskhand.engines.hf.adapters import LoraOverlay
+from deskhand.engines.hf.batch import DecodeBatch, EngineStats, DecodeRequest
+from deskhand.engines.hf.grammar import GrammarCompiler, GrammarState
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
@@ -64,11 +64,11 @@ class HfEngine:
         self._image_token_id = model.image_token_id
         self._tokenizer = model.tokenizer.backend_tokenizer if model.tokenizer is not None else None
         vocabulary = self._core.config.text_config.vocab_size
-        self._grammars = Grammars(model.tokenizer, vocabulary) if model.tokenizer is not None else None
+        self._grammars = GrammarCompiler(model.tokenizer, vocabulary) if model.tokenizer is not None else None
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
-        self._laid = Laid(self._core)
-        self._batch = Batch(
+        self._laid = LoraOverlay(self._core)
+        self._batch = DecodeBatch(
             model.model,
             max_batch=max_batch,
             max_tokens=max_tokens,
@@ -78,7 +78,7 @@ class HfEngine:
         )
         self._version = version
         self._wake = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[DecodeRequest] = deque()
         self._commands: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
         self._paused = self._held = False
         self._working = threading.Lock()
@@ -125,7 +125,7 @@ class HfEngine:
         if sampling.stop_texts and self._tokenizer is None:
             raise ConfigError("stop_texts need a tokenizer, which this engine was made without")
         check_row(prompt, prompt.images or {}, self._image_token_id)
-        request = Request(
+        request = DecodeRequest(
             prompt,
             sampling,
             min(sampling.max_tokens, self._max_tokens - length),
@@ -146,7 +146,7 @@ class HfEngine:
                 self._wake.notify()
             raise
 
-    async def _progress(self, sampling: Sampling) -> Progress | None:
+    async def _progress(self, sampling: Sampling) -> GrammarState | None:
         if sampling.grammar is None:
             return None
         if self._grammars is None:
@@ -158,7 +158,7 @@ class HfEngine:
         assert self._tokenizer is not None
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Take new weights (state-dict names; those left out stay) between two steps. All are checked before any is taken.
 
         Raises `ConfigError` for an unknown name or another shape.
@@ -183,11 +183,11 @@ class HfEngine:
         return True
 
     @property
-    def takes_tower_adapters(self) -> bool:
+    def supports_vision_lora(self) -> bool:
         """Whether an adapter may be for the vision tower, too: features that it changes are dropped."""
         return True
 
-    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+    async def update_lora(self, version: int, adapter: LoraWeights) -> None:
         """Lay an adapter over the weights that the engine began with, between two steps; requests in flight go on with it.
 
         Raises `ConfigError` for a projection that the model does not have, or another shape.
@@ -195,17 +195,17 @@ class HfEngine:
         self._laid.check(adapter)
 
         def swap() -> None:
-            self._laid.lay(adapter)
+            self._laid.apply(adapter)
             self._batch.forget(any(".visual." in name for name in adapter.weights))
             self._version = version
 
         await self._command(swap)
 
-    def shares(self, model: Any) -> bool:
+    def shares_weights_with(self, model: Any) -> bool:
         """Whether `model` consists of the tensors that the engine samples from."""
         return unwrap(model) is self._core
 
-    def hold(self) -> None:
+    def pause_for_update(self) -> None:
         """Sample nothing until `adopt`. Blocks until the step in progress is done; for the thread that changes shared weights."""
         with self._wake:
             self._held = True
@@ -213,10 +213,10 @@ class HfEngine:
             pass
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def paused_for_update(self) -> Iterator[None]:
         """Inside the block nothing is sampled: for what changes shared weights and puts them back."""
         before = self._held
-        self.hold()
+        self.pause_for_update()
         try:
             yield
         finally:
@@ -224,7 +224,7 @@ class HfEngine:
                 self._held = before
                 self._wake.notify()
 
-    async def adopt(self, version: int) -> None:
+    async def set_version(self, version: int) -> None:
         """The shared weights are now those of `version`: drop what others computed, and sample again."""
         seen_changed = any(parameter.requires_grad for parameter in self._core.model.visual.parameters())
 
@@ -335,7 +335,7 @@ class HfEngine:
             batch.step(self._version)
             self._answer()
 
-    def _next_waiting(self, count: int) -> list[Request]:
+    def _next_waiting(self, count: int) -> list[DecodeRequest]:
         """The first requests in the queue, which stay there so that a failure reaches them too; cancelled ones leave it."""
         with self._wake:
             self._waiting = deque(request for request in self._waiting if not request.cancelled)

@@ -20,7 +20,7 @@ _BLANKS = r"[ \n\t]{0,20}"
 """White space between the tokens of JSON; without a bound a reply of nothing else would never end."""
 
 
-class Progress:
+class GrammarState:
     """How far a reply has come in its grammar."""
 
     def __init__(self, matcher: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
@@ -39,7 +39,7 @@ class Progress:
             self._matcher.consume_token(token_id)
 
 
-class Grammars:
+class GrammarCompiler:
     """Makes matchers for one tokenizer. `vocabulary`: ids that the model scores."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
@@ -47,7 +47,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._by_stops: dict[tuple[int, ...], Any] = {}
 
-    def start(self, grammar: Grammar, stop_ids: Sequence[int]) -> Progress:
+    def start(self, grammar: Grammar, stop_ids: Sequence[int]) -> GrammarState:
         """Raises `GrammarRefused` when llguidance cannot follow the grammar, or when there is no stop id to end a reply with."""
         if not stop_ids:
             raise GrammarRefused("a grammar needs stop ids, so that the reply can end where it matches")
@@ -65,4 +65,4 @@ class Grammars:
         if matcher.is_error():
             kind = "JSON Schema" if grammar.kind == "json_schema" else "regular expression"
             raise GrammarRefused(f"the {kind} cannot be kept to: {' '.join(matcher.get_error().split())[:300]}")
-        return Progress(matcher, stops, self._vocabulary)
+        return GrammarState(matcher, stops, self._vocabulary)

@@ -29,23 +29,23 @@ def key_of(token_ids: Iterable[int], spans: Iterable[ImageSpan]) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parked:
+class CachedPrefix:
     key: np.ndarray
     token_ids: tuple[int, ...]
     keys_values: Tensor
     """[2 * layers, heads, len(key), head size]"""
 
 
-class ParkedPrefixes:
+class PrefixCache:
     """The most recently used entries, at most `max_tokens` positions in all."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
-        self._entries: dict[int, Parked] = {}
+        self._entries: dict[int, CachedPrefix] = {}
         """By identity, least recently used first."""
         self.tokens = 0
 
-    def find(self, key: np.ndarray) -> tuple[Parked, int] | None:
+    def find(self, key: np.ndarray) -> tuple[CachedPrefix, int] | None:
         """The entry that shares the longest prefix with `key`, and its length; at least one token of `key` is left to run."""
         best, longest = None, _WORTHWHILE - 1
         for entry in self._entries.values():
@@ -61,7 +61,7 @@ class ParkedPrefixes:
         self._entries[id(best)] = self._entries.pop(id(best))
         return best, longest
 
-    def add(self, entry: Parked, extends: Parked | None) -> None:
+    def add(self, entry: CachedPrefix, extends: CachedPrefix | None) -> None:
         """Keep an entry. `extends`: an earlier entry that it holds completely, which is dropped."""
         if len(entry.key) > self._max_tokens:
             return
@@ -76,6 +76,6 @@ class ParkedPrefixes:
         self._entries.clear()
         self.tokens = 0
 
-    def _drop(self, entry: Parked) -> None:
+    def _drop(self, entry: CachedPrefix) -> None:
         if self._entries.pop(id(entry), None) is not None:
             self.tokens -= len(entry.key)

@@ -15,7 +15,7 @@ from torch import Tensor
 _CAPACITY_STEP = 128
 
 
-class SlotCache:
+class KVCache:
     """Storage that grows on demand to at most `max_slots` x `max_tokens`."""
 
     def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device, max_slots: int, max_tokens: int) -> None:
@@ -77,18 +77,18 @@ class SlotCache:
         self.lengths.pop()
         return last
 
-    def append(self, first: int, count: int, width: int) -> Append:
+    def append(self, first: int, count: int, width: int) -> KVCacheView:
         """A view for one forward pass that adds `width` positions to each of `count` slots from `first` on."""
-        return Append(self, first, count, width)
+        return KVCacheView(self, first, count, width)
 
 
-class Append:
+class KVCacheView:
     """What the attention layers write to in one forward pass, and the mask that goes with it.
 
     Row b's new positions follow its length at the time of creation; the owner adds what was real to `lengths` afterwards.
     """
 
-    def __init__(self, cache: SlotCache, first: int, count: int, width: int) -> None:
+    def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
         starts = cache.lengths[first : first + count]
         cache.reserve(first + count, max(starts) + width)
         self._keys = cache.storage[0::2, first : first + count]

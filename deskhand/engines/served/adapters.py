@@ -9,17 +9,17 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from deskhand.engines.served.endpoint import Endpoint, Refused
-from deskhand.engines.served.wire import WeightsLost, Wire
+from deskhand.engines.served.endpoint import HttpEndpoint, RequestRejected
+from deskhand.engines.served.wire import StaleWeights, ServerProtocol
 from deskhand.errors import InfrastructureError
 
 KEPT = 2
 """Adapters that a server holds: the newest, and that of the requests in flight."""
-Told = Callable[[str], Awaitable[None]]
+LoadLora = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Laid:
+class LoadedLora:
     """An adapter that the server holds, its version, and the server's label for the weights below it."""
 
     name: str
@@ -29,22 +29,22 @@ class Laid:
     def versions(self, found: tuple[int, ...], server: str) -> tuple[int, ...]:
         """Versions of tokens that were sampled with it; `found`: those that the server says, which names the weights below only."""
         if found and set(found) != {int(self.below)}:
-            raise WeightsLost(f"{server} sampled with an adapter over weights {set(found)}, not {self.below}")
+            raise StaleWeights(f"{server} sampled with an adapter over weights {set(found)}, not {self.below}")
         return (self.version,) * len(found)
 
 
-class Adapters:
+class LoraVersions:
     """Those of one server."""
 
     def __init__(self) -> None:
-        self.current: Laid | None = None
+        self.current: LoadedLora | None = None
         """What requests are sampled with; None: the server's own weights."""
         self._below: str | None = None
         """The label of the weights below adapters."""
         self._loaded: list[str] = []
         """Names of adapters that the server holds, the newest last."""
 
-    async def lay(self, wire: Wire, endpoint: Endpoint, version: int, load: Told, unload: Told) -> None:
+    async def lay(self, wire: ServerProtocol, endpoint: HttpEndpoint, version: int, load: LoadLora, unload: LoadLora) -> None:
         """Load an adapter by its new name; the last one stays for the requests in flight, older ones go."""
         label = await wire.label(endpoint)
         if not label.isdecimal():  # started anew
@@ -57,9 +57,9 @@ class Adapters:
             )
         name = f"deskhand-{version}-{secrets.token_hex(4)}"  # a name that was ever used may be found in a cache
         await load(name)
-        self.current = Laid(name, version, self._below)
+        self.current = LoadedLora(name, version, self._below)
         self._loaded.append(name)
         while len(self._loaded) > KEPT:
-            with contextlib.suppress(Refused):  # it may have gone with a server that ended
+            with contextlib.suppress(RequestRejected):  # it may have gone with a server that ended
                 await unload(self._loaded[0])
             del self._loaded[0]

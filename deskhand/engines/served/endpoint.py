@@ -18,11 +18,11 @@ _SHOWN = 300
 """Characters of a server's own words in an error."""
 
 
-class Unreachable(InfrastructureError):
+class EndpointUnreachable(InfrastructureError):
     """The server did not answer, or broke off: it may be down, and what was asked may be asked again."""
 
 
-class Refused(InfrastructureError):
+class RequestRejected(InfrastructureError):
     """The server answered with an error. `status` is the HTTP status, `said` the beginning of what it said."""
 
     def __init__(self, where: str, status: int, said: str) -> None:
@@ -56,7 +56,7 @@ def check_url(url: str, key: str) -> str:
     return url.rstrip("/")
 
 
-class Endpoint:
+class HttpEndpoint:
     """JSON over HTTP to one server: at `url`, or over the Unix socket `socket` (then `url` is a name without meaning).
 
     The environment's proxy settings are obeyed for other machines only. `api_key` goes into a header and never into an error.
@@ -95,22 +95,22 @@ class Endpoint:
     async def _ask(self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True) -> Any:
         where = f"{self.name}{path}"
         if self._client.is_closed:
-            raise Unreachable(f"{where}: its server has been ended")
+            raise EndpointUnreachable(f"{where}: its server has been ended")
         timeout = httpx2.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s))
         try:
             reply = await self._client.request(method, path, json=body, params=query or None, timeout=timeout)
         except httpx2.TimeoutException as error:
-            raise Unreachable(f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})") from None
+            raise EndpointUnreachable(f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})") from None
         except httpx2.HTTPError as error:
-            raise Unreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
+            raise EndpointUnreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
         if reply.status_code >= 400:
-            raise Refused(where, reply.status_code, _said(reply.text))
+            raise RequestRejected(where, reply.status_code, _said(reply.text))
         if not reply.content or not read:
             return None
         try:
             return reply.json()
         except ValueError:
-            raise Refused(where, reply.status_code, f"no JSON but {_said(reply.text)}") from None
+            raise RequestRejected(where, reply.status_code, f"no JSON but {_said(reply.text)}") from None
 
 
 def _said(text: str) -> str:

@@ -19,19 +19,19 @@ from typing import Any
 
 import structlog
 
-from deskhand.engines.base import Adapter, Completion, Feature, Prompt, Sampling
-from deskhand.engines.served.endpoint import Endpoint, Refused, Unreachable
-from deskhand.engines.served.server import Server
-from deskhand.engines.served.waiting import Deadline, unless
+from deskhand.engines.base import LoraWeights, Completion, Feature, Prompt, Sampling
+from deskhand.engines.served.endpoint import HttpEndpoint, RequestRejected, EndpointUnreachable
+from deskhand.engines.served.server import ServerProcess
+from deskhand.engines.served.waiting import PausableDeadline, cancel_on
 from deskhand.engines.served.weights import write_adapter, write_checkpoint
-from deskhand.engines.served.wire import AskAgain, WeightsLost, Wire
+from deskhand.engines.served.wire import RetryRequest, StaleWeights, ServerProtocol
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ServerTimeouts:
     """How long a server may take, in seconds."""
 
     start_s: float = 600.0
@@ -50,7 +50,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class ServedStats:
+class HttpEngineStats:
     """Counts since the engine started."""
 
     requests: int = 0
@@ -62,7 +62,7 @@ class ServedStats:
     published: int = 0
 
 
-class ServedEngine:
+class HttpEngine:
     """`engines.base.Engine` over a server that speaks `wire`: started and watched by us (`server`) or given (`endpoint`).
 
     `folder` takes the weights that are published; the server must be able to read it. `version` names the weights that the server
@@ -71,22 +71,22 @@ class ServedEngine:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ServerProtocol,
         folder: Path,
         *,
-        server: Server | None = None,
-        endpoint: Endpoint | None = None,
+        server: ServerProcess | None = None,
+        endpoint: HttpEndpoint | None = None,
         version: int = 0,
-        patience: Patience | None = None,
+        patience: ServerTimeouts | None = None,
     ) -> None:
         if (server is None) == (endpoint is None):
             raise ConfigError("a served engine needs a server to start or the address of one, not both")
         self.wire, self.folder = wire, folder
-        self.patience = patience or Patience()
+        self.patience = patience or ServerTimeouts()
         self.max_tokens = 0
         self.was_told = False
         """Whether a given server had been given weights by another run, or by this one before it was killed."""
-        self.stats = ServedStats()
+        self.stats = HttpEngineStats()
         self._server, self._endpoint = server, endpoint
         self._version = self._wanted_version = version
         self._weights: Path | None = None
@@ -133,24 +133,24 @@ class ServedEngine:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_tokens - length))
         self.stats.requests += 1
         last: InfrastructureError | None = None
-        async with Deadline(self.patience.outage_s) as deadline:
+        async with PausableDeadline(self.patience.outage_s) as deadline:
             for _ in range(self.patience.tries):
                 lost, endpoint = await self._ready()
                 self.stats.tries += 1
                 deadline.hold()
                 try:
-                    done = await unless(lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s))
+                    done = await cancel_on(lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s))
                     self._barren = 0
                     return done
-                except WeightsLost as error:
+                except StaleWeights as error:
                     last = error
                     self._declare_lost(lost, str(error))
-                except AskAgain as error:
+                except RetryRequest as error:
                     last = error
-                except Unreachable as error:
+                except EndpointUnreachable as error:
                     last = error
                     await self._confirm(lost, endpoint)
-                except Refused as error:
+                except RequestRejected as error:
                     if error.status < 500:
                         raise
                     last = error
@@ -166,10 +166,10 @@ class ServedEngine:
         return self.wire.takes_adapters
 
     @property
-    def takes_tower_adapters(self) -> bool:
-        return self.wire.takes_tower_adapters
+    def supports_vision_lora(self) -> bool:
+        return self.wire.supports_vision_lora
 
-    async def publish(self, version: int, weights: Mapping[str, Any]) -> None:
+    async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write the weights (torch tensors by state-dict names) as a checkpoint and have the server load it between two steps.
 
         A server that is away gets them when it is back. Raises `InfrastructureError` when it refuses them or does not come back in
@@ -177,11 +177,11 @@ class ServedEngine:
         """
         await self._publish(version, lambda folder: write_checkpoint(folder, weights))
 
-    async def publish_adapter(self, version: int, adapter: Adapter) -> None:
+    async def update_lora(self, version: int, adapter: LoraWeights) -> None:
         """As `publish`, for an adapter over the weights that the server was started with."""
         await self._publish(version, lambda folder: write_adapter(folder, adapter))
 
-    async def take(self, version: int, checkpoint: Path) -> None:
+    async def load_checkpoint(self, version: int, checkpoint: Path) -> None:
         """As `publish`, for a checkpoint that lies on disk already, which stays there."""
         async with self._changing:
             await self._give(version, checkpoint)
@@ -200,10 +200,10 @@ class ServedEngine:
             if self._held == self._wanted:
                 break
             try:
-                await unless(lost, self._load(endpoint))
-            except Unreachable as error:
+                await cancel_on(lost, self._load(endpoint))
+            except EndpointUnreachable as error:
                 self._declare_lost(lost, str(error))
-            except Refused as error:
+            except RequestRejected as error:
                 self._declare_lost(lost, str(error))
                 raise
         self.stats.published += 1
@@ -240,7 +240,7 @@ class ServedEngine:
             await self._server.end()
         await self._discard(self._weights)
 
-    async def _ready(self) -> tuple[asyncio.Event, Endpoint]:
+    async def _ready(self) -> tuple[asyncio.Event, HttpEndpoint]:
         """The server that serves, once there is one."""
         await self._up.wait()
         if self._failure is not None:
@@ -248,7 +248,7 @@ class ServedEngine:
         assert self._endpoint is not None
         return self._lost, self._endpoint
 
-    async def _ready_in_time(self) -> tuple[asyncio.Event, Endpoint]:
+    async def _ready_in_time(self) -> tuple[asyncio.Event, HttpEndpoint]:
         try:
             async with asyncio.timeout(self.patience.outage_s):
                 return await self._ready()
@@ -277,7 +277,7 @@ class ServedEngine:
         self._lost = asyncio.Event()
         self._up.set()
 
-    async def _load(self, endpoint: Endpoint) -> None:
+    async def _load(self, endpoint: HttpEndpoint) -> None:
         assert self._weights is not None
         wanted, version = self._wanted, self._wanted_version
         await self.wire.load(endpoint, self._weights, str(version))
@@ -286,7 +286,7 @@ class ServedEngine:
         if not self._paused:
             await self.wire.resume(endpoint)
 
-    async def _answers(self, endpoint: Endpoint) -> None:
+    async def _answers(self, endpoint: HttpEndpoint) -> None:
         """Wait until a starting server is healthy."""
         clock = asyncio.get_running_loop().time
         end = clock() + self.patience.start_s
@@ -349,10 +349,10 @@ class ServedEngine:
                     await self._lost.wait()
         self._lost.set()
 
-    async def _confirm(self, lost: asyncio.Event, endpoint: Endpoint) -> None:
+    async def _confirm(self, lost: asyncio.Event, endpoint: HttpEndpoint) -> None:
         """After a call broke off: was it the server? One that is healthy lost only that connection."""
         try:
-            await unless(lost, self.wire.healthy(endpoint, min(self.patience.stall_s, 10.0)))
+            await cancel_on(lost, self.wire.healthy(endpoint, min(self.patience.stall_s, 10.0)))
         except InfrastructureError as error:
             self._declare_lost(lost, str(error))
 

@@ -23,7 +23,7 @@ _FAR = 0.02
 """Levels of 255 by which an undone pixel may miss a whole number; float32 misses by some 1e-5."""
 
 
-class Pictures:
+class ImageEncoder:
     """Data URIs (PNG) of prepared images, by hash. `processor` is the checkpoint's image processor.
 
     `kept_bytes`: how much is kept in memory. Thread-safe; making one is blocking work of some 10 ms.

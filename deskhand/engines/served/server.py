@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from deskhand.engines.served.endpoint import Endpoint
+from deskhand.engines.served.endpoint import HttpEndpoint
 from deskhand.errors import ConfigError
 
 _SHOWN_LINES = 6
 
 
-class Server:
+class ServerProcess:
     """Starts and ends one server; `command(socket)` is its command line. What it prints goes to `log`, which is appended to."""
 
     def __init__(self, command: Callable[[str], Sequence[str]], environment: Mapping[str, str], log: Path) -> None:
@@ -32,7 +32,7 @@ class Server:
         self._folder = ""
         self.starts = 0
 
-    async def start(self) -> Endpoint:
+    async def start(self) -> HttpEndpoint:
         """Start it; it listens some time later. Raises `ConfigError` when the program cannot be started at all."""
         await self.end()
         self.starts += 1
@@ -52,7 +52,7 @@ class Server:
                 )
             except OSError as error:
                 raise ConfigError(f"{words[0]}: cannot be started ({error.strerror}); check the engine's environment") from None
-        return Endpoint("http://engine", socket=socket)
+        return HttpEndpoint("http://engine", socket=socket)
 
     @property
     def pid(self) -> int | None:

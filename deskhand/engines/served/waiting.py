@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from deskhand.engines.served.endpoint import Unreachable
+from deskhand.engines.served.endpoint import EndpointUnreachable
 
 T = TypeVar("T")
 
 
-class Deadline:
+class PausableDeadline:
     """A bound on waiting, not on work: time that passes between `hold` and `release` does not count."""
 
     def __init__(self, seconds: float) -> None:
@@ -20,7 +20,7 @@ class Deadline:
         self._since = 0.0
         self._clock = asyncio.get_running_loop().time
 
-    async def __aenter__(self) -> Deadline:
+    async def __aenter__(self) -> PausableDeadline:
         await self._scope.__aenter__()
         self.release()
         return self
@@ -41,14 +41,14 @@ class Deadline:
         return False
 
 
-async def unless(lost: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_on(lost: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
     """The work's result, or `Unreachable` as soon as the server is lost."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Unreachable("the server went away while it worked on a request")
+        raise EndpointUnreachable("the server went away while it worked on a request")
     finally:
         for one in (task, gone):
             one.cancel()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deskhand.engines.base import Adapter
+from deskhand.engines.base import LoraWeights
 from deskhand.errors import InfrastructureError
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -20,7 +20,7 @@ def write_checkpoint(folder: Path, weights: Mapping[str, Any]) -> None:
     _write(folder, "model.safetensors", weights)
 
 
-def write_adapter(folder: Path, adapter: Adapter) -> None:
+def write_adapter(folder: Path, adapter: LoraWeights) -> None:
     """An adapter as peft reads it."""
     config = json.dumps(dict(adapter.config), indent=1) + "\n"
     _write(folder, "adapter_model.safetensors", adapter.weights, {ADAPTER_CONFIG: config})

@@ -7,55 +7,55 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deskhand.engines.base import Completion, Feature, Prompt, Sampling
-from deskhand.engines.served.endpoint import Endpoint
+from deskhand.engines.served.endpoint import HttpEndpoint
 from deskhand.errors import InfrastructureError
 
 
-class AskAgain(InfrastructureError):
+class RetryRequest(InfrastructureError):
     """The server holds its weights but not the request (it was aborted, an image was evicted): it can be asked again at once."""
 
 
-class WeightsLost(InfrastructureError):
+class StaleWeights(InfrastructureError):
     """The server answered with weights that are not those published last: it was started anew behind our back."""
 
 
-class Wire(Protocol):
+class ServerProtocol(Protocol):
     """The protocol of one kind of server. All methods raise what `Endpoint` raises."""
 
     name: str
     features: frozenset[Feature]
     takes_adapters: bool
     """Whether the server, as it was started, takes adapters; known once it was inspected."""
-    takes_tower_adapters: bool
+    supports_vision_lora: bool
     """Whether these may be for the vision tower, too."""
 
-    async def inspect(self, endpoint: Endpoint) -> int:
+    async def inspect(self, endpoint: HttpEndpoint) -> int:
         """The most tokens that prompt and output may have together. Raises `ConfigError` when the server was started otherwise
         than the contract needs."""
         ...
 
-    async def label(self, endpoint: Endpoint) -> str:
+    async def label(self, endpoint: HttpEndpoint) -> str:
         """What the server calls the weights that it has."""
         ...
 
-    async def set_label(self, endpoint: Endpoint, label: str) -> None:
+    async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
         """Name the weights that the server has."""
         ...
 
-    async def load(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+    async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         """Take the checkpoint in `folder` under that name, while requests in flight wait; they go on with it. A folder with an
         adapter is laid over the weights that the server has, for requests that come from now on."""
         ...
 
-    async def pause(self, endpoint: Endpoint) -> None: ...
+    async def pause(self, endpoint: HttpEndpoint) -> None: ...
 
-    async def resume(self, endpoint: Endpoint) -> None: ...
+    async def resume(self, endpoint: HttpEndpoint) -> None: ...
 
-    async def healthy(self, endpoint: Endpoint, timeout_s: float) -> None:
+    async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
         """Returns if the server can serve."""
         ...
 
-    async def generate(self, endpoint: Endpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
         """Ask once. Raises `AskAgain` or `WeightsLost` as well."""
         ...
 
@@ -64,7 +64,7 @@ class Wire(Protocol):
         ...
 
 
-def one_placeholder_each(prompt: Prompt) -> list[int]:
+def collapse_placeholders(prompt: Prompt) -> list[int]:
     """The prompt's ids with one placeholder per image: what servers take that expand placeholders themselves."""
     ids: list[int] = []
     at = 0
@@ -84,8 +84,8 @@ def versions_of(spans: Iterable[Mapping[str, Any]] | None, count: int, server: s
     for span in spans or ():
         label = str(span.get("version"))
         if not label.isdecimal() or span.get("start") != len(versions):
-            raise WeightsLost(f"{server} sampled with weights {label!r}, which were not published by this run")
+            raise StaleWeights(f"{server} sampled with weights {label!r}, which were not published by this run")
         versions.extend([int(label)] * (int(span["end"]) - len(versions)))
     if len(versions) != count:
-        raise WeightsLost(f"{server} says the weights of {len(versions)} of {count} sampled tokens")
+        raise StaleWeights(f"{server} says the weights of {len(versions)} of {count} sampled tokens")
     return tuple(versions)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deskhand.engines.served.adapters import KEPT
-from deskhand.engines.served.endpoint import Endpoint, check_url
-from deskhand.engines.served.engine import Patience, ServedEngine
-from deskhand.engines.served.pixels import Pictures
-from deskhand.engines.served.server import Server
-from deskhand.engines.vllm.wire import EXTENSION, VllmWire
+from deskhand.engines.served.endpoint import HttpEndpoint, check_url
+from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.engines.served.pixels import ImageEncoder
+from deskhand.engines.served.server import ServerProcess
+from deskhand.engines.vllm.wire import EXTENSION, VllmProtocol
 from deskhand.errors import ConfigError
-from deskhand.models.load import check
+from deskhand.models.load import check_checkpoint
 
 _HERE = Path(__file__).parent
 _ARCHITECTURES = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
@@ -36,7 +36,7 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Sizes that vLLM has room of."""
 
 
-def started(
+def launch_vllm(
     model: str | Path,
     image_processor: Any,
     python: str | Path,
@@ -53,8 +53,8 @@ def started(
     threads: int | None = None,
     arguments: Sequence[str] = (),
     version: int = 0,
-    patience: Patience | None = None,
-) -> ServedEngine:
+    patience: ServerTimeouts | None = None,
+) -> HttpEngine:
     """An engine with a vLLM server of its own, which `ServedEngine.start` starts.
 
     `python` is that of vLLM's environment (`scripts/environment vllm` makes one for processors), `folder` takes its log and the
@@ -64,9 +64,9 @@ def started(
     are.
     """
     if not os.access(python, os.X_OK):
-        raise ConfigError(f"engine.python {python}: no such program; make the environment with scripts/environment vllm")
+        raise ConfigError(f"engine.venv_python {python}: no such program; make the environment with scripts/environment vllm")
 
-    _, family = check(str(model))
+    _, family = check_checkpoint(str(model))
 
     def command(socket: str) -> list[str]:
         return [
@@ -98,8 +98,8 @@ def started(
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
         # Nothing is compiled: small helpers that vLLM compiles even in eager mode would cost the first request some 20 s.
         environment |= {"VLLM_TARGET_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"}
-    server = Server(command, environment, folder / "vllm.log")
-    return ServedEngine(VllmWire(Pictures(image_processor)), folder, server=server, version=version, patience=patience)
+    server = ServerProcess(command, environment, folder / "vllm.log")
+    return HttpEngine(VllmProtocol(ImageEncoder(image_processor)), folder, server=server, version=version, patience=patience)
 
 
 def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
@@ -107,16 +107,16 @@ def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
     room = next((size for size in _RANKS if size >= rank), None)
     if room is None:
         raise ConfigError(
-            f"policy.adapter.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.kind hf"
+            f"policy.lora.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.backend hf"
         )
     also = ("--enable-tower-connector-lora",) if tower else ()
     return ("--enable-lora", "--max-lora-rank", str(room), "--max-loras", str(KEPT), "--max-cpu-loras", str(KEPT), *also)
 
 
-def given(
-    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: Patience | None = None
-) -> ServedEngine:
+def connect_vllm(
+    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: ServerTimeouts | None = None
+) -> HttpEngine:
     """An engine on a vLLM server that runs already, started with `VLLM_SERVER_DEV_MODE=1`, `--enable-scale-out` and
     `--logprobs-mode processed_logprobs`; it must be able to read `folder`, where weights are published."""
-    endpoint = Endpoint(check_url(url, "engine.url"), api_key=api_key)
-    return ServedEngine(VllmWire(Pictures(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)
+    endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
+    return HttpEngine(VllmProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.engines.base import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
-from deskhand.engines.served.adapters import Adapters, Laid
-from deskhand.engines.served.endpoint import Endpoint, Refused
-from deskhand.engines.served.pixels import Pictures
+from deskhand.engines.served.adapters import LoraVersions, LoadedLora
+from deskhand.engines.served.endpoint import HttpEndpoint, RequestRejected
+from deskhand.engines.served.pixels import ImageEncoder
 from deskhand.engines.served.weights import ADAPTER_CONFIG
-from deskhand.engines.served.wire import AskAgain, WeightsLost, one_placeholder_each, versions_of
+from deskhand.engines.served.wire import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 
 EXTENSION = "deskhand_worker.Extension"
@@ -34,35 +34,35 @@ _NEVER = -100.0
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
 
 
-class VllmWire:
+class VllmProtocol:
     """`engines.served.wire.Wire` for vLLM. `pictures` turns recorded pixels into what is sent."""
 
     name = "vLLM"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
 
-    def __init__(self, pictures: Pictures) -> None:
+    def __init__(self, pictures: ImageEncoder) -> None:
         self._pictures = pictures
         self._held: set[str] = set()
         """Images that the server has been sent."""
         self._model = ""
-        self.takes_adapters = self.takes_tower_adapters = False
-        self._adapters = Adapters()
+        self.takes_adapters = self.supports_vision_lora = False
+        self._adapters = LoraVersions()
         self._reload: str | None = None
         """The worker's method that takes weights; None when the server cannot take them."""
 
-    async def inspect(self, endpoint: Endpoint) -> int:
+    async def inspect(self, endpoint: HttpEndpoint) -> int:
         listed = await endpoint.get("/v1/models", timeout_s=_CONTROL_S)
         self._model = listed["data"][0]["id"]
         try:
             info = await endpoint.get("/server_info", timeout_s=_CONTROL_S, query={"config_format": "json"})
-        except Refused as error:
+        except RequestRejected as error:
             raise ConfigError(
                 f"{endpoint.name} has no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from None
         settings = info["vllm_config"]
         adapters = settings.get("lora_config")
         self.takes_adapters = adapters is not None
-        self.takes_tower_adapters = bool(adapters and adapters.get("enable_tower_connector_lora"))
+        self.supports_vision_lora = bool(adapters and adapters.get("enable_tower_connector_lora"))
         ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
         on_processor = settings["device_config"].get("device_type") == "cpu"
         self._reload = "take_weights" if ours else None if on_processor else "reload_weights"
@@ -71,18 +71,18 @@ class VllmWire:
             raise ConfigError(f"{endpoint.name} gives {mode}; start vLLM with --logprobs-mode processed_logprobs")
         try:
             await endpoint.post("/inference/v1/generate", {}, timeout_s=_CONTROL_S)
-        except Refused as error:
+        except RequestRejected as error:
             if error.status in (403, 404):
                 raise ConfigError(f"{endpoint.name} has no /inference/v1/generate; start vLLM with --enable-scale-out") from None
         return int(listed["data"][0]["max_model_len"])
 
-    async def label(self, endpoint: Endpoint) -> str:
+    async def label(self, endpoint: HttpEndpoint) -> str:
         return str((await endpoint.get("/weight_info", timeout_s=_CONTROL_S))["weight_version"])
 
-    async def set_label(self, endpoint: Endpoint, label: str) -> None:
+    async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
         await endpoint.post("/update_weight_version", {"new_version": label}, timeout_s=_CONTROL_S)
 
-    async def load(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+    async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         """Requests in flight are put back into the queue, so they go on with keys and values that the new weights compute.
 
         Every cache is emptied: the worker drops its encoder cache with the old weights, and a scheduler that believes in it still
@@ -94,7 +94,7 @@ class VllmWire:
         if self._reload is None:
             raise ConfigError(
                 f"{endpoint.name} runs on a processor, where vLLM leaves a tied output layer with its old weights; let Deskhand "
-                "start it (engine.python instead of engine.url)"
+                "start it (engine.venv_python instead of engine.base_url)"
             )
         await self.pause(endpoint)
         body = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
@@ -104,7 +104,7 @@ class VllmWire:
         await endpoint.post("/reset_prefix_cache", timeout_s=_CONTROL_S, query={"reset_running_requests": "true"})
         await self.set_label(endpoint, label)
 
-    async def _lay(self, endpoint: Endpoint, folder: Path, label: str) -> None:
+    async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         async def load(name: str) -> None:
             await endpoint.tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S)
 
@@ -113,25 +113,25 @@ class VllmWire:
 
         await self._adapters.lay(self, endpoint, int(label), load, unload)
 
-    async def pause(self, endpoint: Endpoint) -> None:
+    async def pause(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/pause", timeout_s=_CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
 
-    async def resume(self, endpoint: Endpoint) -> None:
+    async def resume(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/resume", timeout_s=_CONTROL_S)
 
-    async def healthy(self, endpoint: Endpoint, timeout_s: float) -> None:
+    async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
         await endpoint.get("/health", timeout_s=timeout_s)
 
     def forget(self) -> None:
         self._held.clear()
 
-    async def generate(self, endpoint: Endpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
         names = [span.sha256 for span in prompt.spans]
         known = self._held.intersection(names)
         adapter = self._adapters.current
         body: dict[str, Any] = {
             "model": adapter.name if adapter is not None else self._model,
-            "token_ids": one_placeholder_each(prompt),
+            "token_ids": collapse_placeholders(prompt),
             "sampling_params": _sampling(sampling),
             "return_token_ids": True,
         }
@@ -139,12 +139,12 @@ class VllmWire:
             body["content_parts"] = await asyncio.to_thread(self._parts, prompt, known)
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
-        except Refused as error:
+        except RequestRejected as error:
             if adapter is not None and adapter.name in error.said:
-                raise WeightsLost(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
+                raise StaleWeights(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
             if known:  # the server's cache may have dropped one of them, which it says in several ways
                 self._held -= known
-                raise AskAgain(f"{error}; its pictures are sent again") from None
+                raise RetryRequest(f"{error}; its pictures are sent again") from None
             if sampling.grammar is not None and error.status == 400:
                 raise GrammarRefused(f"vLLM cannot keep to the grammar: {error.said}") from None
             raise
@@ -184,7 +184,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: Laid | None) -> Completion:
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None) -> Completion:
     """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
     server names the weights below it only."""
     choice = reply["choices"][0]
@@ -192,7 +192,7 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     if finish is None:
         raise InfrastructureError(f"{server} ended a request with {choice['finish_reason']!r}")
     if finish == "aborted":
-        raise AskAgain(f"{server} aborted a request")
+        raise RetryRequest(f"{server} aborted a request")
     served = tuple(reply["prompt_token_ids"])
     placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
     if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:

@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.models.patches import embed_patches_by_product
-from deskhand.models.products import use_onednn
+from deskhand.models.products import replace_linear_with_onednn
 from deskhand.models.tiny import architecture, scenes, warm_start
-from deskhand.models.tiny.team import Team, run_team
+from deskhand.models.tiny.team import DataParallelGroup, run_data_parallel
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
-from deskhand.training.sft import Schedule, fit
+from deskhand.training.sft import Schedule, run_sft
 
 SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
 """Where in the training split the seeds of scenes and demonstrations begin; RL takes its seeds from 0 on."""
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Stage:
+class BuildStage:
     """One run of `training.sft.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
 
     name: str
@@ -62,9 +62,9 @@ class Stage:
 
 
 STAGES = (
-    Stage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
-    Stage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
-    Stage("imitation", 600.0, 0.5, 0.25, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
+    BuildStage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
+    BuildStage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
+    BuildStage("imitation", 600.0, 0.5, 0.25, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
 )
 """Those of the shipped weights."""
 
@@ -86,7 +86,7 @@ class BuildPlan:
     """Share of demonstrations whose first click goes to a wrong window, button or key."""
     questions: int = 6
     """Asked of one screenshot in a row."""
-    stages: tuple[Stage, ...] = STAGES
+    stages: tuple[BuildStage, ...] = STAGES
     processes: int = 2
     rows: int = 12
     """Per process and step."""
@@ -101,7 +101,7 @@ def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
     _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
     for index, stage in enumerate(plan.stages):
         if not (work / f"{stage.name}.pt").exists():
-            run_team(plan.processes, _train_stage, plan, work, index)
+            run_data_parallel(plan.processes, _train_stage, plan, work, index)
     tokenizer = build_tokenizer(corpus(plan.families))
     model = architecture.build_model(tokenizer, plan.seed)
     model.load_state_dict(torch.load(work / f"{plan.stages[-1].name}.pt"))
@@ -115,10 +115,10 @@ def corpus(families: tuple[str, ...]) -> list[str]:
     return [*said, "error: the text is not an action"]
 
 
-async def fresh_desktop(task: Task) -> EmbeddedDesktop:
+async def fresh_desktop(task: Task) -> LocalDesktop:
     """A desktop of the task's size, reset."""
-    desktop = EmbeddedDesktop()
-    await desktop.reset(Template(task.template, task.width, task.height))
+    desktop = LocalDesktop()
+    await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
     return desktop
 
 
@@ -134,21 +134,21 @@ def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
     say(f"{len(data)} {path.stem} in {time.monotonic() - started:.0f} s")
 
 
-async def _gather_scenes(plan: BuildPlan) -> list[scenes.Scene]:
+async def _gather_scenes(plan: BuildPlan) -> list[scenes.LabeledScreen]:
     placements = {family: count for family, _, count in plan.scenes}
     tasks = [task for family, stagings, _ in plan.scenes for task in _tasks(plan, family, SCENE_START, stagings)]
 
-    async def play(desktop: EmbeddedDesktop, task: Task) -> list[scenes.Scene]:
+    async def play(desktop: LocalDesktop, task: Task) -> list[scenes.LabeledScreen]:
         return await scenes.collect_scenes(desktop, task, placements[task.family])
 
     nested = await scenes.gather(fresh_desktop, tasks, play, plan.workers)
     return [scene for group in nested for scene in group]
 
 
-async def _gather_demonstrations(plan: BuildPlan) -> list[scenes.Demonstration]:
+async def _gather_demonstrations(plan: BuildPlan) -> list[scenes.RecordedDemonstration]:
     tasks = [task for family in plan.families for task in _tasks(plan, family, DEMONSTRATION_START, plan.demonstrations)]
 
-    async def play(desktop: EmbeddedDesktop, task: Task) -> scenes.Demonstration:
+    async def play(desktop: LocalDesktop, task: Task) -> scenes.RecordedDemonstration:
         return await scenes.demonstrate(desktop, task, random.Random(f"{plan.seed}:{task.id}"), plan.noise)
 
     played = await scenes.gather(fresh_desktop, tasks, play, plan.workers)
@@ -160,23 +160,23 @@ def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
     return [basics.make_task(family, seed_for("train", first + k)) for k in range(count)]
 
 
-def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
+def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: int) -> None:
     """One member's part of a stage; rank 0 writes `<stage>.pt`."""
     stage = plan.stages[index]
     tokenizer: Any = build_tokenizer(corpus(plan.families))
-    model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.Writer(tokenizer)
+    model, writer = architecture.build_model(tokenizer, plan.seed), warm_start.PretrainRowBuilder(tokenizer)
     if index:
         model.load_state_dict(torch.load(work / f"{plan.stages[index - 1].name}.pt"))
     embed_patches_by_product(model)
-    use_onednn(model)
+    replace_linear_with_onednn(model)
     rng, common = random.Random(f"{plan.seed}:{stage.name}:{team.rank}"), random.Random(f"{plan.seed}:{stage.name}")
-    screens: list[scenes.Scene] = pickle.loads((work / "scenes.pickle").read_bytes())
-    played: list[scenes.Demonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
+    screens: list[scenes.LabeledScreen] = pickle.loads((work / "scenes.pickle").read_bytes())
+    played: list[scenes.RecordedDemonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
 
-    def question(scene: scenes.Scene) -> warm_start.Row:
+    def question(scene: scenes.LabeledScreen) -> warm_start.PretrainRow:
         return writer.grounding(scene, plan.questions, rng, stray=stage.noisy)
 
-    def episode(one: scenes.Demonstration) -> warm_start.Row:
+    def episode(one: scenes.RecordedDemonstration) -> warm_start.PretrainRow:
         row = writer.demonstration(one)
         return row if stage.noisy else warm_start.first_untaught(row)
 
@@ -189,7 +189,7 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
     def report(step: int, loss: float, elapsed: float) -> None:
         print(f"{stage.name} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
 
-    learner = warm_start.Learner(
+    learner = warm_start.PretrainLearner(
         model,
         team,
         pad_id=tokenizer.pad_token_id,
@@ -199,7 +199,7 @@ def _train_stage(team: Team, plan: BuildPlan, work: Path, index: int) -> None:
     )
     batches = _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common)
     model.train()
-    fit(learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None)
+    run_sft(learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None)
     model.eval()
     if team.rank == 0:
         partial = work / f"{stage.name}.partial"
@@ -218,11 +218,11 @@ def _by_family(items: list[Any]) -> dict[str, list[Any]]:
 def _row_batches(
     items: dict[str, list[Any]],
     shares: Sequence[tuple[str, float]],
-    write: Callable[[Any], warm_start.Row],
+    write: Callable[[Any], warm_start.PretrainRow],
     rows: int,
     rng: random.Random,
     common: random.Random,
-) -> Iterator[list[warm_start.Row]]:
+) -> Iterator[list[warm_start.PretrainRow]]:
     """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a step."""
     while True:
         family = common.choices([name for name, _ in shares], [share for _, share in shares])[0]
@@ -230,8 +230,8 @@ def _row_batches(
 
 
 def _dictations(
-    typing: list[scenes.Demonstration], writer: warm_start.Writer, rows: int, rng: random.Random
-) -> Iterator[list[warm_start.Row]]:
+    typing: list[scenes.RecordedDemonstration], writer: warm_start.PretrainRowBuilder, rows: int, rng: random.Random
+) -> Iterator[list[warm_start.PretrainRow]]:
     """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
     while True:
         batch = []
@@ -242,8 +242,8 @@ def _dictations(
 
 
 def _mixed(
-    sources: list[Iterator[list[warm_start.Row]]], shares: tuple[float, ...], rng: random.Random
-) -> Iterator[list[warm_start.Row]]:
+    sources: list[Iterator[list[warm_start.PretrainRow]]], shares: tuple[float, ...], rng: random.Random
+) -> Iterator[list[warm_start.PretrainRow]]:
     """The next batch of a source that is drawn by its share, alike in every process."""
     while True:
         yield next(rng.choices(sources, shares)[0])

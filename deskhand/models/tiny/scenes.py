@@ -27,7 +27,7 @@ MIDDLE = 0.4
 
 
 @dataclass(frozen=True)
-class Scene:
+class LabeledScreen:
     """`pixels` uint8[H, W, 3]; `questions` are (instruction, rectangle in pixels)."""
 
     family: str
@@ -36,7 +36,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Demonstration:
+class RecordedDemonstration:
     """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does not)."""
 
     family: str
@@ -64,24 +64,24 @@ def _grid(pixel: float, extent: int) -> int:
     return max(0, min(1000, round((pixel + 0.5) * 1000 / extent / GRID) * GRID))
 
 
-async def collect_scenes(desktop, task: Task, placements: int) -> list[Scene]:
+async def collect_scenes(desktop, task: Task, placements: int) -> list[LabeledScreen]:
     """Stage `task` once and photograph it under `placements` arrangements of its windows."""
-    assert task.groundings is not None
-    assert task.rearrange is not None
+    assert task.grounding_targets is not None
+    assert task.shuffle_windows is not None
     await task.setup(desktop)
     scenes = []
     for k in range(placements):
         if k:
-            await task.rearrange(desktop, task.seed * 1009 + k)
+            await task.shuffle_windows(desktop, task.seed * 1009 + k)
         frame = await desktop.observe()
-        scenes.append(Scene(task.family, frame.rgb(), await task.groundings(desktop)))
+        scenes.append(LabeledScreen(task.family, frame.rgb(), await task.grounding_targets(desktop)))
     return scenes
 
 
-async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> Demonstration:
+async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> RecordedDemonstration:
     """Play one episode: the oracle's, or with probability `noise` one whose first click misses its target."""
     await task.setup(desktop)
-    _, others = await task.targets(desktop)
+    _, others = await task.first_click_targets(desktop)
     wrong = rng.choice(others) if others and rng.random() < noise else None
     frames, texts = [], []
     frame = await desktop.observe()
@@ -96,7 +96,7 @@ async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> 
             frame = await desktop.perform(performed, action_id=f"demo-{step}")
         step += 1
     check = await task.check(desktop)
-    return Demonstration(task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value)
+    return RecordedDemonstration(task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value)
 
 
 def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:

@@ -16,7 +16,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
 
-class Team:
+class DataParallelGroup:
     """One member; `rank` 0 speaks and saves for all."""
 
     def __init__(self, rank: int, size: int, meeting_point: Path) -> None:
@@ -43,7 +43,7 @@ class Team:
         return float(now)
 
 
-def run_team(size: int, work: Callable[..., None], *arguments: Any) -> None:
+def run_data_parallel(size: int, work: Callable[..., None], *arguments: Any) -> None:
     """Run `work(team, *arguments)` in `size` new processes of one torch thread each, and wait. Raises what a member raised."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
@@ -51,6 +51,6 @@ def run_team(size: int, work: Callable[..., None], *arguments: Any) -> None:
 
 def _member(rank: int, size: int, meeting_point: Path, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    work(Team(rank, size, meeting_point), *arguments)
+    work(DataParallelGroup(rank, size, meeting_point), *arguments)
     if size > 1:
         distributed.destroy_process_group()

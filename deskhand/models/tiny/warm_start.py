@@ -18,15 +18,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from deskhand.actions.dialects import deskhand_json
 from deskhand.actions.ops import Type
 from deskhand.models.tiny.architecture import MERGE, PATCH_PX
-from deskhand.models.tiny.scenes import MIDDLE, Demonstration, Scene, click_text
-from deskhand.models.tiny.team import Team
+from deskhand.models.tiny.scenes import MIDDLE, RecordedDemonstration, LabeledScreen, click_text
+from deskhand.models.tiny.team import DataParallelGroup
 from deskhand.tasks.task import Rect
 
 PIECE_PX = 64
 
 
 @dataclass
-class Row:
+class PretrainRow:
     """`ids` and `taught` (1 where the token is a target) of equal length; `frames` uint8[H, W, 3] in order."""
 
     ids: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Row:
     frames: list[np.ndarray] = field(default_factory=list)
 
 
-class Writer:
+class PretrainRowBuilder:
     """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each answer."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -46,7 +46,7 @@ class Writer:
         self.assistant = self.encode("<|im_start|>assistant\n")
         self.newline = self.encode("\n")
 
-    def turn(self, row: Row, frame: np.ndarray | None, question: str, answer: str) -> None:
+    def turn(self, row: PretrainRow, frame: np.ndarray | None, question: str, answer: str) -> None:
         """Append one exchange; `frame` None asks about the screenshot before."""
         context = list(self.newline) if row.ids else []
         context += self.user
@@ -59,12 +59,12 @@ class Writer:
         row.ids += context + target
         row.taught += [0] * len(context) + [1] * len(target)
 
-    def grounding(self, scene: Scene, questions: int, rng: random.Random, stray: bool = False) -> Row:
+    def grounding(self, scene: LabeledScreen, questions: int, rng: random.Random, stray: bool = False) -> PretrainRow:
         """One screenshot and up to `questions` questions of it, each about another place, in random order.
 
         `stray`: the first answer is a click anywhere on the screen, as of a hand that does not look.
         """
-        row = Row()
+        row = PretrainRow()
         height, width = scene.pixels.shape[:2]
         by_place: dict[Any, list[tuple[str, Any]]] = {}
         for question, rect in scene.questions:
@@ -77,19 +77,19 @@ class Writer:
             self.turn(row, scene.pixels if k == 0 else None, question, click_text(place, width, height, rng, spread))
         return row
 
-    def demonstration(self, demonstration: Demonstration) -> Row:
+    def demonstration(self, demonstration: RecordedDemonstration) -> PretrainRow:
         """The whole episode."""
-        row = Row()
+        row = PretrainRow()
         for frame, text in zip(demonstration.frames, demonstration.texts, strict=True):
             self.turn(row, frame, demonstration.instruction, text)
         return row
 
-    def dictation(self, demonstration: Demonstration, instruction: str, typed: str, rng: random.Random) -> Row:
+    def dictation(self, demonstration: RecordedDemonstration, instruction: str, typed: str, rng: random.Random) -> PretrainRow:
         """An episode that types, with another instruction, on small pieces of its screenshots: copying, taught cheaply.
 
         The first answer is context only: a piece of the screen does not show where to click.
         """
-        row = Row()
+        row = PretrainRow()
         for number, (frame, text) in enumerate(zip(demonstration.frames, demonstration.texts, strict=True)):
             top, left = (rng.randrange(extent - PIECE_PX + 1) for extent in frame.shape[:2])
             piece = frame[top : top + PIECE_PX, left : left + PIECE_PX]
@@ -100,11 +100,11 @@ class Writer:
         return row
 
 
-def first_untaught(row: Row) -> Row:
+def first_untaught(row: PretrainRow) -> PretrainRow:
     """The row with its first answer as context only."""
     start = row.taught.index(1)
     end = start + row.taught[start:].index(0) if 0 in row.taught[start:] else len(row.taught)
-    return Row(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
+    return PretrainRow(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
 
 
 def patches(frames: np.ndarray) -> torch.Tensor:
@@ -118,7 +118,7 @@ def patches(frames: np.ndarray) -> torch.Tensor:
     return flat.expand(-1, -1, 2, -1, -1).reshape(n * rows * columns, channels * 2 * PATCH_PX * PATCH_PX)
 
 
-def batch_inputs(rows: list[Row], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Model inputs and taught_BT for rows padded on the right."""
     longest = max(len(row.ids) for row in rows)
     ids_BT = torch.full((len(rows), longest), pad_id)
@@ -149,11 +149,11 @@ def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Te
     return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
 
 
-class Learner:
+class PretrainLearner:
     """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables,
     biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
 
-    def __init__(self, model: Any, team: Team, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float) -> None:
+    def __init__(self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float) -> None:
         self.model, self.team, self._pad_id, self._image_pad = model, team, pad_id, image_pad
         tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
         matrices, others = [], []
@@ -165,7 +165,7 @@ class Learner:
         ]
         self._rates = [(group, group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
-    def gradient(self, batch: list[Row]) -> float:
+    def gradient(self, batch: list[PretrainRow]) -> float:
         """The mean over the team, also of the gradient; the loss is this member's."""
         inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
         with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # for rows this short the plain kernel is fastest

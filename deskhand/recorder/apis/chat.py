@@ -15,15 +15,15 @@ from typing import Any
 
 from deskhand.engines.base import Grammar, Sampling
 from deskhand.recorder.apis import fields
-from deskhand.recorder.apis.fields import refuse_others, typed, unsupported, within
-from deskhand.recorder.images import Images
-from deskhand.recorder.messages import Message, Part, Picture, ToolCall, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.apis.fields import reject_unknown_fields, read_field, unsupported, in_range
+from deskhand.recorder.images import ImageStore
+from deskhand.recorder.messages import Message, Part, ImagePart, ToolCall, message
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest
 
 MAX_REPLIES, MAX_ALTERNATIVES, MAX_STOPS = 64, 20, 16
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "logit_bias": ({},),
@@ -34,7 +34,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
 }
 """Parameters that are taken only with a value that changes nothing (or null)."""
-HONOURED = (
+SUPPORTED_FIELDS = (
     *("model", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs"),
     *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens"),
     *("tools", "tool_choice", "response_format", "structured_outputs", "return_token_ids"),
@@ -53,42 +53,42 @@ class ChatBody:
 
 
 def read_request(
-    body: Mapping[str, Any], renderer: ChatRenderer, images: Images, default_max_tokens: int, features: Collection[str] = ()
+    body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, default_max_tokens: int, features: Collection[str] = ()
 ) -> ChatBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
-        raise RequestRefused("the body must be a JSON object")
-    refuse_others(body, HONOURED, NEUTRAL)
-    stream = typed(body, "stream", bool, False)
+        raise InvalidRequestError("the body must be a JSON object")
+    reject_unknown_fields(body, SUPPORTED_FIELDS, IGNORED_IF_DEFAULT)
+    stream = read_field(body, "stream", bool, False)
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, Mapping) or set(options) - {"include_usage"}):
-        raise RequestRefused("stream_options takes include_usage alone, and only with stream", param="stream_options")
-    limits = [typed(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
+        raise InvalidRequestError("stream_options takes include_usage alone, and only with stream", param="stream_options")
+    limits = [read_field(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
     given = [limit for limit in limits if limit is not None]
     if len(set(given)) > 1:
-        raise RequestRefused("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
+        raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
     tools, must = _read_tools(body)
     stop_ids, stop_texts = read_stops(body.get("stop"), "stop", renderer, features)
-    logprobs = typed(body, "logprobs", bool, False)
-    alternatives = within(typed(body, "top_logprobs", int, 0), 0, MAX_ALTERNATIVES, "top_logprobs")
+    logprobs = read_field(body, "logprobs", bool, False)
+    alternatives = in_range(read_field(body, "top_logprobs", int, 0), 0, MAX_ALTERNATIVES, "top_logprobs")
     if alternatives:
         if not logprobs:
-            raise RequestRefused("top_logprobs needs logprobs", param="top_logprobs")
-        fields.need("top_logprobs", features, "top_logprobs")
+            raise InvalidRequestError("top_logprobs needs logprobs", param="top_logprobs")
+        fields.require_feature("top_logprobs", features, "top_logprobs")
     sampling = Sampling(
         max_tokens=fields.max_tokens_of(given[0], "max_tokens") if given else default_max_tokens,
-        temperature=float(within(typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
-        top_p=float(within(typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
         seed=fields.seed_of(body),
         stop_ids=stop_ids,
         stop_texts=stop_texts,
-        grammar=_read_grammar(body, renderer, features) or must_call(must, renderer, features),
+        grammar=_read_grammar(body, renderer, features) or tool_call_grammar(must, renderer, features),
         top_logprobs=alternatives,
     )
-    count = within(typed(body, "n", int, 1), 1, MAX_REPLIES, "n")
+    count = in_range(read_field(body, "n", int, 1), 1, MAX_REPLIES, "n")
     request = ChatRequest(read_messages(body.get("messages"), images), sampling, count, tools)
     return ChatBody(
-        request, logprobs, typed(body, "return_token_ids", bool, False), stream, bool(options and options.get("include_usage"))
+        request, logprobs, read_field(body, "return_token_ids", bool, False), stream, bool(options and options.get("include_usage"))
     )
 
 
@@ -97,17 +97,17 @@ def read_stops(stop: Any, name: str, renderer: ChatRenderer, features: Collectio
     ids, texts = [], []
     given = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(given, list) or len(given) > MAX_STOPS:
-        raise RequestRefused(f"{name} must be a string or a list of at most {MAX_STOPS} strings", param=name)
+        raise InvalidRequestError(f"{name} must be a string or a list of at most {MAX_STOPS} strings", param=name)
     for text in given:
         if not isinstance(text, str) or not text:
-            raise RequestRefused(f"{name} must be a string or a list of strings that are not empty", param=name)
+            raise InvalidRequestError(f"{name} must be a string or a list of strings that are not empty", param=name)
         token_id = renderer.special_id(text)
         if token_id is not None:
             ids.append(token_id)
             continue
         if "stop_texts" not in features:
             raise unsupported(name, f"{text[:40]!r} is not one special token of the model; cut the text in the agent")
-        texts.append(fields.encodable(text, name))
+        texts.append(fields.check_encodable(text, name))
     return tuple(ids), tuple(texts)
 
 
@@ -115,7 +115,7 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     """(the tools offered, the names of those of which one must be called)."""
     given = body.get("tools") or []
     if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
-        raise RequestRefused(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+        raise InvalidRequestError(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
     tools = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
@@ -128,7 +128,7 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     if isinstance(function, Mapping) and function.get("name") in names:
         return tools, [function["name"]]
-    raise RequestRefused('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
+    raise InvalidRequestError('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
 
 
 def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
@@ -136,17 +136,17 @@ def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(function, Mapping) or set(tool) - {"type", "function"}:
         raise unsupported(where, 'a tool is {"type": "function", "function": {"name": ...}}')
     where = f"{where}.function"
-    refuse_others(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
+    reject_unknown_fields(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
     return fields.tool_definition(function.get("name"), function.get("description"), function.get("parameters"), where)
 
 
-def must_call(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
+def tool_call_grammar(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
     """The grammar of replies that call one of the tools of these names; None when none must be called."""
     if not names:
         return None
-    fields.need("regex", features, "tool_choice")
+    fields.require_feature("regex", features, "tool_choice")
     if renderer.tools.format is None:
-        raise RequestRefused("the checkpoint's chat template has no known way to write tool calls", param="tools", code="template")
+        raise InvalidRequestError("the checkpoint's chat template has no known way to write tool calls", param="tools", code="template")
     thinking = r"[\s\S]*</think>\s*" if renderer.opens_thinking else ""
     return Grammar("regex", thinking + renderer.tools.format.must_call(names))
 
@@ -155,7 +155,7 @@ def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Col
     form, outputs = body.get("response_format"), body.get("structured_outputs")
     if form is not None and form != {"type": "text"}:
         if outputs is not None:
-            raise RequestRefused("give response_format or structured_outputs, not both", param="structured_outputs")
+            raise InvalidRequestError("give response_format or structured_outputs, not both", param="structured_outputs")
         grammar = _read_response_format(form, features)
     elif outputs is not None:
         grammar = _read_structured_outputs(outputs, features)
@@ -186,22 +186,22 @@ def _read_structured_outputs(outputs: Any, features: Collection[str]) -> Grammar
         return fields.regex_grammar(outputs["regex"], features, where)
     if kind == "json":
         return fields.schema_grammar(outputs["json"], features, where)
-    if kind == "choice" and all(isinstance(choice, str) for choice in fields.listed(outputs["choice"], where)):
+    if kind == "choice" and all(isinstance(choice, str) for choice in fields.as_list(outputs["choice"], where)):
         return fields.regex_grammar("|".join(re.escape(choice) for choice in outputs["choice"]), features, where)
     raise unsupported("structured_outputs", "it holds one of regex, json and choice")
 
 
-def read_messages(messages: Any, images: Images) -> tuple[Message, ...]:
+def read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
     """The messages of a body. Raises `RequestRefused`."""
-    order = fields.CallOrder()
+    order = fields.ToolCallOrder()
     return tuple(
-        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(fields.listed(messages, "messages"))
+        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(fields.as_list(messages, "messages"))
     )
 
 
-def _read_message(one: Any, images: Images, where: str, order: fields.CallOrder) -> Message:
+def _read_message(one: Any, images: ImageStore, where: str, order: fields.ToolCallOrder) -> Message:
     if not isinstance(one, Mapping) or one.get("role") not in ("system", "user", "assistant", "tool"):
-        raise RequestRefused("a message must have the role system, user, assistant or tool", param=f"{where}.role")
+        raise InvalidRequestError("a message must have the role system, user, assistant or tool", param=f"{where}.role")
     role, calls = one["role"], tuple[ToolCall, ...]()
     for name, value in one.items():
         known = {"tool": ("tool_call_id",), "assistant": ("tool_calls", "reasoning_content", "reasoning")}.get(role, ())
@@ -211,46 +211,46 @@ def _read_message(one: Any, images: Images, where: str, order: fields.CallOrder)
         calls, call_ids = _read_calls(one.get("tool_calls") or [], f"{where}.tool_calls")
         order.asked(call_ids)
     elif role == "tool":
-        order.answered(typed(one, "tool_call_id", str, None, f"{where}."), f"{where}.tool_call_id")
+        order.answered(read_field(one, "tool_call_id", str, None, f"{where}."), f"{where}.tool_call_id")
     content = one.get("content")
     if content is None and calls:
         content = ""
     if isinstance(content, str):
-        return message(role, fields.encodable(content, f"{where}.content"), calls)
+        return message(role, fields.check_encodable(content, f"{where}.content"), calls)
     if not isinstance(content, list):
-        raise RequestRefused("content must be a string or a list of parts", param=f"{where}.content")
+        raise InvalidRequestError("content must be a string or a list of parts", param=f"{where}.content")
     return message(role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls)
 
 
 def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]]:
     if not isinstance(calls, list):
-        raise RequestRefused("tool_calls must be a list", param=where)
+        raise InvalidRequestError("tool_calls must be a list", param=where)
     found, call_ids = [], []
     for index, call in enumerate(calls):
         at = f"{where}[{index}]"
         function = call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
         if not isinstance(function, Mapping):
-            raise RequestRefused('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
+            raise InvalidRequestError('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
         found.append(fields.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
-        call_ids.append(typed(call, "id", str, "", f"{at}."))
+        call_ids.append(read_field(call, "id", str, "", f"{at}."))
     return tuple(found), call_ids
 
 
-def _read_part(part: Any, images: Images, where: str) -> Part:
+def _read_part(part: Any, images: ImageStore, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" and isinstance(part.get("text"), str) and not set(part) - {"type", "text"}:
-        return fields.encodable(part["text"], where)
+        return fields.check_encodable(part["text"], where)
     image = part.get("image_url") if kind == "image_url" and not set(part) - {"type", "image_url"} else None
     if not isinstance(image, Mapping) or not isinstance(image.get("url"), str) or set(image) - {"url", "detail"}:
-        raise RequestRefused(
+        raise InvalidRequestError(
             'a part is {"type": "text", "text": ...} or {"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
             param=where,
         )
     return read_picture(image["url"], image.get("detail"), images, where, f"{where}.image_url.url")
 
 
-def read_picture(url: str, detail: Any, images: Images, where: str, url_where: str) -> Picture:
+def read_picture(url: str, detail: Any, images: ImageStore, where: str, url_where: str) -> ImagePart:
     """A picture given as a data URI, prepared."""
     if detail not in (None, "auto", "high"):
         raise unsupported(f"{where}.detail", f"{repr(detail)[:40]}; images are seen as they are")
-    return Picture(images.add_data_uri(url, param=url_where).sha256)
+    return ImagePart(images.add_data_uri(url, param=url_where).sha256)

@@ -14,7 +14,7 @@ from typing import Any
 from deskhand.recorder.apis.chat import ChatBody
 from deskhand.recorder.graph import Call
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.reply import Said
+from deskhand.recorder.reply import ParsedReply
 from deskhand.recorder.session import Reply
 
 PIECE = 24
@@ -76,7 +76,7 @@ def usage(reply: Reply) -> dict[str, int]:
     return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": sampled, "total_tokens": reply.prompt_tokens + sampled}
 
 
-def _message(call: Call, said: Said) -> dict[str, Any]:
+def _message(call: Call, said: ParsedReply) -> dict[str, Any]:
     written: dict[str, Any] = {"role": "assistant", "content": said.text if said.text or not said.calls else None}
     if said.thinking is not None:
         written["reasoning_content"] = said.thinking
@@ -85,14 +85,14 @@ def _message(call: Call, said: Said) -> dict[str, Any]:
     return written
 
 
-def _tool_calls(call: Call, said: Said) -> list[dict[str, Any]]:
+def _tool_calls(call: Call, said: ParsedReply) -> list[dict[str, Any]]:
     return [
         {"id": f"call_{call.id}_{number}", "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
         for number, one in enumerate(said.calls)
     ]
 
 
-def _finish_reason(call: Call, said: Said) -> str:
+def _finish_reason(call: Call, said: ParsedReply) -> str:
     return "tool_calls" if said.calls and call.completion.finish_reason == "stop" else call.completion.finish_reason
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from deskhand.engines.base import Sampling
 from deskhand.recorder.apis import fields
-from deskhand.recorder.apis.chat import must_call, read_stops
+from deskhand.recorder.apis.chat import tool_call_grammar, read_stops
 from deskhand.recorder.apis.chat_reply import pieces
-from deskhand.recorder.apis.fields import refuse_others, typed, unsupported, within
-from deskhand.recorder.images import Images
-from deskhand.recorder.messages import Message, Part, Picture, Role, ToolCall, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.apis.fields import reject_unknown_fields, read_field, unsupported, in_range
+from deskhand.recorder.images import ImageStore
+from deskhand.recorder.messages import Message, Part, ImagePart, Role, ToolCall, message
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest, Reply
 
@@ -43,41 +43,41 @@ class MessagesBody:
     stream: bool
 
 
-def read_request(body: Mapping[str, Any], renderer: ChatRenderer, images: Images, features: Collection[str]) -> MessagesBody:
+def read_request(body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]) -> MessagesBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
-        raise RequestRefused("the body must be a JSON object")
-    refuse_others(body, HONOURED, NEUTRAL)
+        raise InvalidRequestError("the body must be a JSON object")
+    reject_unknown_fields(body, HONOURED, NEUTRAL)
     if body.get("thinking") is not None and renderer.opens_thinking:
         raise unsupported("thinking", "the checkpoint always thinks; leave it out")
-    limit = typed(body, "max_tokens", int, None)
+    limit = read_field(body, "max_tokens", int, None)
     if limit is None:
-        raise RequestRefused("max_tokens must be given", param="max_tokens")
+        raise InvalidRequestError("max_tokens must be given", param="max_tokens")
     tools, must = _read_tools(body)
     stop_ids, stop_texts = read_stops(body.get("stop_sequences"), "stop_sequences", renderer, features)
     sampling = Sampling(
         max_tokens=fields.max_tokens_of(limit, "max_tokens"),
-        temperature=float(within(typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
-        top_p=float(within(typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
         stop_ids=stop_ids,
         stop_texts=stop_texts,
-        grammar=must_call(must, renderer, features),
+        grammar=tool_call_grammar(must, renderer, features),
     )
     request = ChatRequest(read_conversation(body, images), sampling, 1, tools)
-    return MessagesBody(request, typed(body, "stream", bool, False))
+    return MessagesBody(request, read_field(body, "stream", bool, False))
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
     """(the tools offered, the names of those of which one must be called)."""
     given = body.get("tools") or []
     if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
-        raise RequestRefused(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+        raise InvalidRequestError(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
     tools = []
     for index, tool in enumerate(given):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
             raise unsupported(where, "only tools with a name and an input_schema are taken")
-        refuse_others(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
+        reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
         tools.append(fields.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
@@ -85,24 +85,24 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         return tuple(tools), []
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if kind is not None:
-        refuse_others(choice, ("type", "name"), {"disable_parallel_tool_use": (False,)}, "tool_choice.")
+        reject_unknown_fields(choice, ("type", "name"), {"disable_parallel_tool_use": (False,)}, "tool_choice.")
     if kind == "none":
         return (), []
     if kind == "auto" or (kind == "any" and tools):
         return tuple(tools), names if kind == "any" else []
     if kind == "tool" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
-    raise RequestRefused('tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice")
+    raise InvalidRequestError('tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice")
 
 
-def read_conversation(body: Mapping[str, Any], images: Images) -> tuple[Message, ...]:
+def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
     """The system message, if there is one, and the messages of a body. Raises `RequestRefused`."""
     return _read_system(body) + _read_messages(body.get("messages"), images)
 
 
-def read_reply(content: Any, images: Images) -> Message:
+def read_reply(content: Any, images: ImageStore) -> Message:
     """An assistant's content as a message. Raises `RequestRefused`."""
-    return next(iter(_read_assistant(fields.listed(content, "content"), images, "content", fields.CallOrder())))
+    return next(iter(_read_assistant(fields.as_list(content, "content"), images, "content", fields.ToolCallOrder())))
 
 
 def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -110,48 +110,48 @@ def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
     if system is None or system == []:
         return ()
     if isinstance(system, str):
-        return (message("system", fields.encodable(system, "system")),)
+        return (message("system", fields.check_encodable(system, "system")),)
     parts = []
-    for index, block in enumerate(fields.listed(system, "system")):
+    for index, block in enumerate(fields.as_list(system, "system")):
         part = _read_part(block, None, f"system[{index}]")
         parts.append(part)
     return (message("system", parts),)
 
 
-def _read_messages(messages: Any, images: Images) -> tuple[Message, ...]:
-    order, found = fields.CallOrder(), list[Message]()
-    for index, one in enumerate(fields.listed(messages, "messages")):
+def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
+    order, found = fields.ToolCallOrder(), list[Message]()
+    for index, one in enumerate(fields.as_list(messages, "messages")):
         where = f"messages[{index}]"
         if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant") or set(one) - {"role", "content"}:
-            raise RequestRefused("a message has the role user or assistant, and content", param=where)
+            raise InvalidRequestError("a message has the role user or assistant, and content", param=where)
         content = one.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list):
-            raise RequestRefused("content must be a string or a list of blocks", param=f"{where}.content")
+            raise InvalidRequestError("content must be a string or a list of blocks", param=f"{where}.content")
         read = _read_assistant if one["role"] == "assistant" else _read_user
         found.extend(read(content, images, f"{where}.content", order))
     return tuple(found)
 
 
-def _read_user(content: list[Any], images: Images, where: str, order: fields.CallOrder) -> Iterator[Message]:
+def _read_user(content: list[Any], images: ImageStore, where: str, order: fields.ToolCallOrder) -> Iterator[Message]:
     parts = list[Part]()
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
         if not isinstance(block, Mapping) or block.get("type") != "tool_result":
             parts.append(_read_part(block, images, at))
             continue
-        refuse_others(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
-        order.answered(typed(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
+        reject_unknown_fields(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
+        order.answered(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
         if parts:
             yield message("user", parts)
             parts = []
-        result = list[Part](["error\n"] if typed(block, "is_error", bool, False, f"{at}.") else [])
+        result = list[Part](["error\n"] if read_field(block, "is_error", bool, False, f"{at}.") else [])
         inner = block.get("content")
         if isinstance(inner, str):
-            result.append(fields.encodable(inner, f"{at}.content"))
+            result.append(fields.check_encodable(inner, f"{at}.content"))
         elif inner is not None and not isinstance(inner, list):
-            raise RequestRefused("a tool result's content is a string or a list of blocks", param=f"{at}.content")
+            raise InvalidRequestError("a tool result's content is a string or a list of blocks", param=f"{at}.content")
         else:
             result.extend(_read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or []))
         yield message("tool", result)
@@ -159,16 +159,16 @@ def _read_user(content: list[Any], images: Images, where: str, order: fields.Cal
         yield message("user", parts)
 
 
-def _read_assistant(content: list[Any], images: Images, where: str, order: fields.CallOrder) -> Iterator[Message]:
+def _read_assistant(content: list[Any], images: ImageStore, where: str, order: fields.ToolCallOrder) -> Iterator[Message]:
     parts, calls, call_ids = list[Part](), list[ToolCall](), list[str]()
     for index, block in enumerate(content):
         at, kind = f"{where}[{index}]", block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
-            refuse_others(block, ("id", "name", "input", *_BLOCK), {}, f"{at}.")
+            reject_unknown_fields(block, ("id", "name", "input", *_BLOCK), {}, f"{at}.")
             calls.append(fields.tool_call(block.get("name"), block.get("input"), at))
-            call_ids.append(typed(block, "id", str, "", f"{at}."))
+            call_ids.append(read_field(block, "id", str, "", f"{at}."))
         elif kind == "thinking":
-            refuse_others(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
+            reject_unknown_fields(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
         else:
             parts.append(_read_part(block, images, at))
     order.asked(call_ids)
@@ -176,22 +176,22 @@ def _read_assistant(content: list[Any], images: Images, where: str, order: field
     yield message(role, parts, tuple(calls))
 
 
-def _read_part(block: Any, images: Images | None, where: str) -> Part:
+def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind == "text" and isinstance(block.get("text"), str):
-        refuse_others(block, ("text", *_BLOCK), {"citations": ([],)}, f"{where}.")
-        return fields.encodable(block["text"], where)
+        reject_unknown_fields(block, ("text", *_BLOCK), {"citations": ([],)}, f"{where}.")
+        return fields.check_encodable(block["text"], where)
     source = block.get("source") if kind == "image" and images is not None else None
     if not isinstance(source, Mapping) or images is None:
         raise unsupported(where, f"blocks of type {str(kind)[:40]!r} are not taken here")
-    refuse_others(block, ("source", *_BLOCK), {}, f"{where}.")
+    reject_unknown_fields(block, ("source", *_BLOCK), {}, f"{where}.")
     where = f"{where}.source"
     if source.get("type") == "url":
-        return Picture(images.add_data_uri(typed(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256)
+        return ImagePart(images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256)
     if source.get("type") != "base64" or not isinstance(source.get("data"), str):
-        raise RequestRefused('an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where)
-    media_type = typed(source, "media_type", str, "", f"{where}.")
-    return Picture(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
+        raise InvalidRequestError('an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where)
+    media_type = read_field(source, "media_type", str, "", f"{where}.")
+    return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
 
 
 def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:

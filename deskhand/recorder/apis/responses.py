@@ -14,11 +14,11 @@ from typing import Any
 
 from deskhand.engines.base import Grammar, Sampling
 from deskhand.recorder.apis import fields
-from deskhand.recorder.apis.chat import must_call, read_picture
-from deskhand.recorder.apis.fields import refuse_others, typed, unsupported, within
-from deskhand.recorder.images import Images
+from deskhand.recorder.apis.chat import tool_call_grammar, read_picture
+from deskhand.recorder.apis.fields import reject_unknown_fields, read_field, unsupported, in_range
+from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, Part, Role, ToolCall, message
-from deskhand.recorder.refusal import RequestRefused
+from deskhand.recorder.refusal import InvalidRequestError
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.session import ChatRequest
 
@@ -54,44 +54,44 @@ class ResponsesBody:
 def read_request(
     body: Mapping[str, Any],
     renderer: ChatRenderer,
-    images: Images,
+    images: ImageStore,
     default_max_tokens: int,
     features: Collection[str],
     earlier: Earlier,
 ) -> ResponsesBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
-        raise RequestRefused("the body must be a JSON object")
-    refuse_others(body, HONOURED, NEUTRAL)
+        raise InvalidRequestError("the body must be a JSON object")
+    reject_unknown_fields(body, HONOURED, NEUTRAL)
     tools, must = _read_tools(body)
     grammar = _read_grammar(body, features)
     if grammar is not None and (tools or renderer.opens_thinking):
         raise unsupported("text.format", "a constrained reply can neither call tools nor think")
-    limit = typed(body, "max_output_tokens", int, None)
+    limit = read_field(body, "max_output_tokens", int, None)
     sampling = Sampling(
         max_tokens=default_max_tokens if limit is None else fields.max_tokens_of(limit, "max_output_tokens"),
-        temperature=float(within(typed(body, "temperature", float, 1.0), 0, 2, "temperature")),
-        top_p=float(within(typed(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
-        grammar=grammar or must_call(must, renderer, features),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        grammar=grammar or tool_call_grammar(must, renderer, features),
     )
     before = _earlier(body, earlier)
     asked = [call_id_of(body["previous_response_id"], number) for number in range(len(before[-1].calls))] if before else []
     conversation = before + read_input(body.get("input"), images, asked)
-    instructions = typed(body, "instructions", str, None)
+    instructions = read_field(body, "instructions", str, None)
     system = () if instructions is None else (message("system", instructions),)
     echo = {name: body.get(name) for name in ("instructions", "metadata", "previous_response_id", "max_output_tokens")}
     echo |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "tools": body.get("tools") or []}
     echo |= {"tool_choice": body.get("tool_choice") or "auto", "text": body.get("text") or {"format": {"type": "text"}}}
-    fields.encodable(json.dumps(echo, ensure_ascii=False), "metadata")
+    fields.check_encodable(json.dumps(echo, ensure_ascii=False), "metadata")
     request = ChatRequest(system + conversation, sampling, 1, tools)
-    return ResponsesBody(request, conversation, typed(body, "stream", bool, False), typed(body, "store", bool, True), echo)
+    return ResponsesBody(request, conversation, read_field(body, "stream", bool, False), read_field(body, "store", bool, True), echo)
 
 
 def _earlier(body: Mapping[str, Any], earlier: Earlier) -> tuple[Message, ...]:
-    name = typed(body, "previous_response_id", str, None)
+    name = read_field(body, "previous_response_id", str, None)
     found = () if name is None else earlier(name)
     if found is None:
-        raise RequestRefused("the session has no stored response of that id", param="previous_response_id", status=404)
+        raise InvalidRequestError("the session has no stored response of that id", param="previous_response_id", status=404)
     return found
 
 
@@ -99,13 +99,13 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     """(the tools offered, the names of those of which one must be called)."""
     given = body.get("tools") or []
     if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
-        raise RequestRefused(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+        raise InvalidRequestError(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
     tools = []
     for index, tool in enumerate(given):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             raise unsupported(where, "only tools of type function are taken")
-        refuse_others(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
+        reject_unknown_fields(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
         tools.append(fields.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
@@ -117,7 +117,7 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         return tuple(tools), names
     if isinstance(choice, Mapping) and choice.get("type") == "function" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
-    raise RequestRefused('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
+    raise InvalidRequestError('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
 
 
 def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar | None:
@@ -125,13 +125,13 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
     if text is None:
         return None
     if not isinstance(text, Mapping):
-        raise RequestRefused('text is {"format": {...}}', param="text")
-    refuse_others(text, ("format",), {}, "text.")
+        raise InvalidRequestError('text is {"format": {...}}', param="text")
+    reject_unknown_fields(text, ("format",), {}, "text.")
     form = text.get("format")
     if form is None or form == {"type": "text"}:
         return None
     if not isinstance(form, Mapping):
-        raise RequestRefused("text.format must be an object", param="text.format")
+        raise InvalidRequestError("text.format must be an object", param="text.format")
     kind = form.get("type")
     if kind == "json_object":
         return fields.schema_grammar({"type": "object"}, features, "text.format")
@@ -145,7 +145,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.order = fields.CallOrder()
+        self.order = fields.ToolCallOrder()
         self._parts: list[Part] | None = None
         self._calls: list[ToolCall] = []
         self._call_ids: list[str] = []
@@ -178,27 +178,27 @@ def call_id_of(response_id: str, number: int) -> str:
     return f"call_{response_id}_{number}"
 
 
-def read_input(given: Any, images: Images, asked: list[str] | None = None) -> tuple[Message, ...]:
+def read_input(given: Any, images: ImageStore, asked: list[str] | None = None) -> tuple[Message, ...]:
     """The messages of an input; `asked` are the ids of calls made before it. Raises `RequestRefused`."""
     if isinstance(given, str):
-        return (message("user", fields.encodable(given, "input")),)
+        return (message("user", fields.check_encodable(given, "input")),)
     turns = _Turns()
     turns.order.asked(asked or [])
-    for index, item in enumerate(fields.listed(given, "input")):
+    for index, item in enumerate(fields.as_list(given, "input")):
         where = f"input[{index}]"
         if not isinstance(item, Mapping):
-            raise RequestRefused("an item of input must be an object", param=where)
+            raise InvalidRequestError("an item of input must be an object", param=where)
         kind = item.get("type", "message" if "role" in item else None)
         if kind == "message":
             _read_message(item, images, where, turns)
         elif kind == "function_call":
-            refuse_others(item, ("call_id", "name", "arguments", *_ITEM), {}, f"{where}.")
+            reject_unknown_fields(item, ("call_id", "name", "arguments", *_ITEM), {}, f"{where}.")
             call = fields.tool_call(item.get("name"), item.get("arguments"), where)
-            turns.call(call, typed(item, "call_id", str, "", f"{where}."))
+            turns.call(call, read_field(item, "call_id", str, "", f"{where}."))
         elif kind == "function_call_output":
-            refuse_others(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
+            reject_unknown_fields(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
             turns.close()
-            turns.order.answered(typed(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
+            turns.order.answered(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
             turns.other(message("tool", _read_parts(item.get("output"), images, f"{where}.output")))
         elif kind != "reasoning":
             raise unsupported(where, f"items of type {str(kind)[:40]!r} are not taken")
@@ -206,12 +206,12 @@ def read_input(given: Any, images: Images, asked: list[str] | None = None) -> tu
     return tuple(turns.messages)
 
 
-def _read_message(item: Mapping[str, Any], images: Images, where: str, turns: _Turns) -> None:
-    refuse_others(item, ("role", "content", *_ITEM), {"phase": ()}, f"{where}.")
+def _read_message(item: Mapping[str, Any], images: ImageStore, where: str, turns: _Turns) -> None:
+    reject_unknown_fields(item, ("role", "content", *_ITEM), {"phase": ()}, f"{where}.")
     role = item.get("role")
     roles: dict[Any, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
     if not isinstance(role, str) or role not in roles:
-        raise RequestRefused("a message has the role user, assistant, system or developer", param=f"{where}.role")
+        raise InvalidRequestError("a message has the role user, assistant, system or developer", param=f"{where}.role")
     parts = _read_parts(item.get("content"), images, f"{where}.content")
     if role == "assistant":
         turns.assistant(parts)
@@ -219,20 +219,20 @@ def _read_message(item: Mapping[str, Any], images: Images, where: str, turns: _T
         turns.other(message(roles[role], parts))
 
 
-def _read_parts(content: Any, images: Images, where: str) -> list[Part]:
+def _read_parts(content: Any, images: ImageStore, where: str) -> list[Part]:
     if isinstance(content, str):
-        return [fields.encodable(content, where)]
+        return [fields.check_encodable(content, where)]
     if not isinstance(content, list):
-        raise RequestRefused("content must be a string or a list of parts", param=where)
+        raise InvalidRequestError("content must be a string or a list of parts", param=where)
     return [_read_part(part, images, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
-def _read_part(part: Any, images: Images, where: str) -> Part:
+def _read_part(part: Any, images: ImageStore, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
-        refuse_others(part, ("type", "text"), {"annotations": ([],), "logprobs": ([],)}, f"{where}.")
-        return fields.encodable(part["text"], where)
+        reject_unknown_fields(part, ("type", "text"), {"annotations": ([],), "logprobs": ([],)}, f"{where}.")
+        return fields.check_encodable(part["text"], where)
     if kind == "input_image" and isinstance(part.get("image_url"), str):
-        refuse_others(part, ("type", "image_url", "detail"), {}, f"{where}.")
+        reject_unknown_fields(part, ("type", "image_url", "detail"), {}, f"{where}.")
         return read_picture(part["image_url"], part.get("detail"), images, where, f"{where}.image_url")
     raise unsupported(where, f"parts of type {str(kind)[:40]!r} are not taken here")

@@ -14,23 +14,23 @@ from pydantic import Field, model_validator
 
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import isolated, readers, user_function
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, Part, PathBeside, measure_file
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import UNREADABLE, GuestPath, CheckModel, PathBeside, measure_file
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 
-class Beside(Part):
+class ReferenceFileCheck(CheckModel):
     """A check that is measured with the folder of its task file."""
 
     def needs(self) -> str | None:
         """The file that must lie there."""
         raise NotImplementedError
 
-    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> Check:
+    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
         """See `Leaf.measure`."""
         raise NotImplementedError
 
 
-class ImageCheck(Beside):
+class ImageCheck(ReferenceFileCheck):
     """A picture (PNG, JPEG, BMP, GIF, TIFF or WebP): its `size` in pixels, and how similar it is to the picture `like`: the mean
     structural similarity of the two in grey, where 1 is the same and 0 is nothing in common, is at least `similar`."""
 
@@ -48,13 +48,13 @@ class ImageCheck(Beside):
     def needs(self) -> str | None:
         return self.like
 
-    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> Check:
+    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
         like = await asyncio.to_thread((folder / self.like).read_bytes) if self.like is not None else b""
         return await measure_file(desktop, self.path, lambda data: self._look(data, like))
 
     def _look(self, data: bytes, like: bytes) -> str | None:
         joined = len(like).to_bytes(8, "big") + like + data
-        width, height, similar = isolated.call(f"{readers.__name__}:picture", joined)
+        width, height, similar = isolated.call_in_subprocess(f"{readers.__name__}:picture", joined)
         if self.size is not None and (width, height) != self.size:
             return f"has {width}x{height} pixels, not {self.size[0]}x{self.size[1]}"
         if similar is not None and similar < self.similar:
@@ -62,7 +62,7 @@ class ImageCheck(Beside):
         return None
 
 
-class PythonCheck(Beside):
+class PythonCheck(ReferenceFileCheck):
     """What a function of the task's author says of files of the guest: `function(files, arguments)` in `file`, where `files` has
     the bytes of what `reads` names by path, None for what is no plain file. It gives a number from 0 to 1, True or False, or such
     a value and a text."""
@@ -76,17 +76,17 @@ class PythonCheck(Beside):
     def needs(self) -> str | None:
         return self.file
 
-    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> Check:
+    async def measure(self, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
         source = await asyncio.to_thread((folder / self.file).read_text, encoding="utf-8")
         files = {path: await _base64(desktop, path) for path in self.reads}
         asked = {"source": source, "name": self.file, "function": self.function, "files": files, "arguments": self.arguments}
         said = await asyncio.to_thread(
-            isolated.call, f"{user_function.__name__}:judge", json.dumps(asked).encode(), timeout_s=self.timeout_s
+            isolated.call_in_subprocess, f"{user_function.__name__}:judge", json.dumps(asked).encode(), timeout_s=self.timeout_s
         )
         value, detail = said if isinstance(said, list) and len(said) == 2 else (said, "")
         if not isinstance(value, bool | int | float):
             raise EvaluatorError(f"{self.file}: {self.function} gave {str(said)[:80]!r}; give a number from 0 to 1, True or False")
-        return Check(float(value), f"{self.function}: {detail or value}")
+        return CheckResult(float(value), f"{self.function}: {detail or value}")
 
 
 async def _base64(desktop: StagedDesktopLike, path: str) -> str | None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import Field
 
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, Part, quoted
-from deskhand.tasks.checks.plain import alike
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import UNREADABLE, GuestPath, CheckModel, quoted
+from deskhand.tasks.checks.plain import values_equal
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 MOST_STEPS = 20_000
 """Thousands of instructions of SQLite's machine that a query may take."""
@@ -24,7 +24,7 @@ _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION,
 _HARMFUL = ("load_extension", "readfile", "writefile", "edit")
 
 
-class SqliteCheck(Part):
+class SqliteCheck(CheckModel):
     """The rows that a query gives; with `ordered: false` in any order. A log beside the file (-wal) is read with it."""
 
     path: GuestPath
@@ -33,11 +33,11 @@ class SqliteCheck(Part):
     ordered: bool = True
     within: float = Field(default=0.0, ge=0)
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         try:
             data = await desktop.pull(self.path)
         except UNREADABLE as error:
-            return Check(0.0, f"{self.path}: {error.strerror or 'no plain file'}")
+            return CheckResult(0.0, f"{self.path}: {error.strerror or 'no plain file'}")
         try:
             log = await desktop.pull(f"{self.path}-wal")
         except UNREADABLE:
@@ -45,12 +45,12 @@ class SqliteCheck(Part):
         try:
             rows = await asyncio.to_thread(query, data, log, self.query)
         except sqlite3.Error as error:
-            return Check(0.0, f"{self.path}: the query fails: {error}")
+            return CheckResult(0.0, f"{self.path}: the query fails: {error}")
         wanted = self.rows
         if not self.ordered:
             rows, wanted = sorted(rows, key=repr), sorted(wanted, key=repr)
-        same = alike(rows, wanted, self.within)
-        return Check(float(same), f"{self.path}: {'as asked' if same else f'the rows are {quoted(rows)}'}")
+        same = values_equal(rows, wanted, self.within)
+        return CheckResult(float(same), f"{self.path}: {'as asked' if same else f'the rows are {quoted(rows)}'}")
 
 
 def query(data: bytes, log: bytes, text: str) -> list[list[Any]]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from deskhand.tasks.checks.part import Part, quoted
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import CheckModel, quoted
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 
-class CommandCheck(Part):
+class CommandCheck(CheckModel):
     """What a command says. `stdout` is all of its output without line feeds at the end, `contains` pieces of it."""
 
     run: list[str] = Field(min_length=1)
@@ -26,7 +26,7 @@ class CommandCheck(Part):
             raise ValueError("give at least one of returncode, stdout, contains")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         done = await desktop.run(list(self.run), timeout_s=self.timeout_s)
         said = done.stdout.decode("utf-8", errors="replace")
         wrong = None
@@ -36,4 +36,4 @@ class CommandCheck(Part):
             wrong = f"said {quoted(said)}"
         elif missing := [piece for piece in self.contains if piece not in said]:
             wrong = f"did not say {quoted(missing[0])}"
-        return Check(float(wrong is None), f"{self.run[0]}: {wrong or 'as asked'}", guest_trusted=True)
+        return CheckResult(float(wrong is None), f"{self.run[0]}: {wrong or 'as asked'}", untrusted_source=True)

@@ -9,13 +9,13 @@ import re
 from pydantic import Field, model_validator
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks.checks.part import Part, quoted
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import CheckModel, quoted
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 PGREP_S = 10.0
 
 
-class WindowCheck(Part):
+class WindowCheck(CheckModel):
     """How many windows have a piece of text in their `title` or `class` (in any case): at least one, `count`, or none (0)."""
 
     title: str | None = Field(default=None, min_length=1)
@@ -28,7 +28,7 @@ class WindowCheck(Part):
             raise ValueError("give title, class, or both")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         windows = await desktop.windows()
         found = [
             window
@@ -37,19 +37,19 @@ class WindowCheck(Part):
         ]
         right = bool(found) if self.count is None else len(found) == self.count
         titles = quoted([window.title for window in windows])
-        return Check(float(right), f"{len(found)} windows, of {titles}", guest_trusted=True)
+        return CheckResult(float(right), f"{len(found)} windows, of {titles}", untrusted_source=True)
 
 
-class ProcessCheck(Part):
+class ProcessCheck(CheckModel):
     """Whether a program of this name runs (the kernel's name of it: 15 characters at most), or with `running: false` does not."""
 
     name: str = Field(min_length=1, max_length=15)
     running: bool = True
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         done = await desktop.run(["pgrep", "-x", "--", re.escape(self.name)], timeout_s=PGREP_S)
         if done.returncode not in (0, 1):
             said = done.stderr.decode(errors="replace").strip()[:200]
             raise EvaluatorError(f"pgrep ended with {done.returncode} in the guest ({said}); install procps there")
         runs = done.returncode == 0
-        return Check(float(runs == self.running), f"{self.name} {'runs' if runs else 'does not run'}", guest_trusted=True)
+        return CheckResult(float(runs == self.running), f"{self.name} {'runs' if runs else 'does not run'}", untrusted_source=True)

@@ -18,11 +18,11 @@ from typing import Any
 from pydantic import Field
 
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.checks.part import Part, quoted
+from deskhand.tasks.checks.part import CheckModel, quoted
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
-URL, MODEL, KEY = "DESKHAND_JUDGE_URL", "DESKHAND_JUDGE_MODEL", "DESKHAND_JUDGE_KEY"
+URL, MODEL, KEY = "DESKHAND_JUDGE_BASE_URL", "DESKHAND_JUDGE_MODEL", "DESKHAND_JUDGE_API_KEY"
 ASKED_WITHIN_S = 15.0
 REPLY_TOKENS = 64
 _TASK = (
@@ -33,7 +33,7 @@ _VOTE = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Judges:
+class VlmJudgeClient:
     """Where the model is. `client` is an `openai.AsyncOpenAI`; None makes one of `url` and `key` for each check."""
 
     url: str
@@ -42,7 +42,7 @@ class Judges:
     client: Any = None
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Judges:
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> VlmJudgeClient:
         """Raises `ConfigError` when the environment does not say where the model is."""
         missing = [name for name in (URL, MODEL) if not environment.get(name)]
         if missing:
@@ -72,7 +72,7 @@ class Votes:
         return f"{yes} yes, {no} no, {len(self.said) - yes - no} neither"
 
 
-class LooksCheck(Part):
+class VlmJudgeCheck(CheckModel):
     """`question` is asked of the screen `votes` times; the answer counts when a share of `threshold` of the votes agrees."""
 
     question: str = Field(min_length=8, max_length=2000)
@@ -81,24 +81,24 @@ class LooksCheck(Part):
     threshold: float = Field(default=0.66, gt=0.5, le=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
-        return await self.judged(desktop, Judges.of_environment())
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+        return await self.judged(desktop, VlmJudgeClient.of_environment())
 
-    async def judged(self, desktop: StagedDesktopLike, judges: Judges) -> Check:
+    async def judged(self, desktop: StagedDesktopLike, judges: VlmJudgeClient) -> CheckResult:
         """Raises `EvaluatorError` when the judges are not sure, `InfrastructureError` when the endpoint fails."""
         frame = await desktop.observe()
         picture = base64.b64encode(await asyncio.to_thread(frame.png)).decode()
-        votes = await asked(judges, self.question, picture, self.votes, self.temperature)
+        votes = await collect_votes(judges, self.question, picture, self.votes, self.temperature)
         if votes.confidence < self.threshold:
             raise EvaluatorError(
                 f"the judges are not sure ({votes}; {self.threshold:g} of them must agree): {quoted(self.question)}"
             )
         value = float(votes.answer is self.expected)
         finding = Finding(self.question, value, str(votes), "yes" if self.expected else "no")
-        return Check(value, f"{self.question}: {votes}", guest_trusted=True, findings=(finding,), once=True)
+        return CheckResult(value, f"{self.question}: {votes}", untrusted_source=True, findings=(finding,), no_retry=True)
 
 
-async def asked(judges: Judges, question: str, picture: str, count: int, temperature: float) -> Votes:
+async def collect_votes(judges: VlmJudgeClient, question: str, picture: str, count: int, temperature: float) -> Votes:
     """`count` independent answers. `picture` is a PNG in base64. Raises `InfrastructureError` naming the endpoint."""
     import openai
 

@@ -54,7 +54,7 @@ def score(metric: str, result: Any, expected: Any, options: Options | None = Non
 def score_apart(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
     """As `score`, in a process of its own with bounded time and memory, for what a guest wrote to keep a parser busy. Blocks."""
     asked = pickle.dumps((metric, result, expected, options))
-    return float(isolated.call(f"{__name__}:score_packed", asked))
+    return float(isolated.call_in_subprocess(f"{__name__}:score_packed", asked))
 
 
 def score_packed(data: bytes) -> float:

@@ -12,9 +12,9 @@ import re
 from pydantic import Field, field_validator, model_validator
 
 from deskhand.tasks import isolated, readers
-from deskhand.tasks.checks.part import GuestPath, Part, measure_file, quoted
-from deskhand.tasks.checks.plain import TextCheck, alike
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import GuestPath, CheckModel, measure_file, quoted
+from deskhand.tasks.checks.plain import TextCheck, values_equal
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 _CELL = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 Cell = str | int | float | bool | None
@@ -31,7 +31,7 @@ def position(cell: str) -> tuple[int, int]:
     return int(match[2]) - 1, column - 1
 
 
-class SheetCheck(Part):
+class SheetCheck(CheckModel):
     """Values of a spreadsheet's cells. `cells` are some of them by name (null: empty), `rows` all rows from A1 on, without empty
     ones at the end; dates are texts as in 2026-11-30. Numbers may be `within` of each other."""
 
@@ -57,11 +57,11 @@ class SheetCheck(Part):
             raise ValueError("give at least one of sheets, cells, rows")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
-        names, rows = isolated.call(f"{readers.__name__}:sheet", data, self.sheet)
+        names, rows = isolated.call_in_subprocess(f"{readers.__name__}:sheet", data, self.sheet)
         if self.sheets is not None and names != self.sheets:
             return f"its sheets are {quoted(names)}"
         if rows is None:
@@ -69,14 +69,14 @@ class SheetCheck(Part):
         for name, wanted in self.cells.items():
             row, column = position(name)
             value = rows[row][column] if row < len(rows) and column < len(rows[row]) else None
-            if not alike(value, wanted, self.within):
+            if not values_equal(value, wanted, self.within):
                 return f"{name} is {quoted(value)}"
-        if self.rows is not None and not alike(rows, readers.without_empty_ends(self.rows), self.within):
+        if self.rows is not None and not values_equal(rows, readers.without_empty_ends(self.rows), self.within):
             return f"its rows are {quoted(rows)}"
         return None
 
 
-class DocumentCheck(Part):
+class DocumentCheck(CheckModel):
     """A text document. `paragraphs` are the texts of all paragraphs that are not empty, `tables` the texts of all tables' cells,
     row by row; `contains` and `lacks` are pieces of the text."""
 
@@ -92,11 +92,11 @@ class DocumentCheck(Part):
             raise ValueError("give at least one of paragraphs, tables, contains, lacks")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
-        paragraphs, tables = isolated.call(f"{readers.__name__}:document", data)
+        paragraphs, tables = isolated.call_in_subprocess(f"{readers.__name__}:document", data)
         if self.paragraphs is not None and paragraphs != [text.strip() for text in self.paragraphs]:
             return f"its paragraphs are {quoted(paragraphs)}"
         if self.tables is not None and tables != self.tables:

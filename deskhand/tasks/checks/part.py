@@ -11,24 +11,24 @@ from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from deskhand.tasks.readers import NotOfItsFormat
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.readers import InvalidDocument
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 """What a desktop raises for a path that is no plain file: the agent's doing."""
 LONGEST_QUOTE = 200
 
 
-class Part(BaseModel):
+class CheckModel(BaseModel):
     """A piece of a native task file: what is not known is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Leaf(Protocol):
+class FileCheckProtocol(Protocol):
     """One fact about the end state."""
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         """The fact as a value in [0, 1]. Raises `InfrastructureError` when the desktop cannot be read."""
         ...
 
@@ -56,18 +56,18 @@ def path_beside(path: str) -> str:
 PathBeside = Annotated[str, AfterValidator(path_beside)]
 
 
-async def measure_file(desktop: StagedDesktopLike, path: str, look: Callable[[bytes], str | None]) -> Check:
+async def measure_file(desktop: StagedDesktopLike, path: str, look: Callable[[bytes], str | None]) -> CheckResult:
     """1 when `look` finds nothing wrong with the file's bytes, 0 with what it says otherwise. `look` runs in a thread and raises
     `NotOfItsFormat` for what it cannot read."""
     try:
         data = await desktop.pull(path)
     except UNREADABLE as error:
-        return Check(0.0, f"{path}: {error.strerror or 'no plain file'}")
+        return CheckResult(0.0, f"{path}: {error.strerror or 'no plain file'}")
     try:
         wrong = await asyncio.to_thread(look, data)
-    except NotOfItsFormat as error:
-        return Check(0.0, f"{path}: {error}")
-    return Check(float(wrong is None), f"{path}: {wrong or 'as asked'}")
+    except InvalidDocument as error:
+        return CheckResult(0.0, f"{path}: {error}")
+    return CheckResult(float(wrong is None), f"{path}: {wrong or 'as asked'}")
 
 
 def quoted(value: object) -> str:

@@ -13,13 +13,13 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from deskhand.tasks import isolated
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, NotOfItsFormat, Part, measure_file, quoted
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import UNREADABLE, GuestPath, InvalidDocument, CheckModel, measure_file, quoted
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 Ignored = Literal["case", "blanks", "final_newline"]
 
 
-class FileCheck(Part):
+class FileCheck(CheckModel):
     """A file is there or is not there; with `sha256`, its bytes have that digest (hex)."""
 
     path: GuestPath
@@ -32,15 +32,15 @@ class FileCheck(Part):
             raise ValueError("a file that is to be gone has no sha256")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         if not self.exists:
             try:
                 await desktop.pull(self.path)
             except FileNotFoundError:
-                return Check(1.0, f"{self.path}: gone")
+                return CheckResult(1.0, f"{self.path}: gone")
             except UNREADABLE:
                 pass
-            return Check(0.0, f"{self.path}: still there")
+            return CheckResult(0.0, f"{self.path}: still there")
 
         def look(data: bytes) -> str | None:
             digest = hashlib.sha256(data).hexdigest()
@@ -49,7 +49,7 @@ class FileCheck(Part):
         return await measure_file(desktop, self.path, look)
 
 
-class TextCheck(Part):
+class TextCheck(CheckModel):
     """A file's text. All that is given must hold: `equals` the whole text, `contains` and `lacks` pieces of it, `matches` a regular
     expression for the whole of it, `lines` its lines. `ignore` leaves out differences of case, of the amount of white space, or
     of line feeds at the end, in the file and in what is asked."""
@@ -101,11 +101,11 @@ class TextCheck(Part):
             return f"its lines are {quoted(found.splitlines())}"
         return None
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         return await measure_file(desktop, self.path, lambda data: self.look(text_of(data)))
 
 
-class JsonCheck(Part):
+class JsonCheck(CheckModel):
     """The value at `at` (keys and list positions from the top; none is the whole) of a JSON file."""
 
     path: GuestPath
@@ -114,23 +114,23 @@ class JsonCheck(Part):
     within: float = Field(default=0.0, ge=0)
     """How far a number may be off."""
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         def look(data: bytes) -> str | None:
             try:
                 value = json.loads(text_of(data))
             except (ValueError, RecursionError) as error:
-                raise NotOfItsFormat(f"no JSON: {error}") from error
+                raise InvalidDocument(f"no JSON: {error}") from error
             for key in self.at:
                 inside = isinstance(value, dict) if isinstance(key, str) else isinstance(value, list)
                 if not inside or (key not in value if isinstance(key, str) else not -len(value) <= key < len(value)):
                     return f"has nothing at {key!r}"
                 value = value[key]
-            return None if alike(value, self.equals, self.within) else f"has {quoted(value)}"
+            return None if values_equal(value, self.equals, self.within) else f"has {quoted(value)}"
 
         return await measure_file(desktop, self.path, look)
 
 
-class CsvCheck(Part):
+class CsvCheck(CheckModel):
     """All rows of a CSV file, as texts without blanks around them; with `ordered: false` in any order."""
 
     path: GuestPath
@@ -138,12 +138,12 @@ class CsvCheck(Part):
     rows: list[list[str]]
     ordered: bool = True
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         def look(data: bytes) -> str | None:
             try:
                 read = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)]
             except csv.Error as error:
-                raise NotOfItsFormat(f"no CSV: {error}") from error
+                raise InvalidDocument(f"no CSV: {error}") from error
             rows = [row for row in read if row]
             same = rows == self.rows if self.ordered else sorted(rows) == sorted(self.rows)
             return None if same else f"its rows are {quoted(rows)}"
@@ -156,17 +156,17 @@ def text_of(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise NotOfItsFormat(f"no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise InvalidDocument(f"no UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def alike(found: Any, wanted: Any, within: float = 0.0) -> bool:
+def values_equal(found: Any, wanted: Any, within: float = 0.0) -> bool:
     """Whether two values are equal, kind by kind; whole and broken numbers are one kind and may be `within` of each other."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | float) and isinstance(wanted, int | float):
         return found == wanted or math.isclose(found, wanted, rel_tol=0.0, abs_tol=within)
     if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(alike(a, b, within) for a, b in zip(found, wanted, strict=True))
+        return len(found) == len(wanted) and all(values_equal(a, b, within) for a, b in zip(found, wanted, strict=True))
     if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(alike(found[key], wanted[key], within) for key in wanted)
+        return found.keys() == wanted.keys() and all(values_equal(found[key], wanted[key], within) for key in wanted)
     return type(found) is type(wanted) and found == wanted

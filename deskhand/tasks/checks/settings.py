@@ -13,16 +13,16 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from deskhand.tasks.checks.database import query
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, NotOfItsFormat, Part, measure_file, quoted
-from deskhand.tasks.checks.plain import alike, text_of
-from deskhand.tasks.task import Check, StagedDesktopLike
+from deskhand.tasks.checks.part import UNREADABLE, GuestPath, InvalidDocument, CheckModel, measure_file, quoted
+from deskhand.tasks.checks.plain import values_equal, text_of
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 PROFILE = ".config/chromium/Default"
 _TOP = "\0top"
 _VISITED = "select url from urls"
 
 
-class SettingsCheck(Part):
+class SettingsCheck(CheckModel):
     """The value of `key` in a file of `key=value` lines, with `[sections]` or without: the text `equals`, or with `absent` that
     there is no such key. Of a key that stands there twice the last one counts."""
 
@@ -38,7 +38,7 @@ class SettingsCheck(Part):
             raise ValueError("give either equals or absent: true")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
@@ -47,7 +47,7 @@ class SettingsCheck(Part):
         try:
             parser.read_string(f"[{_TOP}]\n{text_of(data)}")
         except configparser.Error as error:
-            raise NotOfItsFormat(f"no file of settings: {' '.join(str(error).split())[:200]}") from error
+            raise InvalidDocument(f"no file of settings: {' '.join(str(error).split())[:200]}") from error
         section = self.section if self.section is not None else _TOP
         found = parser.get(section, self.key) if parser.has_option(section, self.key) else None
         there = parser.has_option(section, self.key)
@@ -59,14 +59,14 @@ class SettingsCheck(Part):
         return None if (found or "") == self.equals else f"{where} is {found!r}"
 
 
-class Preference(Part):
+class Preference(CheckModel):
     """A value of Chromium's preferences: keys from the top, and what it is."""
 
     at: list[str | int] = Field(min_length=1)
     equals: Any
 
 
-class BrowserCheck(Part):
+class BrowserCheck(CheckModel):
     """What Chromium has written into its profile: the addresses of all `bookmarks` in any order, addresses that were `visited`,
     and one `preference`. It writes some seconds late (`limits.late_s`)."""
 
@@ -81,7 +81,7 @@ class BrowserCheck(Part):
             raise ValueError("give at least one of bookmarks, visited, preference")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> Check:
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         checks = []
         if self.bookmarks is not None:
             checks.append(await self._bookmarks(desktop, sorted(self.bookmarks)))
@@ -89,9 +89,9 @@ class BrowserCheck(Part):
             checks.append(await measure_file(desktop, f"{self.profile}/History", self._history))
         if (wanted := self.preference) is not None:
             checks.append(await measure_file(desktop, f"{self.profile}/Preferences", lambda data: _preference(data, wanted)))
-        return Check(min(check.value for check in checks), "; ".join(check.detail for check in checks))
+        return CheckResult(min(check.value for check in checks), "; ".join(check.detail for check in checks))
 
-    async def _bookmarks(self, desktop: StagedDesktopLike, wanted: list[str]) -> Check:
+    async def _bookmarks(self, desktop: StagedDesktopLike, wanted: list[str]) -> CheckResult:
         path = f"{self.profile}/Bookmarks"
         try:
             data = await desktop.pull(path)
@@ -99,15 +99,15 @@ class BrowserCheck(Part):
             data = b"{}"  # Chromium makes the file with the first bookmark
         try:
             found = sorted(addresses(_json(data)))
-        except NotOfItsFormat as error:
-            return Check(0.0, f"{path}: {error}")
-        return Check(float(found == wanted), f"{path}: {'as asked' if found == wanted else f'the bookmarks are {quoted(found)}'}")
+        except InvalidDocument as error:
+            return CheckResult(0.0, f"{path}: {error}")
+        return CheckResult(float(found == wanted), f"{path}: {'as asked' if found == wanted else f'the bookmarks are {quoted(found)}'}")
 
     def _history(self, data: bytes) -> str | None:
         try:
             found = {str(address) for (address,) in query(data, b"", _VISITED)}
         except (sqlite3.Error, ValueError) as error:
-            raise NotOfItsFormat(f"no history: {error}") from error
+            raise InvalidDocument(f"no history: {error}") from error
         missing = [address for address in self.visited if address not in found]
         return f"{quoted(missing[0])} was not visited" if missing else None
 
@@ -129,7 +129,7 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(text_of(data))
     except (ValueError, RecursionError) as error:
-        raise NotOfItsFormat(f"no JSON: {error}") from error
+        raise InvalidDocument(f"no JSON: {error}") from error
 
 
 def _preference(data: bytes, wanted: Preference) -> str | None:
@@ -139,4 +139,4 @@ def _preference(data: bytes, wanted: Preference) -> str | None:
             value = value[key]
         except (KeyError, IndexError, TypeError):
             return f"has nothing at {key!r}"
-    return None if alike(value, wanted.equals) else f"has {quoted(value)}"
+    return None if values_equal(value, wanted.equals) else f"has {quoted(value)}"

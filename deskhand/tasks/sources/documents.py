@@ -24,7 +24,7 @@ LARGEST_FILE_BYTES = 4 * 2**20
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
     """A piece of a foreign task file: what is known is typed, and what is not is kept as it came."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -54,7 +54,7 @@ class TaskFileError(ConfigError):
         self.problems = problems
 
 
-class Document:
+class LocatedDocument:
     """A file's value, the line (from 1) of every key and item in it, and what was noticed when it was read."""
 
     def __init__(self, file: str, value: Any, find_lines: Callable[[], dict[Keys, int]], problems: list[Problem]) -> None:
@@ -86,7 +86,7 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def load_json(path: Path) -> Document:
+def load_json(path: Path) -> LocatedDocument:
     """Read a JSON file. Raises `TaskFileError` for one that cannot be read or is no JSON; a key that stands twice in an object is
     a problem of the document."""
     file, text = str(path), _text(path)
@@ -110,10 +110,10 @@ def load_json(path: Path) -> Document:
     except (ValueError, RecursionError) as error:
         raise TaskFileError([Problem(file, "", f"no JSON: {error}")]) from error
     problems = [Problem(file, key, "this key stands twice in one object; only the last counts") for key in doubled]
-    return Document(file, value, lambda: _json_lines(text), problems)
+    return LocatedDocument(file, value, lambda: _json_lines(text), problems)
 
 
-def load_yaml(path: Path) -> Document:
+def load_yaml(path: Path) -> LocatedDocument:
     """Read a YAML file with one document. Raises `TaskFileError` when it cannot be read, is no YAML, or has a key twice, a key that
     is no text, an anchor or a tag."""
     file = str(path)
@@ -130,10 +130,10 @@ def load_yaml(path: Path) -> Document:
     value = reader.value(node, ())
     if reader.problems:
         raise TaskFileError(reader.problems)
-    return Document(file, value, lambda: reader.lines, [])
+    return LocatedDocument(file, value, lambda: reader.lines, [])
 
 
-def validated(document: Document, model: type[Model]) -> Model:
+def validated(document: LocatedDocument, model: type[Model]) -> Model:
     """The document as a `model`. Raises `TaskFileError` with one problem for each value that is wrong."""
     try:
         return model.model_validate(document.value)

@@ -91,9 +91,9 @@ class FileCache:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """`$DESKHAND_FILES`, or `deskhand/files` in the user's cache folder."""
+    """`$DESKHAND_CACHE_DIR`, or `deskhand/files` in the user's cache folder."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
-    return Path(environment.get("DESKHAND_FILES") or Path(home, "deskhand", "files"))
+    return Path(environment.get("DESKHAND_CACHE_DIR") or Path(home, "deskhand", "files"))
 
 
 def addresses_of(task: JsonTask) -> Iterator[str]:

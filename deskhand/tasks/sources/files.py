@@ -18,7 +18,7 @@ from deskhand.tasks.sources import native, openadapt, osworld, waa
 from deskhand.tasks.sources.documents import Problem, TaskFileError, key_text, load_json, load_yaml
 from deskhand.tasks.sources.native import CheckNode, NativeTask
 from deskhand.tasks.sources.native_task import task_of
-from deskhand.tasks.sources.needs import needs_of, verdict
+from deskhand.tasks.sources.needs import requirements_of, verdict
 from deskhand.tasks.sources.openadapt import LoadedOpenAdapt
 from deskhand.tasks.sources.osworld import JsonTask, Loaded
 from deskhand.tasks.task import Task
@@ -69,7 +69,7 @@ def described(task: Task) -> Lines:
     return [
         ("task", task.id),
         ("instruction", task.instruction),
-        ("screen", f"{task.width} x {task.height}, {task.template}"),
+        ("screen", f"{task.width} x {task.height}, {task.theme}"),
         ("steps", f"at most {task.max_steps}"),
         ("split", task.split.replace("_", "-")),
         ("milestones", ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none"),
@@ -124,7 +124,7 @@ def _openadapt_lines(loaded: LoadedOpenAdapt) -> Lines:
 
 def _json_lines(loaded: Loaded[Any]) -> Lines:
     task: JsonTask = loaded.task
-    needs = needs_of(task)
+    needs = requirements_of(task)
     lines = [
         ("task", task.id),
         ("instruction", task.instruction),

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
-from deskhand.tasks.sources.documents import Part
+from deskhand.tasks.sources.documents import StrictModel
 
 Text = str | None
 TextOrTexts = str | list[str]
 
 
-class FileGetter(Part):
+class FileGetter(StrictModel):
     """A file of the guest (`vm_file`) or of the web (`cloud_file`). With `multi` (a string in some tasks) `path` and `dest` are
     lists, and `gives` says which of them the metric gets (all, or the first where it is not given)."""
 
@@ -29,79 +29,79 @@ class FileGetter(Part):
     time_suffix: bool | None = None
 
 
-class StepOutputGetter(Part):
+class StepOutputGetter(StrictModel):
     """What an `execute` step wrote, by the name that the step gave it."""
 
     type: Literal["cache_file"]
     path: str
 
 
-class ContentGetter(Part):
+class ContentGetter(StrictModel):
     type: Literal["content_from_vm_file"]
     path: str
     file_type: Text = None
     file_content: Text = None
 
 
-class CommandGetter(Part):
+class CommandGetter(StrictModel):
     type: Literal["vm_command_line", "vm_command_error"]
     command: str | list[str]
     shell: bool | str | None = None
 
 
-class RuleGetter(Part):
+class RuleGetter(StrictModel):
     type: Literal["rule", "rule_relativeTime"]
     rules: dict[str, Any] | list[Any]
 
 
-class TimeRangeGetter(Part):
+class TimeRangeGetter(StrictModel):
     type: Literal["time_diff_range"]
     diff_range_in_minutes: str | int
 
 
-class NamedFileGetter(Part):
+class NamedFileGetter(StrictModel):
     """Something that is stored as a file of the given name for the metric."""
 
     type: Literal["history", "cookie_data", "cookie_data_for_edge", "vlc_config", "vlc_playing_info", "vm_wallpaper"]
     dest: str
 
 
-class GimpConfigGetter(Part):
+class GimpConfigGetter(StrictModel):
     type: Literal["gimp_config_file"]
     file_name: str
     dest: str
 
 
-class CodeConfigGetter(Part):
+class CodeConfigGetter(StrictModel):
     type: Literal["vscode_config"]
     vscode_extension_command: str
     path: str
     dest: str
 
 
-class SlideGetter(Part):
+class SlideGetter(StrictModel):
     type: Literal["audio_in_slide", "background_image_in_slide"]
     ppt_file_path: str
     slide_index: int
     dest: str
 
 
-class WindowSizeGetter(Part):
+class WindowSizeGetter(StrictModel):
     type: Literal["vm_window_size"]
     app_class_name: str
 
 
-class FolderGetter(Part):
+class FolderGetter(StrictModel):
     type: Literal["list_directory"]
     path: str
 
 
-class CsvCitiesGetter(Part):
+class CsvCitiesGetter(StrictModel):
     type: Literal["conference_city_in_order"]
     csv_path: str
 
 
-class DriveGetter(Part):
+class DriveGetter(StrictModel):
     type: Literal["googledrive_file"]
     settings_file: str
     path: Any = None
@@ -111,14 +111,14 @@ class DriveGetter(Part):
     dest: TextOrTexts | None = None
 
 
-class AddressGetter(Part):
+class AddressGetter(StrictModel):
     """The address or what is shown of the active tab."""
 
     type: Literal["active_url_from_accessTree", "active_tab_info", "url_path_parse"]
     goto_prefix: Text = None
 
 
-class PageContentGetter(Part):
+class PageContentGetter(StrictModel):
     type: Literal["active_tab_html_parse"]
     goto_prefix: Text = None
     category: str
@@ -135,7 +135,7 @@ class PageContentGetter(Part):
     xpathObject: dict[str, Any] | None = None
 
 
-class AddressPartsGetter(Part):
+class AddressPartsGetter(StrictModel):
     type: Literal["active_tab_url_parse", "macys_product_url_parse"]
     goto_prefix: Text = None
     parse_keys: list[str]
@@ -143,7 +143,7 @@ class AddressPartsGetter(Part):
     split_list: bool | None = None
 
 
-class DashGetter(Part):
+class DashGetter(StrictModel):
     type: Literal["url_dashPart"]
     goto_prefix: Text = None
     partIndex: int
@@ -152,33 +152,33 @@ class DashGetter(Part):
     key: Text = None
 
 
-class PageGetter(Part):
+class PageGetter(StrictModel):
     type: Literal["page_info"]
     url: str
     load_state: Text = None
 
 
-class PdfPageGetter(Part):
+class PdfPageGetter(StrictModel):
     type: Literal["pdf_from_url"]
     path: str
     dest: str
 
 
-class SiteGetter(Part):
+class SiteGetter(StrictModel):
     type: Literal["info_from_website"]
     url: str
     infos: list[dict[str, Any]]
     backups: Any = None
 
 
-class RecreationGetter(Part):
+class RecreationGetter(StrictModel):
     type: Literal["gotoRecreationPage_and_get_html_content"]
     selector: str
     class_: str = Field(alias="class")
     order: Text = None
 
 
-class BareGetter(Part):
+class BareGetter(StrictModel):
     """A state that needs no parameter to be named."""
 
     type: Literal[
@@ -194,7 +194,7 @@ class BareGetter(Part):
     ]  # fmt: skip
 
 
-class WindowsStateGetter(Part):
+class WindowsStateGetter(StrictModel):
     """A question that Windows Agent Arena's server answers for one or two tasks each."""
 
     type: Literal[
@@ -223,11 +223,11 @@ class WindowsStateGetter(Part):
     country: Text = None
 
 
-class EmptyGetter(Part):
+class EmptyGetter(StrictModel):
     """An empty object: both benchmarks take it for nothing to read."""
 
 
-class OtherGetter(Part):
+class OtherGetter(StrictModel):
     type: str
 
 

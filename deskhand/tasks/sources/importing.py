@@ -13,7 +13,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.sources import osworld, waa
-from deskhand.tasks.sources.needs import MEANING, Kind, Need, Verdict, Which, needs_of, verdict
+from deskhand.tasks.sources.needs import REQUIREMENT_TEXT, Kind, Requirement, Verdict, Which, requirements_of, verdict
 from deskhand.tasks.sources.osworld import Corpus, Loaded
 
 SOURCES = {"osworld": osworld.load_folder, "waa": waa.load_folder}
@@ -22,13 +22,13 @@ INDEX = "index.json"
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedTask:
     """One task of a corpus."""
 
     domain: str
     """The folder that the file lies in."""
     loaded: Loaded[Any]
-    needs: tuple[Need, ...]
+    needs: tuple[Requirement, ...]
 
     @property
     def name(self) -> str:
@@ -45,16 +45,16 @@ class Imported:
         for need in self.needs:
             by_kind.setdefault(need.kind, []).append(need.detail)
         return "; ".join(
-            f"{MEANING[kind]} ({details[0]}{f' and {len(details) - 1} more' if len(details) > 1 else ''})"
+            f"{REQUIREMENT_TEXT[kind]} ({details[0]}{f' and {len(details) - 1} more' if len(details) > 1 else ''})"
             for kind, details in by_kind.items()
         )
 
 
 @dataclass(frozen=True)
-class Report:
+class ImportReport:
     """A corpus with what each of its tasks needs."""
 
-    tasks: tuple[Imported, ...]
+    tasks: tuple[ImportedTask, ...]
     corpus: Corpus[Any]
 
     def verdicts(self) -> dict[Verdict, int]:
@@ -69,18 +69,18 @@ class Report:
         return {kind: count for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
 
-def survey(source: str, folder: Path, which: Which = shutil.which) -> Report:
+def check_compatibility(source: str, folder: Path, which: Which = shutil.which) -> ImportReport:
     """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or a folder without task files."""
     if source not in SOURCES:
         raise ConfigError(f"source {source!r} is not known; there are {', '.join(SOURCES)}")
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; give a checkout, or a folder with its task files")
     corpus = SOURCES[source](folder)
-    tasks = (Imported(loaded.path.parent.name, loaded, tuple(needs_of(loaded.task, which))) for loaded in corpus.tasks)
-    return Report(tuple(tasks), corpus)
+    tasks = (ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which))) for loaded in corpus.tasks)
+    return ImportReport(tuple(tasks), corpus)
 
 
-def write(report: Report, out: Path) -> int:
+def write(report: ImportReport, out: Path) -> int:
     """Copy the tasks that run here, at once or with their files, to `out`/<domain>/, and an index of all; returns how many were
     copied. Raises `ConfigError` when `out` holds something already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -13,17 +13,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, model_validator
 
-from deskhand.tasks.checks.beside import Beside, ImageCheck, PythonCheck
+from deskhand.tasks.checks.beside import ReferenceFileCheck, ImageCheck, PythonCheck
 from deskhand.tasks.checks.database import SqliteCheck
 from deskhand.tasks.checks.guest import CommandCheck
 from deskhand.tasks.checks.live import ProcessCheck, WindowCheck
-from deskhand.tasks.checks.looks import LooksCheck
+from deskhand.tasks.checks.looks import VlmJudgeCheck
 from deskhand.tasks.checks.office import DocumentCheck, SheetCheck
-from deskhand.tasks.checks.part import GuestPath, Leaf, Part, PathBeside
+from deskhand.tasks.checks.part import GuestPath, FileCheckProtocol, CheckModel, PathBeside
 from deskhand.tasks.checks.plain import CsvCheck, FileCheck, JsonCheck, TextCheck
 from deskhand.tasks.checks.settings import BrowserCheck, SettingsCheck
-from deskhand.tasks.sources.documents import Document, Keys, Problem, TaskFileError, load_yaml, validated
-from deskhand.tasks.task import Tier
+from deskhand.tasks.sources.documents import LocatedDocument, Keys, Problem, TaskFileError, load_yaml, validated
+from deskhand.tasks.task import Difficulty
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Seconds = Annotated[float, Field(gt=0, le=600)]
@@ -40,11 +40,11 @@ Pixels = Annotated[tuple[StrictInt, StrictInt], Strict(False)]
 Words = Annotated[list[str], Field(min_length=1)]
 
 
-class OneOf(Part):
+class OneKeyModel(CheckModel):
     """A mapping with one key, which says what it is."""
 
     @model_validator(mode="after")
-    def _one(self) -> OneOf:
+    def _one(self) -> OneKeyModel:
         given = self.model_fields_set - self._beside()
         if len(given) != 1 or getattr(self, next(iter(given))) is None:
             names = [field.alias or name for name, field in type(self).model_fields.items() if name not in self._beside()]
@@ -62,7 +62,7 @@ class OneOf(Part):
         return name, getattr(self, name)
 
 
-class Write(Part):
+class WriteStep(CheckModel):
     """A file of the guest: its text, or a copy of a file that lies beside the task file."""
 
     path: GuestPath
@@ -70,13 +70,13 @@ class Write(Part):
     copy_of: PathBeside | None = None
 
     @model_validator(mode="after")
-    def _either(self) -> Write:
+    def _either(self) -> WriteStep:
         if (self.text is None) == (self.copy_of is None):
             raise ValueError("give either text or copy_of")
         return self
 
 
-class Launch(Part):
+class LaunchStep(CheckModel):
     """A program that goes on running; with `window`, its window is waited for."""
 
     run: Words
@@ -85,7 +85,7 @@ class Launch(Part):
     window: str | None = None
 
 
-class Run(Part):
+class RunStep(CheckModel):
     """A command that is waited for and must end with 0."""
 
     run: Words
@@ -94,7 +94,7 @@ class Run(Part):
     timeout_s: Seconds = 30.0
 
 
-class WaitWindow(Part):
+class WaitWindowStep(CheckModel):
     """`window` is a piece of a title or of a class, in any case."""
 
     window: str
@@ -102,7 +102,7 @@ class WaitWindow(Part):
     timeout_s: Seconds = 20.0
 
 
-class Place(Part):
+class PlaceWindowStep(CheckModel):
     """Where a window's client area is put, in pixels."""
 
     window: str
@@ -110,16 +110,16 @@ class Place(Part):
     size: Pixels | None = None
 
 
-class SetupStep(OneOf):
-    write: Write | None = None
-    launch: Launch | None = None
-    run: Run | None = None
-    wait_window: WaitWindow | None = None
-    place: Place | None = None
+class SetupStep(OneKeyModel):
+    write: WriteStep | None = None
+    launch: LaunchStep | None = None
+    run: RunStep | None = None
+    wait_window: WaitWindowStep | None = None
+    place: PlaceWindowStep | None = None
     wait: Seconds | None = None
 
 
-class CheckNode(OneOf):
+class CheckNode(OneKeyModel):
     """`all` is worth what its worst part is, `any` its best, `sum` the mean of its parts by their weights."""
 
     all: list[CheckNode] | None = Field(default=None, min_length=1)
@@ -133,7 +133,7 @@ class CheckNode(OneOf):
     document: DocumentCheck | None = None
     sqlite: SqliteCheck | None = None
     command: CommandCheck | None = None
-    looks: LooksCheck | None = None
+    looks: VlmJudgeCheck | None = None
     settings: SettingsCheck | None = None
     browser: BrowserCheck | None = None
     window: WindowCheck | None = None
@@ -154,11 +154,11 @@ class CheckNode(OneOf):
         return parts
 
     @property
-    def leaf(self) -> Leaf | Beside | None:
+    def leaf(self) -> FileCheckProtocol | ReferenceFileCheck | None:
         found = self.chosen[1]
         return None if isinstance(found, list) else found
 
-    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, Leaf | Beside]]:
+    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FileCheckProtocol | ReferenceFileCheck]]:
         """The facts in it, with their places; `keys` are its own."""
         name, found = self.chosen
         name = type(self).model_fields[name].alias or name
@@ -169,7 +169,7 @@ class CheckNode(OneOf):
             yield (*keys, name), found
 
 
-class MilestoneNode(Part):
+class MilestoneNode(CheckModel):
     """`after` names milestones above, which must have been reached before this one counts."""
 
     name: OneLine
@@ -178,44 +178,44 @@ class MilestoneNode(Part):
     check: CheckNode
 
 
-class Spot(Part):
+class WindowPoint(CheckModel):
     """A place in pixels: of the screen, or of the client area of a window (negative: from its right or lower edge)."""
 
     at: Pixels
     window: str | None = None
 
 
-class ClickNode(Spot):
+class ClickNode(WindowPoint):
     button: Literal["left", "middle", "right"] = "left"
     count: int = Field(default=1, ge=1, le=3)
 
 
-class ScrollNode(Spot):
+class ScrollNode(WindowPoint):
     dx: int = 0
     dy: int = 0
 
 
-class OracleOp(OneOf):
+class OracleOp(OneKeyModel):
     """One op, or something that the oracle waits for."""
 
     click: ClickNode | None = None
-    move: Spot | None = None
-    drag: list[Spot] | None = Field(default=None, min_length=2)
+    move: WindowPoint | None = None
+    drag: list[WindowPoint] | None = Field(default=None, min_length=2)
     scroll: ScrollNode | None = None
     type: str | None = None
     key: str | None = Field(default=None, min_length=1)
     """Keys of one chord with + between them, as in ctrl+s."""
     wait: Seconds | None = None
-    wait_window: WaitWindow | None = None
+    wait_window: WaitWindowStep | None = None
     wait_file: GuestPath | None = None
 
 
-class Screen(Part):
+class ScreenSpec(CheckModel):
     width: int = Field(ge=64, le=7680)
     height: int = Field(ge=48, le=4320)
 
 
-class Limits(Part):
+class TaskLimits(CheckModel):
     """The most that is allowed. Where one of the seconds but `late_s` runs out, the episode has no score."""
 
     steps: int = Field(ge=1, le=10_000)
@@ -229,21 +229,21 @@ class Limits(Part):
     """Within which the check may come true after the end, where a program writes late."""
 
 
-class NativeTask(Part):
+class NativeTask(CheckModel):
     """A task file. `deskhand` is the version of the schema."""
 
     deskhand: Literal[1]
     id: str
     instruction: OneLine
-    tier: Tier = "medium"
-    screen: Screen = Screen(width=1280, height=720)
+    tier: Difficulty = "medium"
+    screen: ScreenSpec = ScreenSpec(width=1280, height=720)
     template: str = "plain"
     programs: list[str] = Field(default_factory=list)
     """Programs that must be installed."""
     setup: list[SetupStep] = Field(default_factory=list)
     check: CheckNode
     milestones: list[MilestoneNode] = Field(default_factory=list)
-    limits: Limits
+    limits: TaskLimits
     network: list[str] = Field(default_factory=list)
     """Hosts that the guest may reach. Embedded desktops reach none, so no host can be named."""
     format_penalty: float = Field(default=0.0, ge=0, le=1)
@@ -276,7 +276,7 @@ def load(path: Path) -> NativeTask:
     return task
 
 
-def is_native(document: Document) -> bool:
+def is_native(document: LocatedDocument) -> bool:
     return isinstance(document.value, dict) and "deskhand" in document.value
 
 
@@ -289,7 +289,7 @@ def oracle_steps(task: NativeTask) -> int:
     return count
 
 
-def _problems(document: Document, task: NativeTask, folder: Path) -> Iterator[Problem]:
+def _problems(document: LocatedDocument, task: NativeTask, folder: Path) -> Iterator[Problem]:
     """What no single value shows."""
     for index, step in enumerate(task.setup):
         if step.write is not None and step.write.copy_of is not None and not (folder / step.write.copy_of).is_file():
@@ -299,7 +299,7 @@ def _problems(document: Document, task: NativeTask, folder: Path) -> Iterator[Pr
     nodes: list[tuple[Keys, CheckNode]] = [(("check",), task.check)]
     nodes += [(("milestones", index, "check"), milestone.check) for index, milestone in enumerate(task.milestones)]
     for keys, leaf in (found for place, node in nodes for found in node.leaves(place)):
-        if isinstance(leaf, Beside) and (name := leaf.needs()) is not None and not (folder / name).is_file():
+        if isinstance(leaf, ReferenceFileCheck) and (name := leaf.needs()) is not None and not (folder / name).is_file():
             yield document.problem(keys, f"there is no file {folder / name}")
     names: list[str] = []
     for index, milestone in enumerate(task.milestones):
@@ -321,7 +321,7 @@ def _problems(document: Document, task: NativeTask, folder: Path) -> Iterator[Pr
         yield document.problem(("limits", "steps"), f"the oracle takes {oracle_steps(task)} steps, the last to say that it is done")
 
 
-def _off_screen(at: Pixels, screen: Screen) -> str | None:
+def _off_screen(at: Pixels, screen: ScreenSpec) -> str | None:
     x, y = at
     inside = 0 <= x < screen.width and 0 <= y < screen.height
     return None if inside else f"[{x}, {y}] is off the screen of {screen.width} x {screen.height}"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks.checks.beside import Beside
+from deskhand.tasks.checks.beside import ReferenceFileCheck
 from deskhand.tasks.checks.part import UNREADABLE, quoted
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources import native
-from deskhand.tasks.sources.native import CheckNode, NativeTask, OracleOp, SetupStep, Spot
-from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.sources.native import CheckNode, NativeTask, OracleOp, SetupStep, WindowPoint
+from deskhand.tasks.task import CheckResult, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
 
 SUITE = "native"
 NO_ORACLE = "has no oracle; write one under the key oracle"
@@ -70,17 +70,17 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         setup=setup,
         check=check_of(file.check, folder),
         oracle=oracle,
-        targets=targets,
-        template=file.template,
+        first_click_targets=targets,
+        theme=file.template,
         milestones=tuple(
             Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after)) for each in file.milestones
         ),
-        tier=file.tier,
-        no_oracle="" if file.oracle is not None else NO_ORACLE,
-        grace_s=file.limits.late_s,
+        difficulty=file.tier,
+        oracle_unavailable="" if file.oracle is not None else NO_ORACLE,
+        settle_grace_s=file.limits.late_s,
         check_timeout_s=file.limits.check_s,
-        step_s=file.limits.step_s,
-        longest_s=file.limits.episode_s,
+        step_timeout_s=file.limits.step_s,
+        episode_timeout_s=file.limits.episode_s,
         format_penalty=file.format_penalty,
         step_cost=file.step_cost,
         metadata={"programs": file.programs},
@@ -90,17 +90,17 @@ def task_of(file: NativeTask, folder: Path) -> Task:
 def check_of(node: CheckNode, folder: Path) -> CheckFunction:
     """The function that measures a check and the checks in it, all of them, so that the detail tells of each."""
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         return await measure(node, desktop, folder)
 
     return check
 
 
-async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> Check:
+async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
     """What a check is worth; `folder` is that of the task file."""
     leaf = node.leaf
     if leaf is not None:
-        check = await (leaf.measure(desktop, folder) if isinstance(leaf, Beside) else leaf.measure(desktop))
+        check = await (leaf.measure(desktop, folder) if isinstance(leaf, ReferenceFileCheck) else leaf.measure(desktop))
         return check if check.findings else replace(check, findings=(_finding(node, check),))
     name, parts = node.chosen
     found = [await measure(part, desktop, folder) for part in parts]
@@ -111,16 +111,16 @@ async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> 
     else:
         value = min(values) if name == "all" else max(values)
     detail = "; ".join(check.detail for check in found if check.detail)
-    return Check(
+    return CheckResult(
         value,
         f"{name} of ({detail})",
-        any(check.guest_trusted for check in found),
+        any(check.untrusted_source for check in found),
         tuple(finding for check in found for finding in check.findings),
-        any(check.once for check in found),
+        any(check.no_retry for check in found),
     )
 
 
-def _finding(node: CheckNode, check: Check) -> Finding:
+def _finding(node: CheckNode, check: CheckResult) -> Finding:
     """A leaf's fact with what its file asks for."""
     kind, leaf = node.chosen
     asked = leaf.model_dump(exclude_unset=True, mode="json")
@@ -175,7 +175,7 @@ async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
 
 
 async def _op(node: OracleOp, desktop: StagedDesktopLike, file: NativeTask) -> Op:
-    async def point(spot: Spot) -> Point:
+    async def point(spot: WindowPoint) -> Point:
         x, y = spot.at
         if spot.window is not None:
             window = (await desktop.wait_window(spot.window))[-1]

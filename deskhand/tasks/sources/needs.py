@@ -22,7 +22,7 @@ Kind = Literal["file", "web", "account", "packages", "systemd", "gnome", "root",
 Verdict = Literal["runnable here", "needs files", "not here"]
 Which = Callable[[str], str | None]
 
-MEANING: dict[Kind, str] = {
+REQUIREMENT_TEXT: dict[Kind, str] = {
     "file": "downloads files",
     "web": "needs the live web",
     "account": "needs an account",
@@ -78,26 +78,26 @@ _INSTALL = re.compile(r"\binstall\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Requirement:
     """Something that the task needs, and what says so."""
 
     kind: Kind
     detail: str
 
     def __str__(self) -> str:
-        return f"{MEANING[self.kind]}: {self.detail}"
+        return f"{REQUIREMENT_TEXT[self.kind]}: {self.detail}"
 
 
-def needs_of(task: JsonTask, which: Which = shutil.which) -> list[Need]:
+def requirements_of(task: JsonTask, which: Which = shutil.which) -> list[Requirement]:
     """What `task` needs and this machine may lack, each once. `which` finds a program's path, or None."""
-    found = [Need("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
+    found = [Requirement("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
     for keys, step in task.steps():
         found += _of_step(step, ".".join(str(key) for key in keys))
     for _, getter in task.getters():
         found += _of_getter(getter)
     found += _of_expected(task)
     if getattr(task, "proxy", None):
-        found.append(Need("web", "proxy is true"))
+        found.append(Requirement("web", "proxy is true"))
     if not task.infeasible:
         found += _of_instruction(task.instruction)
     if not isinstance(task, WindowsTask):
@@ -105,78 +105,78 @@ def needs_of(task: JsonTask, which: Which = shutil.which) -> list[Need]:
     return list(dict.fromkeys(found))
 
 
-def verdict(needs: list[Need]) -> Verdict:
+def verdict(needs: list[Requirement]) -> Verdict:
     """Whether a task with these needs can run on this machine: without more, or once its files are there."""
     kinds = {need.kind for need in needs}
     return "runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here"
 
 
-def _of_instruction(instruction: str) -> Iterator[Need]:
+def _of_instruction(instruction: str) -> Iterator[Requirement]:
     if _INSTALL.search(instruction):
-        yield Need("packages", 'the instruction says "install"')
-    yield from (Need("web", address) for address in _ADDRESS.findall(instruction) if is_remote(address))
+        yield Requirement("packages", 'the instruction says "install"')
+    yield from (Requirement("web", address) for address in _ADDRESS.findall(instruction) if is_remote(address))
 
 
-def _of_step(step: Any, where: str) -> Iterator[Need]:
+def _of_step(step: Any, where: str) -> Iterator[Requirement]:
     if isinstance(step, steps.DownloadStep):
-        yield from (Need("file", file.url) for file in step.parameters.files)
+        yield from (Requirement("file", file.url) for file in step.parameters.files)
     elif isinstance(step, steps.OpenTabsStep):
-        yield from (Need("web", url) for url in step.parameters.urls_to_open if is_remote(url))
+        yield from (Requirement("web", url) for url in step.parameters.urls_to_open if is_remote(url))
     elif isinstance(step, steps.DriveStep):
-        yield Need("account", f"Google Drive, {step.parameters.settings_file}")
+        yield Requirement("account", f"Google Drive, {step.parameters.settings_file}")
     elif isinstance(step, steps.LoginStep):
-        yield Need("account", f"{step.parameters.platform}, {step.parameters.settings_file}")
+        yield Requirement("account", f"{step.parameters.platform}, {step.parameters.settings_file}")
     elif isinstance(step, steps.CommandStep | steps.VerifiedStep):
         yield from _of_command(step.parameters.words)
     elif isinstance(step, steps.UploadStep):
-        yield from (Need("file", file.local_path) for file in step.parameters.files)
+        yield from (Requirement("file", file.local_path) for file in step.parameters.files)
     elif isinstance(step, steps.ProxyStep):
-        yield Need("packages", f"{where} installs a proxy")
+        yield Requirement("packages", f"{where} installs a proxy")
     elif isinstance(step, steps.HistoryStep):
-        yield Need("file", "a browser's history to start from")
+        yield Requirement("file", "a browser's history to start from")
     elif isinstance(step, steps.OtherStep):
-        yield Need("unknown", f"{where}: step {step.type!r}")
+        yield Requirement("unknown", f"{where}: step {step.type!r}")
 
 
-def _of_command(words: list[str]) -> Iterator[Need]:
+def _of_command(words: list[str]) -> Iterator[Requirement]:
     text = " ".join(words)
     for kind, sign in _SIGNS:
         if match := sign.search(text):
-            yield Need(kind, match.group())
+            yield Requirement(kind, match.group())
     if words and "chrome" in words[0]:
-        yield from (Need("web", word) for word in words[1:] if is_remote(word))
+        yield from (Requirement("web", word) for word in words[1:] if is_remote(word))
 
 
-def _of_getter(getter: Any) -> Iterator[Need]:
+def _of_getter(getter: Any) -> Iterator[Requirement]:
     kind = getter.type
     if isinstance(getter, getters.FileGetter) and kind == "cloud_file":
         paths = [getter.path] if isinstance(getter.path, str) else getter.path
-        yield from (Need("file", path) for path in paths)
+        yield from (Requirement("file", path) for path in paths)
     elif isinstance(getter, getters.DriveGetter):
-        yield Need("account", f"Google Drive, {getter.settings_file}")
+        yield Requirement("account", f"Google Drive, {getter.settings_file}")
     elif isinstance(getter, getters.CommandGetter):
         yield from _of_command([getter.command] if isinstance(getter.command, str) else getter.command)
     elif isinstance(getter, getters.PageGetter) and is_remote(getter.url):
-        yield Need("web", getter.url)
+        yield Requirement("web", getter.url)
     elif kind in _LIVE_GETTERS:
-        yield Need("web", f"getter {kind}")
+        yield Requirement("web", f"getter {kind}")
     elif kind == "vm_terminal_output":
-        yield Need("gnome", "getter vm_terminal_output reads gnome-terminal")
+        yield Requirement("gnome", "getter vm_terminal_output reads gnome-terminal")
     elif isinstance(getter, getters.OtherGetter):
-        yield Need("unknown", f"getter {kind!r}")
+        yield Requirement("unknown", f"getter {kind!r}")
 
 
-def _of_expected(task: JsonTask) -> Iterator[Need]:
+def _of_expected(task: JsonTask) -> Iterator[Requirement]:
     """A page of the web that is to be open at the end."""
     for clause in task.evaluator.clauses:
         if getattr(clause.result, "type", "") in _TAB_GETTERS and isinstance(clause.expected, getters.RuleGetter):
             text = repr(clause.expected.rules)
-            yield from (Need("web", address) for address in _ADDRESS.findall(text)[:1] if is_remote(address))
+            yield from (Requirement("web", address) for address in _ADDRESS.findall(text)[:1] if is_remote(address))
             if getattr(clause.result, "goto_prefix", None) and not _ADDRESS.search(text):
-                yield Need("web", f"getter {clause.result.type} opens {clause.result.goto_prefix}...")  # pyright: ignore
+                yield Requirement("web", f"getter {clause.result.type} opens {clause.result.goto_prefix}...")  # pyright: ignore
 
 
-def _of_applications(task: JsonTask, which: Which) -> Iterator[Need]:
+def _of_applications(task: JsonTask, which: Which) -> Iterator[Requirement]:
     names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
     for _, step in task.steps():
         if isinstance(step, steps.CommandStep | steps.VerifiedStep):
@@ -186,7 +186,7 @@ def _of_applications(task: JsonTask, which: Which) -> Iterator[Need]:
             names.append(_PROGRAMS.get(program_of(getter.command), ""))
     for name in dict.fromkeys(_SPELLINGS.get(name, name) for name in names):
         if (programs := APPLICATIONS.get(name)) is not None and not any(map(which, programs)):
-            yield Need("application", f"{name} ({' or '.join(programs)})")
+            yield Requirement("application", f"{name} ({' or '.join(programs)})")
 
 
 def program_of(command: str | list[str]) -> str:

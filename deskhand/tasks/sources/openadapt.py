@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from deskhand.tasks.sources.documents import Document, Keys, Part, Problem, load_yaml, unknown_keys, validated
+from deskhand.tasks.sources.documents import LocatedDocument, Keys, StrictModel, Problem, load_yaml, unknown_keys, validated
 
 CHECK_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "command": (("run", "expect"), ("match",)),
@@ -24,7 +24,7 @@ CHECK_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 STEP_KEYS = ("execute", "launch", "open", "sleep", "download")
 
 
-class OpenAdaptCheck(Part):
+class OpenAdaptCheck(StrictModel):
     check: Literal["command", "file", "screenshot", "python"]
     run: str | None = None
     expect: str | None = None
@@ -40,7 +40,7 @@ class OpenAdaptMilestone(OpenAdaptCheck):
     name: str
 
 
-class OpenAdaptTask(Part):
+class OpenAdaptTask(StrictModel):
     """One file. Set-up steps are kept as they are written: each has one key, or is a step of Windows Agent Arena."""
 
     name: str | None = None
@@ -83,7 +83,7 @@ def dump(task: OpenAdaptTask) -> dict[str, Any]:
     return task.model_dump(mode="python", exclude_unset=True)
 
 
-def _problems(document: Document, task: OpenAdaptTask) -> Iterator[Problem]:
+def _problems(document: LocatedDocument, task: OpenAdaptTask) -> Iterator[Problem]:
     for keys in unknown_keys(task):
         yield document.problem(keys, "this key is not known; it has no effect")
     if task.instruction is not None:
@@ -107,7 +107,7 @@ def _problems(document: Document, task: OpenAdaptTask) -> Iterator[Problem]:
             yield document.problem(("milestones", index, "name"), "two milestones have this name")
 
 
-def _step_problems(document: Document, keys: Keys, step: dict[str, Any]) -> Iterator[Problem]:
+def _step_problems(document: LocatedDocument, keys: Keys, step: dict[str, Any]) -> Iterator[Problem]:
     if "type" in step:
         return
     kinds = [key for key in step if key in STEP_KEYS]
@@ -127,7 +127,7 @@ def _step_problems(document: Document, keys: Keys, step: dict[str, Any]) -> Iter
         yield document.problem((*keys, kinds[0]), f"a text, not {value!r}")
 
 
-def _check_problems(document: Document, keys: Keys, check: OpenAdaptCheck, *, milestone: bool) -> Iterator[Problem]:
+def _check_problems(document: LocatedDocument, keys: Keys, check: OpenAdaptCheck, *, milestone: bool) -> Iterator[Problem]:
     needed, allowed = CHECK_KEYS[check.check]
     own = {"check", "name", *needed, *allowed}
     for name in needed:

@@ -15,9 +15,9 @@ from deskhand.actions.ops import Op
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import isolated
 from deskhand.tasks.checks.part import UNREADABLE, quoted
-from deskhand.tasks.outcome import LONGEST_TEXT, Finding
+from deskhand.tasks.outcome import MAX_TEXT, Finding
 from deskhand.tasks.sources.openadapt import LoadedOpenAdapt, OpenAdaptCheck, load
-from deskhand.tasks.task import Check, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, CheckFunction, Milestone, Rect, StagedDesktopLike, Task
 
 SUITE = "openadapt"
 FUZZY = 0.8
@@ -46,12 +46,12 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         for step in file.setup or ():
             await _perform(step, desktop)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         found = [await each(desktop) for each in ends or milestones]
         values = [each.value for each in found]
         value = max(values) if file.combine == "or" else min(values)
         findings = tuple(finding for each in found for finding in each.findings)
-        return Check(value, "; ".join(each.detail for each in found), any(each.guest_trusted for each in found), findings)
+        return CheckResult(value, "; ".join(each.detail for each in found), any(each.untrusted_source for each in found), findings)
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         raise ConfigError(f"{where}: {NO_ORACLE}")
@@ -73,10 +73,10 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
+        first_click_targets=targets,
         milestones=tuple(Milestone(name, 1 / len(names), each) for name, each in zip(names, milestones, strict=True)),
-        tier="medium",
-        no_oracle=NO_ORACLE,
+        difficulty="medium",
+        oracle_unavailable=NO_ORACLE,
     )
 
 
@@ -103,7 +103,7 @@ def _check_of(check: OpenAdaptCheck, where: Path) -> CheckFunction:
     raise ConfigError(f"{where}: a check by {check.check} cannot be judged here; write it as a command or a file")
 
 
-async def _command(desktop: StagedDesktopLike, command: str, expected: str, match: str) -> Check:
+async def _command(desktop: StagedDesktopLike, command: str, expected: str, match: str) -> CheckResult:
     done = await desktop.shell(command, timeout_s=COMMAND_S)
     said, wanted = done.stdout.decode("utf-8", errors="replace").strip(), expected.strip()
     if match == "contains":
@@ -111,14 +111,14 @@ async def _command(desktop: StagedDesktopLike, command: str, expected: str, matc
     elif match == "regex":
         holds = await asyncio.to_thread(isolated.matches, wanted, said, whole=False)
     elif match == "fuzzy":
-        holds = await asyncio.to_thread(isolated.likeness, said, wanted) >= FUZZY
+        holds = await asyncio.to_thread(isolated.text_similarity, said, wanted) >= FUZZY
     else:
         holds = said == wanted
     finding = Finding(f"what {quoted(command)} says", float(holds), quoted(said), f"{match}: {quoted(wanted)}")
-    return Check(float(holds), f"{quoted(command)} said {quoted(said)}", guest_trusted=True, findings=(finding,))
+    return CheckResult(float(holds), f"{quoted(command)} said {quoted(said)}", untrusted_source=True, findings=(finding,))
 
 
-async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> Check:
+async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> CheckResult:
     path = check.path or ""
     try:
         data: bytes | None = await desktop.pull(path)
@@ -127,11 +127,11 @@ async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> Check:
     if check.exists is False:
         return _found(path, data is None, "gone" if data is None else "there", "gone")
     holds = data is not None and (check.contains is None or check.contains in data.decode("utf-8", errors="replace"))
-    read = "gone" if data is None else quoted(data[:LONGEST_TEXT].decode("utf-8", errors="replace"))
+    read = "gone" if data is None else quoted(data[:MAX_TEXT].decode("utf-8", errors="replace"))
     return _found(path, holds, read, "there" if check.contains is None else f"contains {quoted(check.contains)}")
 
 
-def _found(path: str, holds: bool, read: str, expected: str) -> Check:
+def _found(path: str, holds: bool, read: str, expected: str) -> CheckResult:
     """A fact about a file, as its one clause."""
     told = f"{path}: {'as asked' if holds else 'not as asked'}"
-    return Check(float(holds), told, guest_trusted=True, findings=(Finding(path, float(holds), read, expected),))
+    return CheckResult(float(holds), told, untrusted_source=True, findings=(Finding(path, float(holds), read, expected),))

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from deskhand.tasks.sources import getters, steps
 from deskhand.tasks.sources.documents import (
-    Document,
+    LocatedDocument,
     Keys,
-    Part,
+    StrictModel,
     Problem,
     TaskFileError,
     load_json,
@@ -35,7 +35,7 @@ FOLDERS = ("evaluation_examples/examples", "examples")
 COMMENT_KEYS = ("comments", "hint")
 
 
-class Evaluator(Part):
+class EvaluatorSpec(StrictModel):
     func: str | list[str]
     result: Getters = None
     expected: Getters = None
@@ -44,17 +44,17 @@ class Evaluator(Part):
     postconfig: list[Step] = Field(default_factory=list)
 
     @property
-    def clauses(self) -> list[Clause]:
+    def clauses(self) -> list[EvaluatorClause]:
         """The metrics with what each of them gets."""
         if isinstance(self.func, str):
             one = [each if not isinstance(each, list) else None for each in (self.result, self.expected)]
-            return [Clause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
+            return [EvaluatorClause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
         results, expected, options = (_each(value, len(self.func)) for value in (self.result, self.expected, self.options))
-        return [Clause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)]
+        return [EvaluatorClause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)]
 
 
 @dataclass(frozen=True)
-class Clause:
+class EvaluatorClause:
     """One metric of an evaluator."""
 
     metric: str
@@ -63,7 +63,7 @@ class Clause:
     options: dict[str, Any]
 
 
-class JsonTask(Part):
+class JsonTask(StrictModel):
     """What the files of OSWorld and of Windows Agent Arena have in common."""
 
     id: str
@@ -73,7 +73,7 @@ class JsonTask(Part):
     trajectory: str | None = None
     related_apps: list[str] = Field(default_factory=list)
     config: list[Step] = Field(default_factory=list)
-    evaluator: Evaluator
+    evaluator: EvaluatorSpec
 
     @property
     def infeasible(self) -> bool:
@@ -129,7 +129,7 @@ def load(path: Path) -> Loaded[OsworldTask]:
 
 
 def loaded(
-    path: Path, document: Document, model: type[TaskModel], not_steps: frozenset[str], not_getters: frozenset[str]
+    path: Path, document: LocatedDocument, model: type[TaskModel], not_steps: frozenset[str], not_getters: frozenset[str]
 ) -> Loaded[TaskModel]:
     """A document as a task of `model`, in which steps and getters of the kinds in `not_...` are problems."""
     task = validated(document, model)
@@ -171,7 +171,7 @@ def _each(value: object, count: int) -> list[Any]:
     return [*(value if isinstance(value, list) else []), *[None] * count]
 
 
-def _problems(document: Document, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]) -> Iterator[Problem]:
+def _problems(document: LocatedDocument, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]) -> Iterator[Problem]:
     """A key of the file itself that resembles none which is read is a note; within steps and getters it may be meant to act."""
     for keys in unknown_keys(task):
         last = str(keys[-1])
@@ -190,7 +190,7 @@ def _problems(document: Document, task: JsonTask, not_steps: frozenset[str], not
     yield from _evaluator_problems(document, task.evaluator)
 
 
-def _evaluator_problems(document: Document, evaluator: Evaluator) -> Iterator[Problem]:
+def _evaluator_problems(document: LocatedDocument, evaluator: EvaluatorSpec) -> Iterator[Problem]:
     many = isinstance(evaluator.func, list)
     for role in ("result", "expected", "options"):
         value = getattr(evaluator, role)

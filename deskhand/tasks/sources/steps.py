@@ -10,30 +10,30 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Tag
 
-from deskhand.tasks.sources.documents import Part
+from deskhand.tasks.sources.documents import StrictModel
 
 Number = int | float
 
 
-class DownloadedFile(Part):
+class DownloadedFile(StrictModel):
     url: str
     path: str
 
 
-class UploadedFile(Part):
+class UploadedFile(StrictModel):
     local_path: str
     path: str
 
 
-class Downloads(Part):
+class Downloads(StrictModel):
     files: list[DownloadedFile]
 
 
-class Uploads(Part):
+class Uploads(StrictModel):
     files: list[UploadedFile]
 
 
-class Until(Part):
+class Until(StrictModel):
     """The command is run again until one of these is seen."""
 
     returncode: int | None = None
@@ -41,12 +41,12 @@ class Until(Part):
     stderr: str | None = None
 
 
-class Verification(Part):
+class Verification(StrictModel):
     window_exists: str | None = None
     command_success: str | None = None
 
 
-class Command(Part):
+class Command(StrictModel):
     """`shell` is a string in some tasks; OSWorld takes every string but the empty one for true."""
 
     command: str | list[str]
@@ -67,140 +67,140 @@ class VerifiedCommand(Command):
     check_interval: Number | None = None
 
 
-class PathOnly(Part):
+class PathOnly(StrictModel):
     path: str
 
 
-class FileContent(Part):
+class FileContent(StrictModel):
     path: str
     content: str
 
 
-class Seconds(Part):
+class Seconds(StrictModel):
     seconds: Number
 
 
-class WindowName(Part):
+class WindowName(StrictModel):
     window_name: str
     strict: bool | None = None
     by_class: bool | None = None
 
 
-class OpenTabs(Part):
+class OpenTabs(StrictModel):
     urls_to_open: list[str]
 
 
-class CloseTabs(Part):
+class CloseTabs(StrictModel):
     urls_to_close: list[str]
 
 
-class Drive(Part):
+class Drive(StrictModel):
     settings_file: str
     operation: list[str]
     args: list[Any]
 
 
-class Login(Part):
+class Login(StrictModel):
     settings_file: str
     platform: str
 
 
-class Visit(Part):
+class Visit(StrictModel):
     url: str
     title: str
     visit_time_from_now_in_seconds: Number
 
 
-class Visits(Part):
+class Visits(StrictModel):
     history: list[Visit]
 
 
-class Password(Part):
+class Password(StrictModel):
     client_password: str | None = None
 
 
-class Nothing(Part):
+class Nothing(StrictModel):
     pass
 
 
-class DownloadStep(Part):
+class DownloadStep(StrictModel):
     type: Literal["download"]
     parameters: Downloads
 
 
-class UploadStep(Part):
+class UploadStep(StrictModel):
     type: Literal["upload_file"]
     parameters: Uploads
 
 
-class CommandStep(Part):
+class CommandStep(StrictModel):
     """`launch` does not wait for the end, the others do."""
 
     type: Literal["launch", "execute", "command"]
     parameters: Command
 
 
-class VerifiedStep(Part):
+class VerifiedStep(StrictModel):
     type: Literal["execute_with_verification"]
     parameters: VerifiedCommand
 
 
-class PathStep(Part):
+class PathStep(StrictModel):
     type: Literal["open", "change_wallpaper", "create_folder", "recycle_file"]
     parameters: PathOnly
 
 
-class CreateFileStep(Part):
+class CreateFileStep(StrictModel):
     type: Literal["create_file"]
     parameters: FileContent
 
 
-class SleepStep(Part):
+class SleepStep(StrictModel):
     type: Literal["sleep"]
     parameters: Seconds
 
 
-class WindowStep(Part):
+class WindowStep(StrictModel):
     type: Literal["activate_window", "close_window"]
     parameters: WindowName
 
 
-class OpenTabsStep(Part):
+class OpenTabsStep(StrictModel):
     type: Literal["chrome_open_tabs"]
     parameters: OpenTabs
 
 
-class CloseTabsStep(Part):
+class CloseTabsStep(StrictModel):
     type: Literal["chrome_close_tabs"]
     parameters: CloseTabs
 
 
-class DriveStep(Part):
+class DriveStep(StrictModel):
     type: Literal["googledrive"]
     parameters: Drive
 
 
-class LoginStep(Part):
+class LoginStep(StrictModel):
     type: Literal["login"]
     parameters: Login
 
 
-class HistoryStep(Part):
+class HistoryStep(StrictModel):
     type: Literal["update_browse_history", "update_browse_history_edge"]
     parameters: Visits
 
 
-class ProxyStep(Part):
+class ProxyStep(StrictModel):
     type: Literal["proxy"]
     parameters: Password
 
 
-class BareStep(Part):
+class BareStep(StrictModel):
     type: Literal["close_all", "clear_task_files"]
     parameters: Nothing | None = None
 
 
-class OtherStep(Part):
+class OtherStep(StrictModel):
     """A kind that neither benchmark has, or that OSWorld names and does not implement (`tidy_desktop`, `act`, `replay`)."""
 
     type: str

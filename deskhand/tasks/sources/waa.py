@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from deskhand.tasks.sources import osworld
-from deskhand.tasks.sources.documents import Document, canonical, load_json
+from deskhand.tasks.sources.documents import LocatedDocument, canonical, load_json
 from deskhand.tasks.sources.osworld import Corpus, JsonTask, Loaded
 
 FOLDERS = (
@@ -34,7 +34,7 @@ def load_folder(folder: Path) -> Corpus[WindowsTask]:
     return osworld.load_all(folder, FOLDERS, load)
 
 
-def is_windows(document: Document) -> bool:
+def is_windows(document: LocatedDocument) -> bool:
     """Whether a task file is for Windows: its id is one of that benchmark's, or it names a path with a drive and has none of the
     keys that only OSWorld has."""
     text = canonical(document.value)

@@ -12,14 +12,14 @@ from deskhand.errors import ConfigError
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.sources.osworld import Loaded, dump
 from deskhand.tasks.sources.waa import WindowsTask
-from deskhand.tasks.task import Check, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Rect, StagedDesktopLike, Task
 
 SUITE = "waa"
 STEPS = 15
 NO_ORACLE = "a file of this kind has no solution in it"
 
 
-class Evaluator(Protocol):
+class TaskEvaluator(Protocol):
     """What sets up and judges (`desktop.remote.waa_server.WaaEvaluator`)."""
 
     async def setup(self, config: list[dict[str, Any]]) -> None: ...
@@ -27,11 +27,11 @@ class Evaluator(Protocol):
     async def evaluate(self, task: dict[str, Any]) -> tuple[float, str]: ...
 
 
-EvaluatorOf = Callable[[StagedDesktopLike], Evaluator]
+EvaluatorFactory = Callable[[StagedDesktopLike], TaskEvaluator]
 """The one of the machine that a task is played on."""
 
 
-def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorOf, width: int, height: int, max_steps: int = STEPS) -> Task:
+def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorFactory, width: int, height: int, max_steps: int = STEPS) -> Task:
     """The task of a file that was read, for screens of this size. Raises `ConfigError`.
 
     It is named after its file, as in the benchmark's own lists: two of its files carry one `id`.
@@ -43,12 +43,12 @@ def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorOf, width: int, hei
     async def setup(desktop: StagedDesktopLike) -> None:
         await evaluator(desktop).setup(document.get("config", []))
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         score, why = await evaluator(desktop).evaluate(document)
         func = document["evaluator"]["func"]
         clause = " ".join(["the evaluate server:", *([func] if isinstance(func, str) else func)])
         expected = str(document["evaluator"].get("expected", ""))
-        return Check(score, why, guest_trusted=True, findings=(Finding(clause, score, why, expected),))
+        return CheckResult(score, why, untrusted_source=True, findings=(Finding(clause, score, why, expected),))
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         raise ConfigError(f"{loaded.path}: {NO_ORACLE}")
@@ -69,7 +69,7 @@ def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorOf, width: int, hei
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        tier="medium",
-        no_oracle=NO_ORACLE,
+        first_click_targets=targets,
+        difficulty="medium",
+        oracle_unavailable=NO_ORACLE,
     )

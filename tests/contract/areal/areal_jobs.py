@@ -156,7 +156,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         environment = environment_of(python)
         with log.open("w") as file, _ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run:
             deadline = time.monotonic() + 300
-            while not (made / "gateway.json").is_file():
+            while not (made / "proxy_gateway.json").is_file():
                 assert run.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]
                 time.sleep(0.1)
@@ -181,7 +181,7 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
         "deskhand.workflow.refills=0",
         "actor.optimizer.lr=1e-4",
     )
-    statistics = made / "areal.jsonl"
+    statistics = made / "areal_metrics.jsonl"
     environment = environment_of(python)
     with log.open("w") as file, _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first:
         deadline = time.monotonic() + 420

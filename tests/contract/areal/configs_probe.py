@@ -37,7 +37,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
                 launch.check(config, settings, launch.rows_of(config)[0])
                 found[f"{path.stem} {stage or ''}".strip()] = ""
                 if path.stem == "osworld_qwen3vl_4b" and stage == "smoke-text":
-                    extra |= {"words": settings.agent.screen, "max_tokens": settings.agent.max_tokens}
+                    extra |= {"words": settings.agent.observation, "max_tokens": settings.agent.max_new_tokens}
             except ConfigError as error:
                 found[f"{path.stem} {stage or ''}".strip()] = str(error)
     tiny = [
@@ -78,7 +78,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     mends.notice_dead_workers()
     extra["dead"] = _waited_for(LocalScheduler, subprocess.Popen(["false"]))
     by_seed = _drawn_under_one_seed()
-    ports.draw_by_chance()
+    ports.use_random_ports()
     extra["ports"] = by_seed, _drawn_under_one_seed()
     (out / "found.json").write_text(json.dumps({"found": found, **extra}))
 

@@ -15,7 +15,7 @@ import training_probe
 SETTINGS = {
     "desktops": {"embedded": 2},
     "tasks": "areal_osworld.task",
-    "agent": {"max_tokens": 5, "max_errors": 9},
+    "agent": {"max_new_tokens": 5, "max_consecutive_errors": 9},
     "group_size": 2,
     "context_tokens": 1024,
     "group_timeout_s": 200,

@@ -88,7 +88,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     began = time.monotonic()
     found: dict[str, Any] = {}
     rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
-    settings = {"model": checkpoint, "desktops": {"embedded": 2}, "agent": {"max_tokens": 32, "max_errors": 6}}
+    settings = {"model": checkpoint, "desktops": {"embedded": 2}, "agent": {"max_new_tokens": 32, "max_consecutive_errors": 6}}
     found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)
     found["rewards"] = list(areal_agents.Watched.rewards)
     found["concat"] = play(checkpoint, address, "concat", areal_agents.Watched(settings), rows[:1], 1)
@@ -147,11 +147,11 @@ def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
 
 
 async def playing(agent: Any, rows: list[dict[str, Any]], gateway: Any) -> Any:
-    from deskhand.areal.online import play
-    from deskhand.areal.place import visiting
+    from deskhand.areal.online import run_online
+    from deskhand.areal.place import use_worker_resources
 
-    async with visiting(agent.settings, keep=False):
-        return await play(agent, rows, gateway)
+    async with use_worker_resources(agent.settings, keep=False):
+        return await run_online(agent, rows, gateway)
 
 
 def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -160,10 +160,10 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
     from areal.experimental.openai.proxy.proxy_gateway import create_proxy_gateway_app
     from areal.experimental.openai.proxy.workflow import OpenAIProxyWorkflow
 
-    from deskhand.areal.online import Gateway
+    from deskhand.areal.online import ProxyGateway
 
     module, at = proxy(checkpoint, address, "individual")
-    gateway = Gateway(served(create_proxy_gateway_app([at], admin_api_key=KEY), "on"), KEY)
+    gateway = ProxyGateway(served(create_proxy_gateway_app([at], admin_api_key=KEY), "on"), KEY)
     engine = RemoteSGLangEngine(config_of(checkpoint, "individual"))
     engine.initialize(addr=address)
     try:

@@ -16,12 +16,12 @@ import numpy as np
 
 def reading(checkpoint: Path, pictures: list[Path]) -> dict[str, Any]:
     """Ids of a conversation of two turns for each picture, and a hash of each picture's patches."""
-    from deskhand.models.load import load_reading
+    from deskhand.models.load import load_processors
     from deskhand.recorder.images import ImageCache
-    from deskhand.recorder.messages import Picture, message
+    from deskhand.recorder.messages import ImagePart, message
     from deskhand.recorder.renderer import ChatRenderer
 
-    tokenizer, processor = load_reading(str(checkpoint))
+    tokenizer, processor = load_processors(str(checkpoint))
     images, found = ImageCache(processor), []
     messages = [message("user", "Click the blue square.")]
     for path in pictures:
@@ -30,7 +30,7 @@ def reading(checkpoint: Path, pictures: list[Path]) -> dict[str, Any]:
         checksum = image.checksum.value if image.checksum is not None else None
         found.append([image.sha256, list(image.grid_thw), image.tokens, checksum, patches])
         messages = [*messages, message("assistant", '{"op":"click","x":512,"y":300}')] if len(found) > 1 else messages
-        messages.append(message("user", ["Grüße, 屏幕: ", Picture(image.sha256), "error: none"]))
+        messages.append(message("user", ["Grüße, 屏幕: ", ImagePart(image.sha256), "error: none"]))
     prompt = ChatRenderer(tokenizer).render(tuple(messages), images)
     return {"ids": list(prompt.token_ids), "spans": [[s.start, s.count, s.sha256] for s in prompt.spans], "images": found}
 

@@ -76,7 +76,7 @@ def test_the_doctor_says_what_is_there_and_mends_nothing_where_nothing_is_missin
 
 
 def test_the_doctor_names_the_script_where_there_is_no_environment(tmp_path):
-    environment = {**os.environ, "DESKHAND_ENVIRONMENTS": str(tmp_path)}
+    environment = {**os.environ, "DESKHAND_VENV_DIR": str(tmp_path)}
     words = [sys.executable, "-m", "deskhand", "areal", "doctor"]
     done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2

@@ -18,7 +18,7 @@ def online(found) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def steps(online) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (online["folder"] / "areal.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (online["folder"] / "areal_metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_step_trains_on_what_was_played(online, steps):

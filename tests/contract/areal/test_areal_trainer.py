@@ -29,7 +29,7 @@ def folder(run) -> Path:
 
 @pytest.fixture(scope="module")
 def steps(folder):
-    return [json.loads(line) for line in (folder / "areal.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "areal_metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_that_is_ended_from_outside_leaves_no_process_and_goes_on_where_it_was(run, steps):
@@ -61,7 +61,7 @@ def test_lost_desktops_leave_gaps_and_no_group_with_two_scores_is_lost(folder):
     with Run.open(folder, read_only=True) as run:
         rows = run.episodes(TRAIN)
         groups = {group.id: group.state for group in run.groups()}
-        books = run.books()
+        books = run.episode_counts()
     lost = [row for row in rows if row.state == "unscored"]
     assert lost
     assert {row.cause for row in lost} == {"infrastructure"}

@@ -53,15 +53,15 @@ def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):
     tokens = sum(sum(sample.sequence.sampled) for sample in samples)
     episodes = len({sample.episode_id for sample in samples})
     config = TrainerConfig(
-        algorithm="dr_grpo", divisor_tokens=tokens / episodes, learning_rate=1e-3, weight_decay=0.01, beta2=0.999,
-        clip_low=0.2, clip_high=0.28, behaviour_cap=5.0, max_gradient_norm=1.0, warmup_steps=0,
+        algorithm="dr_grpo", loss_divisor=tokens / episodes, learning_rate=1e-3, weight_decay=0.01, beta2=0.999,
+        clip_ratio_low=0.2, clip_ratio_high=0.28, importance_weight_cap=5.0, max_grad_norm=1.0, warmup_steps=0,
     )  # fmt: skip
     trainer = Trainer(Policy(load(str(trained["checkpoint"])).model), config)
     for theirs in trained["updates"]:
         ours = trainer.step(samples, trained["images"])
         assert theirs["ppo_actor/update/update_successful"] == 1.0
         assert ours.loss == pytest.approx(theirs["ppo_actor/update/actor_loss/avg"], abs=1e-4)
-        assert ours.gradient_norm == pytest.approx(theirs["ppo_actor/update/grad_norm"], rel=1e-2)
+        assert ours.grad_norm == pytest.approx(theirs["ppo_actor/update/grad_norm"], rel=1e-2)
 
 
 def _weighed(samples: list[Any]) -> list[Any]:

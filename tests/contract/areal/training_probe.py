@@ -149,9 +149,9 @@ def main(checkpoint: str, address: str, out: Path) -> None:
 
     install()
     found["misplaced_gap"] = gap(actor, trajectories)
-    from deskhand.areal.positions import mend
+    from deskhand.areal.positions import patch_rope_positions
 
-    found["mended"] = [mend(), mend()]
+    found["mended"] = [patch_rope_positions(), patch_rope_positions()]
     found["gap"] = gap(actor, trajectories)
     rewarded = sorted(trajectories, key=lambda one: -int(one["rewards"].count_nonzero()))
     found["damage"] = damage(actor, rewarded[:2], image_id)

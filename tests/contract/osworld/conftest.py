@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.compat.osworld.evaluators import Evaluators
+from deskhand.compat.osworld.evaluators import OfficialEvaluators
 
 ROOT = Path(__file__).parents[3]
 UNREACHABLE = (
@@ -41,8 +41,8 @@ def judging_python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def official(judging_python: Path) -> Iterator[Evaluators]:
+def official(judging_python: Path) -> Iterator[OfficialEvaluators]:
     """OSWorld's own evaluators: a process with our label, which must be gone before other tests look for what was left behind."""
-    evaluators = Evaluators(judging_python)
+    evaluators = OfficialEvaluators(judging_python)
     yield evaluators
     evaluators.close()

@@ -110,7 +110,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     sys.meta_path.append(Finder())
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from deskhand.compat.desktop_env_provider import register
+    from deskhand.compat.desktop_env_provider import register_server_provider
 
     DesktopEnv: Any = importlib.import_module("desktop_env.desktop_env").DesktopEnv
     environment: Any = None
@@ -121,7 +121,7 @@ def main() -> None:
                 if told.get("gateway"):
                     importlib.import_module("deskhand.compat.desktop_env_gateway").register_gateway(told["address"], told["key"])
                 else:
-                    register(told["address"], told["key"])
+                    register_server_provider(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])
                 value = None
             elif told["do"] == "controllers":

@@ -22,7 +22,7 @@ import pytest
 from bridge_client import OWNER_KEY, bridge
 from PIL import Image
 
-from deskhand.bridge.server import Running
+from deskhand.bridge.server import RunningServer
 from deskhand.desktop.applications.table import PROFILES
 from deskhand.desktop.embedded.walls import available_isolation
 
@@ -36,7 +36,7 @@ class Refused(Exception):
 class Osworld:
     """The process with `desktop-env`, and the desktop that it drives."""
 
-    def __init__(self, process: asyncio.subprocess.Process, running: Running) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, running: RunningServer) -> None:
         self._process = process
         self.running = running
 

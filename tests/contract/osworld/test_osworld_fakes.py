@@ -19,10 +19,10 @@ from serving import on_a_port
 from test_osworld_controllers import Osworld
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.bridge.gateway import Gateway, Upstream
-from deskhand.desktop.base import Template
-from deskhand.desktop.desktop_env import DesktopEnvMachine, DesktopEnvPool
-from deskhand.desktop.osworld import Looking
+from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.desktop_env import ProviderMachine, ProviderPool
+from deskhand.desktop.osworld import ScreenPolling
 from deskhand.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ async def test_the_fake_of_waas_server_answers_them_as_windows_does(python, tmp_
 async def test_desktop_env_itself_runs_over_a_sandbox_gateway(python, tmp_path):
     token = "a-token-of-the-contract-tests"
     async with bridge() as running:
-        server = Gateway([Upstream(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: None})
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             process, peer = await controllers(python, address, tmp_path)
             settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "action_space": "pyautogui"}
@@ -140,15 +140,15 @@ async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(p
     async with bridge() as running:
         settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "require_a11y_tree": False}
         address = (f"http://127.0.0.1:{running.port}", OWNER_KEY)
-        machine = DesktopEnvMachine(str(python), "docker", settings, command=[str(HERE / "machine.py")], bridge=address)
-        pool = DesktopEnvPool([machine], template=Template("plain", 320, 240), looking=Looking(0.05, 2, 2))
+        machine = ProviderMachine(str(python), "docker", settings, command=[str(HERE / "machine.py")], bridge=address)
+        pool = ProviderPool([machine], template=DesktopSpec("plain", 320, 240), looking=ScreenPolling(0.05, 2, 2))
         try:
             # desktop-env finds the bridge's key by netrc; our own requests have to show it too
             lease = await _keyed(pool)
             frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
             assert frame.cursor == (30, 40)
             await lease.desktop.push("left.txt", b"x")
-            await lease.desktop.reset(Template("plain", 320, 240))
+            await lease.desktop.reset(DesktopSpec("plain", 320, 240))
             with pytest.raises(FileNotFoundError):
                 await lease.desktop.pull("left.txt")
             await pool.release(lease)
@@ -156,10 +156,10 @@ async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(p
             await pool.close()
         assert list(running.book) == []
     with pytest.raises(ConfigError, match="desktop-env"):
-        await DesktopEnvMachine("/nowhere/python", "docker", {}).fresh()
+        await ProviderMachine("/nowhere/python", "docker", {}).fresh()
 
 
-async def _keyed(pool: DesktopEnvPool):
+async def _keyed(pool: ProviderPool):
     make = pool._make
 
     def keyed(name: str):

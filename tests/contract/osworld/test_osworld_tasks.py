@@ -13,11 +13,11 @@ from task_files import SHARED
 
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS
 from benchmarks.osworld_tasks import FIRST, candidates, play
-from deskhand.compat.osworld.evaluators import Evaluators
+from deskhand.compat.osworld.evaluators import OfficialEvaluators
 from deskhand.compat.osworld.task import load_task
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.desktop import LocalDesktop
 from deskhand.errors import ConfigError
-from deskhand.rollout.episode import template_of
+from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.sources import osworld
@@ -32,7 +32,7 @@ def path_of(task_id: str) -> Path:
 
 
 @pytest.mark.parametrize("task_id", PLAYED)
-async def test_a_scripted_solution_scores_one_and_doing_nothing_scores_zero(official: Evaluators, task_id: str) -> None:
+async def test_a_scripted_solution_scores_one_and_doing_nothing_scores_zero(official: OfficialEvaluators, task_id: str) -> None:
     task = load_task(path_of(task_id), evaluators=lambda: official, accessibility=True)
     solved = await play(task, SOLUTIONS[task_id])
     assert (solved.score, solved.note) == (1.0, "")
@@ -41,12 +41,12 @@ async def test_a_scripted_solution_scores_one_and_doing_nothing_scores_zero(offi
     assert (nothing.score, nothing.note) == (0.0, "")
 
 
-async def test_an_infeasible_task_is_solved_by_saying_so_alone(official: Evaluators) -> None:
+async def test_an_infeasible_task_is_solved_by_saying_so_alone(official: OfficialEvaluators) -> None:
     loaded = next(each for each in osworld.load_folder(FILES).tasks if each.task.infeasible and not each.task.config)
     task = load_task(loaded.path, evaluators=lambda: official)
-    desktop = EmbeddedDesktop()
+    desktop = LocalDesktop()
     try:
-        await desktop.reset(template_of(task))
+        await desktop.reset(desktop_spec(task))
         await task.setup(desktop)
         assert await judge(task, desktop, failed=True) == Scored(1.0, {"end_state": 1.0})
         outcome = await judge(task, desktop)
@@ -66,7 +66,7 @@ def test_every_candidate_has_a_solution_or_a_reason_and_none_has_both() -> None:
     assert FIRST in SOLUTIONS
 
 
-def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(official: Evaluators, tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(official: OfficialEvaluators, tmp_path: Path) -> None:
     value = json.loads(path_of(FIRST).read_text())
     value["evaluator"]["result"] = {"type": "active_tab_info"}
     path = tmp_path / "changed.json"

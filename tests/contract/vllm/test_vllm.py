@@ -28,7 +28,7 @@ from deskhand.engines.base import Grammar, GrammarRefused, Prompt, Sampling
 from deskhand.errors import AgentError
 from deskhand.models.load import load
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.proxy import create_app, in_process_client
 from deskhand.recorder.session import Recorder
 from deskhand.training.policy import Policy
@@ -56,12 +56,12 @@ async def record(served: Any, seeds: list[int], turns: int, pictures: bool) -> l
     try:
         async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
             clients = [
-                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.start(f"e{seed}"), http_client=http, max_retries=0)
+                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session(f"e{seed}"), http_client=http, max_retries=0)
                 for seed in seeds
             ]
             await asyncio.gather(*(play(client, seed, turns, pictures) for seed, client in zip(seeds, clients, strict=True)))
         assert not recorder.violations
-        return [CallGraph.from_dict(recorder.end(f"e{seed}").to_dict()) for seed in seeds]
+        return [CallGraph.from_dict(recorder.close_session(f"e{seed}").to_dict()) for seed in seeds]
     finally:
         recorder.close()
 
@@ -110,7 +110,7 @@ async def test_recorded_episodes_are_what_vllm_served_and_what_is_trained(served
 
 def prompt_of(served: Served, seed: int) -> Prompt:
     image = served.images.add(png(seed, 256, 192))
-    return served.renderer.render((message("user", [Picture(image.sha256), "Click the blue box"]),), served.images)
+    return served.renderer.render((message("user", [ImagePart(image.sha256), "Click the blue box"]),), served.images)
 
 
 def endless(served: Served, tokens: int, temperature: float = 1.0) -> Sampling:
@@ -190,7 +190,7 @@ async def test_weights_published_in_mid_flight_change_outputs_and_versions(serve
     long = asyncio.create_task(served.generate(prompt, endless(served, count)))
     await asyncio.sleep(0.5)
     assert not long.done()
-    await served.engine.publish(7, changed.snapshot())
+    await served.engine.update_weights(7, changed.snapshot())
     assert served.engine.version == 7
     done = await long
     switch = done.versions.index(7)

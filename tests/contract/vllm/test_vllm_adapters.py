@@ -14,12 +14,12 @@ from vllm_serving import Served, serving
 from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.models.load import TINY_FOLDER, load
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.messages import Picture, message
+from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.config import AdapterConfig, PolicyConfig
+from deskhand.training.checkpoint import CheckpointManager
+from deskhand.training.config import LoraConfig, PolicyConfig
 from deskhand.training.policy import Policy
-from deskhand.training.publish import publish
+from deskhand.training.publish import push_weights
 from deskhand.training.trainer import Trainer
 
 BAR = 1e-2
@@ -63,12 +63,12 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
     reads a run's checkpoint, with the trainer's own tensors beside the model's."""
     torch.set_num_threads(1)
     model = load("tiny")
-    config = PolicyConfig(adapter=AdapterConfig(rank=RANK, alpha=8, vision=tower))
+    config = PolicyConfig(lora=LoraConfig(rank=RANK, alpha=8, vision=tower))
     policy = Policy(model.model, config, ChatRenderer(model.tokenizer).banned_ids)
-    checkpoint = Checkpoints(tmp_path / "run").save(Trainer(policy), TINY_FOLDER) if tower else TINY_FOLDER
+    checkpoint = CheckpointManager(tmp_path / "run").save(Trainer(policy), TINY_FOLDER) if tower else TINY_FOLDER
     served = serving(python, tmp_path, "float32", adapter_rank=RANK, adapter_tower=tower, checkpoint=checkpoint)
     image = served.images.add(png(3, 256, 192))
-    prompt = served.renderer.render((message("user", [Picture(image.sha256), "Click the blue box"]),), served.images)
+    prompt = served.renderer.render((message("user", [ImagePart(image.sha256), "Click the blue box"]),), served.images)
 
     def asking(tokens: int) -> Sampling:
         return Sampling(tokens, banned_ids=served.renderer.banned_ids, seed=1)
@@ -76,7 +76,7 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
     try:
         await served.engine.start()
         assert served.engine.takes_adapters
-        assert served.engine.takes_tower_adapters == tower
+        assert served.engine.supports_vision_lora == tower
         plain = await served.generate(prompt, asking(8))
         assert plain.versions == (0,) * 8
         kept: list[tuple[int, Policy, asyncio.Task[Completion]]] = []
@@ -85,7 +85,7 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
                 await kept[-2][2]
             assert not kept or not kept[-1][2].done(), "the request of the version before is in flight"
             move(policy, version)
-            await publish(policy, served.engine, version)
+            await push_weights(policy, served.engine, version)
             kept.append((version, policy.copy(frozen=True), asyncio.create_task(served.generate(prompt, asking(REPLY)))))
             await asyncio.sleep(0.2)
         others = [policy.copy(frozen=True), *(scorer for _, scorer, _ in kept[:-1])]

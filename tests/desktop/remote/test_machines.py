@@ -12,15 +12,15 @@ from serving import on_a_port
 
 from deskhand.actions.ops import KeyDown, MouseDown, Point, screen_px
 from deskhand.config import DesktopSection
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.gateway import GatewayPool
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.gateway import SandboxPool
 from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.making import machine_pool, remote_pool
+from deskhand.desktop.making import build_machine_pool, build_remote_pool
 from deskhand.desktop.remote.first_looks import FILE
-from deskhand.desktop.remote.link import Timeouts
-from deskhand.desktop.remote.parking import ParkingLot
-from deskhand.desktop.remote.reverting import RevertCommand
+from deskhand.desktop.remote.link import RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaManager
+from deskhand.desktop.remote.reverting import ResetCommand
 from deskhand.errors import ConfigError, InfrastructureError
 
 
@@ -31,7 +31,7 @@ class Machine:
         self.address, self._fails = address, fails
         self.closed = False
 
-    async def reset(self, template: Template) -> None:
+    async def reset(self, template: DesktopSpec) -> None:
         if self.address in self._fails:
             raise InfrastructureError(f"{self.address} does not come back")
 
@@ -78,19 +78,19 @@ async def test_when_no_machine_can_be_used_the_last_reason_is_said():
 
 
 async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
-    template, lot = Template(), ParkingLot()
+    template, lot = DesktopSpec(), QuotaManager()
 
     def made(environment: dict[str, str] | None = None, **settings):
         section = DesktopSection(**settings)
-        return remote_pool(section.kind, section, template, lot, environment or {})  # type: ignore[arg-type]
+        return build_remote_pool(section.backend, section, template, lot, environment or {})  # type: ignore[arg-type]
 
-    bridge = made({"DESKHAND_BRIDGE_KEY": "k" * 20}, kind="bridge", addresses=("http://a:1",), step_s=7.0)
-    assert isinstance(bridge, BridgePool)
+    bridge = made({"DESKHAND_SERVER_API_KEY": "k" * 20}, kind="bridge", addresses=("http://a:1",), step_s=7.0)
+    assert isinstance(bridge, ServerPool)
     assert bridge.link.headers == {"authorization": "Bearer " + "k" * 20}
     assert bridge.link.timeouts.step_s == 7.0
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://g.example", "OSWORLD_SANDBOX_TOKEN": "t"}
     gateway = made(variables, kind="gateway")
-    assert isinstance(gateway, GatewayPool)
+    assert isinstance(gateway, SandboxPool)
     machines = made(kind="waa", addresses=("http://a:5000", "http://b:5000"), monitor_port=7100)
     assert isinstance(machines, MachinePool)
     for wrong, message in (
@@ -138,11 +138,11 @@ async def test_what_was_made_for_a_reset_that_failed_is_closed():
 
 async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_lease_nor_by_the_next_process(tmp_path):
     fake = FakeWaa(tmp_path / "vm")
-    times = Timeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
 
     def pool_on(address: str) -> MachinePool:
-        screen = Template("plain", 320, 240)
-        return machine_pool([address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path)
+        screen = DesktopSpec("plain", 320, 240)
+        return build_machine_pool([address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path)
 
     async with on_a_port(fake.app) as address:
         pool = pool_on(address)
@@ -171,7 +171,7 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
     fake = make(tmp_path / "vm")
     kind = "waa" if make is FakeWaa else "osworld"
     async with on_a_port(fake.app) as address:
-        pool = machine_pool([address], kind, Template("plain", 320, 240), None, keep_state=True, monitor_port=None)
+        pool = build_machine_pool([address], kind, DesktopSpec("plain", 320, 240), None, keep_state=True, monitor_port=None)
         lease = await pool.lease()
         await lease.desktop.perform([KeyDown("ctrl"), MouseDown(Point(5, 6, screen_px(320, 240)), "right")], action_id="1")
         assert (fake.guest.held, fake.guest.buttons) == (["ctrl"], {"right"})
@@ -187,7 +187,7 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
 
 async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_not_come_back_is_none(tmp_path):
     fake, said = FakeWaa(tmp_path / "vm"), []
-    times = Timeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
 
     async def monitor(reader, writer):
         writer.write(b"(qemu) ")
@@ -198,9 +198,9 @@ async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_no
         writer.close()
 
     async with on_a_port(fake.app) as address, await asyncio.start_server(monitor, "127.0.0.1", 0) as server:
-        port, screen = server.sockets[0].getsockname()[1], Template("plain", 320, 240)
+        port, screen = server.sockets[0].getsockname()[1], DesktopSpec("plain", 320, 240)
         for settings in ({"monitor_port": port}, {"monitor_port": None, "revert": ["true"]}):
-            pool = machine_pool([address], "waa", screen, None, keep_state=False, timeouts=times, **settings)
+            pool = build_machine_pool([address], "waa", screen, None, keep_state=False, timeouts=times, **settings)
             lease = await pool.lease()
             await lease.desktop.push("Desktop/left.txt", b"by an episode")
             await pool.release(lease)
@@ -220,11 +220,11 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
     async with on_a_port(fake.app) as address:
         script = f"echo {{address}} {{host}} {{port}} >> {told}; echo starting; echo {address}"
         restoring = f"rm -rf {tmp_path}/vm/home/.cache; {script}"
-        settings = {"keep_state": False, "monitor_port": None, "timeouts": Timeouts(attempts=1)}
-        screen = Template("plain", 320, 240)
+        settings = {"keep_state": False, "monitor_port": None, "timeouts": RemoteTimeouts(attempts=1)}
+        screen = DesktopSpec("plain", 320, 240)
 
         def pool_by(words: list[str]) -> MachinePool:
-            return machine_pool(["http://vm.test:5000"], "osworld", screen, None, revert=words, **settings)
+            return build_machine_pool(["http://vm.test:5000"], "osworld", screen, None, revert=words, **settings)
 
         pool = pool_by(["sh", "-c", restoring])
         for count in (1, 2):
@@ -244,7 +244,7 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
         await failing.close()
         with pytest.raises(ConfigError, match="no-such-command is no program"):
             pool_by(["no-such-command"])
-    slow = RevertCommand(["sleep", "60"], "http://vm.test:5000", longest_s=0.1)
+    slow = ResetCommand(["sleep", "60"], "http://vm.test:5000", longest_s=0.1)
     with pytest.raises(InfrastructureError, match=r"longer than 0.1 s"):
         await slow.reset()
 

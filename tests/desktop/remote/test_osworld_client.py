@@ -19,16 +19,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
-from deskhand.desktop.base import Desktop, Template
-from deskhand.desktop.making import machine_pool
-from deskhand.desktop.osworld import Looking, OsworldDesktop
+from deskhand.desktop.base import Desktop, DesktopSpec
+from deskhand.desktop.making import build_machine_pool
+from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
 from deskhand.desktop.remote import link
-from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
-SCREEN = Template("plain", 320, 240)
-QUICK = Timeouts(connect_s=2, read_s=5, attempts=8, pause_s=0.005)
-LOOKING = Looking(pause_s=0.0, looks=1)
+SCREEN = DesktopSpec("plain", 320, 240)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=8, pause_s=0.005)
+LOOKING = ScreenPolling(pause_s=0.0, looks=1)
 TEXT = "plain <b> 'q\"\\n' ünï — 中文 🙂 \t2\nlast"
 
 
@@ -64,7 +64,7 @@ class Network(httpx2.AsyncBaseTransport):
 async def machine(folder: Path, network: Network | None = None, **settings) -> AsyncIterator[tuple[FakeOsworld, OsworldDesktop]]:
     fake = FakeOsworld(folder)
     async with on_a_port(fake.app) as address:
-        link = Link(address, timeouts=QUICK, transport=network)
+        link = RetryingClient(address, timeouts=QUICK, transport=network)
         desktop = OsworldDesktop(link, **{"keep_state": True, "looking": LOOKING, "ready_s": 1.0, **settings})
         try:
             yield fake, desktop
@@ -211,7 +211,7 @@ async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpa
         return Response(packed if request.url.path == "/screenshot" else b"no gzip", headers={"content-encoding": "gzip"})
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
-        plain = Link(address, timeouts=QUICK)
+        plain = RetryingClient(address, timeouts=QUICK)
         for path in ("/screenshot", "/platform"):
             with pytest.raises(InfrastructureError, match="packed"):
                 await plain.send("GET", path, repeatable=True)
@@ -253,7 +253,7 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
         return StreamingResponse(parts(), status_code=state["status"])
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
-        pool = machine_pool([address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK)
+        pool = build_machine_pool([address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK)
         desktop = pool._make(address)
         with pytest.raises(InfrastructureError, match="want of room"):
             await desktop.observe()
@@ -291,13 +291,13 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
         await desktop.reset(SCREEN)
         assert reverted == [1, 1]
         with pytest.raises(ConfigError, match="320x240"):
-            await desktop.reset(Template("plain", 400, 300))
+            await desktop.reset(DesktopSpec("plain", 400, 300))
 
 
 async def test_the_client_drives_a_real_desktop_by_the_bridges_own_osworld_server():
     async with bridge() as running, leased(running) as client:
-        link = Link(f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=Timeouts())
-        desktop = OsworldDesktop(link, keep_state=True, looking=Looking(0.05, 2.0, 2))
+        link = RetryingClient(f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=RemoteTimeouts())
+        desktop = OsworldDesktop(link, keep_state=True, looking=ScreenPolling(0.05, 2.0, 2))
         await desktop.reset(SCREEN)
         await client.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
         await client.desktop.wait_window("xterm")

@@ -15,9 +15,9 @@ from fake_clock import FakeClock
 from starlette.websockets import WebSocketDisconnect
 
 from deskhand import deadlines
-from deskhand.desktop.remote.capacity import AtCapacity, Capacity, capacity_of, capacity_of_close, capacity_of_error
-from deskhand.desktop.remote.link import Link, Timeouts
-from deskhand.desktop.remote.parking import Gate, ParkingLot, kept_line
+from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal, quota_signal_from_reply, quota_signal_from_close, quota_signal_from_error
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
+from deskhand.desktop.remote.parking import QuotaGate, QuotaManager, saved_summary
 from deskhand.errors import DeliveryUnknown, InfrastructureError
 
 NOW = 1_800_000_000.0
@@ -30,25 +30,25 @@ def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.
 @pytest.mark.parametrize(
     ("answer", "acquires", "found"),
     [
-        (reply(429), False, Capacity("429")),
-        (reply(429, {"retry-after": "7"}), False, Capacity("429", 7)),
-        (reply(429, {"Retry-After": "0.5"}), False, Capacity("429", 0.5)),
-        (reply(429, {"retry-after": email.utils.formatdate(NOW + 90, usegmt=True)}), False, Capacity("429", 90)),
-        (reply(429, {"retry-after": email.utils.formatdate(NOW - 90, usegmt=True)}), False, Capacity("429", 0)),
-        (reply(429, {"retry-after-sandbox-create": "12", "retry-after-ms": "500"}), True, Capacity("429", 12)),
-        (reply(429, {"retry-after": "soon"}), True, Capacity("429")),
-        (reply(429, {"retry-after": "nan"}), True, Capacity("429")),
-        (reply(429, {"retry-after": "-3"}), True, Capacity("429", 0)),
-        (reply(429, {"retry-after": "9e99"}), True, Capacity("429", 24 * 3600)),
-        (reply(200, json={"code": 429, "message": "quota"}), True, Capacity("429")),
-        (reply(500, json={"code": 429, "message": "quota"}), True, Capacity("429")),
-        (reply(503), True, Capacity("503")),
+        (reply(429), False, QuotaSignal("429")),
+        (reply(429, {"retry-after": "7"}), False, QuotaSignal("429", 7)),
+        (reply(429, {"Retry-After": "0.5"}), False, QuotaSignal("429", 0.5)),
+        (reply(429, {"retry-after": email.utils.formatdate(NOW + 90, usegmt=True)}), False, QuotaSignal("429", 90)),
+        (reply(429, {"retry-after": email.utils.formatdate(NOW - 90, usegmt=True)}), False, QuotaSignal("429", 0)),
+        (reply(429, {"retry-after-sandbox-create": "12", "retry-after-ms": "500"}), True, QuotaSignal("429", 12)),
+        (reply(429, {"retry-after": "soon"}), True, QuotaSignal("429")),
+        (reply(429, {"retry-after": "nan"}), True, QuotaSignal("429")),
+        (reply(429, {"retry-after": "-3"}), True, QuotaSignal("429", 0)),
+        (reply(429, {"retry-after": "9e99"}), True, QuotaSignal("429", 24 * 3600)),
+        (reply(200, json={"code": 429, "message": "quota"}), True, QuotaSignal("429")),
+        (reply(500, json={"code": 429, "message": "quota"}), True, QuotaSignal("429")),
+        (reply(503), True, QuotaSignal("503")),
         (reply(503), False, None),
-        (reply(503, {"retry-after": "3"}), False, Capacity("503", 3)),
-        (reply(400, json={"detail": "No available VMs"}), True, Capacity("400 full")),
+        (reply(503, {"retry-after": "3"}), False, QuotaSignal("503", 3)),
+        (reply(400, json={"detail": "No available VMs"}), True, QuotaSignal("400 full")),
         (reply(400, json={"detail": "unknown key"}), True, None),
         (reply(500, json={"message": "the program said: quota exceeded"}), False, None),
-        (reply(402, json={"status": "pending"}), True, Capacity("402")),
+        (reply(402, json={"status": "pending"}), True, QuotaSignal("402")),
         (reply(402), False, None),
         (reply(500, text="boom"), True, None),
         (reply(200, json={"code": 0}), True, None),
@@ -57,13 +57,13 @@ def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.
     ],
 )
 def test_every_provider_s_not_now_is_understood_and_nothing_else_is(answer, acquires, found):
-    assert capacity_of(answer, acquires=acquires, now_s=NOW) == found
+    assert quota_signal_from_reply(answer, acquires=acquires, now_s=NOW) == found
 
 
 def test_closed_websockets_and_errors_of_sdks_say_it_too():
-    assert capacity_of_close(1013, "") == Capacity("websocket")
-    assert capacity_of_close(4000, "CAPACITY_REACHED; retry after 4") == Capacity("websocket", 4)
-    assert capacity_of_close(1011, "internal error") is None
+    assert quota_signal_from_close(1013, "") == QuotaSignal("websocket")
+    assert quota_signal_from_close(4000, "CAPACITY_REACHED; retry after 4") == QuotaSignal("websocket", 4)
+    assert quota_signal_from_close(1011, "internal error") is None
 
     class Closed(Exception):
         """As websockets tells it; Starlette has code and reason on the error itself."""
@@ -71,9 +71,9 @@ def test_closed_websockets_and_errors_of_sdks_say_it_too():
         def __init__(self, code: int, reason: str) -> None:
             self.rcvd = types.SimpleNamespace(code=code, reason=reason)
 
-    assert capacity_of_error(Closed(4000, "CAPACITY_REACHED")) == Capacity("websocket")
-    assert capacity_of_error(WebSocketDisconnect(1013, "")) == Capacity("websocket")
-    assert capacity_of_error(Closed(1006, "")) is None
+    assert quota_signal_from_error(Closed(4000, "CAPACITY_REACHED")) == QuotaSignal("websocket")
+    assert quota_signal_from_error(WebSocketDisconnect(1013, "")) == QuotaSignal("websocket")
+    assert quota_signal_from_error(Closed(1006, "")) is None
 
     class RateLimitError(Exception):
         retry_after = 3
@@ -85,11 +85,11 @@ def test_closed_websockets_and_errors_of_sdks_say_it_too():
     class Numbered(Exception):
         status_code = 429
 
-    assert capacity_of_error(RateLimitError()) == Capacity("RateLimitError", 3)
-    assert capacity_of_error(Limited()) == Capacity("429", 11)
-    assert capacity_of_error(Numbered()) == Capacity("429")
-    assert capacity_of_error(ValueError("429")) is None
-    assert capacity_of_error(AtCapacity(Capacity("x", 1), "a")) == Capacity("x", 1)
+    assert quota_signal_from_error(RateLimitError()) == QuotaSignal("RateLimitError", 3)
+    assert quota_signal_from_error(Limited()) == QuotaSignal("429", 11)
+    assert quota_signal_from_error(Numbered()) == QuotaSignal("429")
+    assert quota_signal_from_error(ValueError("429")) is None
+    assert quota_signal_from_error(QuotaExceeded(QuotaSignal("x", 1), "a")) == QuotaSignal("x", 1)
 
 
 class Provider:
@@ -107,26 +107,26 @@ class Provider:
         self.log.append((self.time.time, granted))
         await asyncio.sleep(0)
         if not granted:
-            raise AtCapacity(Capacity("429", self.retry_after), "take")
+            raise QuotaExceeded(QuotaSignal("429", self.retry_after), "take")
         return number
 
 
-def taking(gate: Gate, provider: Provider, count: int) -> list[asyncio.Task[int]]:
-    return [asyncio.create_task(gate.desktops.through(provider.take)) for _ in range(count)]
+def taking(gate: QuotaGate, provider: Provider, count: int) -> list[asyncio.Task[int]]:
+    return [asyncio.create_task(gate.desktops.run(provider.take)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("retry_after", [None, 30.0])
 async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(retry_after):
     time = FakeClock()
     provider = Provider(time, 0, retry_after)
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     tasks = taking(lot.gate("http://a", "t"), provider, 100)
     await time.pass_(60)
     first = len(provider.log)
     tracemalloc.start()
     for _ in range(24):
         await time.pass_(3600)
-        assert lot.parked_now == 100
+        assert lot.num_waiting == 100
     assert tracemalloc.get_traced_memory()[0] < 2**20, "memory is flat"
     tracemalloc.stop()
     asked = [moment for moment, _ in provider.log[first:]]
@@ -141,14 +141,14 @@ async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(r
     for _ in range(400):
         await time.pass_(10)
     assert sorted(task.result() for task in tasks) == list(range(1, 101)), "and all of them in the end"
-    assert lot.parked_now == 0
+    assert lot.num_waiting == 0
     assert lot.parked_s["429"] > 100 * 24 * 3600
     assert time.time > last
 
 
 async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     gate, provider = lot.gate("http://a", "t"), Provider(time, 2, 20.0)
     tasks = taking(gate, provider, 5)
     await time.pass_(1)
@@ -157,7 +157,7 @@ async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
     async def step() -> str:
         return "stepped"
 
-    assert await gate.through(step) == "stepped"
+    assert await gate.run(step) == "stepped"
     provider.given -= 1
     gate.desktops.released()
     await time.pass_(22)
@@ -165,16 +165,16 @@ async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
     for task in tasks:
         task.cancel()
     await time.pass_(1)
-    assert lot.parked_now == 0
+    assert lot.num_waiting == 0
 
 
 async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     gate, provider = lot.gate("http://a", "t").desktops, Provider(time, 8, 10.0)
     tasks = taking(gate.desktops, provider, 12)
     await time.pass_(1)
-    assert (gate.held, gate.bound, gate.parked) == (8, 6.0, 4)
+    assert (gate.held, gate.bound, gate.num_waiting) == (8, 6.0, 4)
     for _ in range(4):
         gate.released()
         provider.given -= 1
@@ -186,14 +186,14 @@ async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
 
 async def test_what_was_under_way_when_the_gate_was_shut_does_not_open_it():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     gate, slow = lot.gate("http://a").desktops, asyncio.Event()
 
     async def late() -> str:
         await slow.wait()
         return "late"
 
-    under_way = asyncio.create_task(gate.through(late))
+    under_way = asyncio.create_task(gate.run(late))
     await time.pass_(1)
     provider = Provider(time, 0, 100.0)
     (refused,) = taking(gate, provider, 1)
@@ -209,12 +209,12 @@ async def test_what_was_under_way_when_the_gate_was_shut_does_not_open_it():
 
 async def test_a_short_pause_after_a_long_one_is_kept_to_as_well():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     gate, provider = lot.gate("http://a"), Provider(time, 0, 800.0)
-    first = asyncio.create_task(gate.through(provider.take))
+    first = asyncio.create_task(gate.run(provider.take))
     await time.pass_(1)
-    gate.shut_until, provider.retry_after = None, 2.0  # it opened meanwhile
-    second = asyncio.create_task(gate.through(provider.take))
+    gate.closed_until, provider.retry_after = None, 2.0  # it opened meanwhile
+    second = asyncio.create_task(gate.run(provider.take))
     await time.pass_(1)
     provider.room = 2
     await time.pass_(10)
@@ -224,14 +224,14 @@ async def test_a_short_pause_after_a_long_one_is_kept_to_as_well():
 
 async def test_two_tokens_have_two_queues_and_no_token_is_shown():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     full, free = Provider(time, 0), Provider(time, 9)
     waiting, (going,) = taking(lot.gate("http://a", "secret-one"), full, 2), taking(lot.gate("http://a", "secret-two"), free, 1)
     await time.pass_(1)
     assert going.done()
     assert lot.gate("http://a", "secret-one") is lot.gate("http://a", "secret-one")
     assert "2 parked at http://a" in lot.line()
-    assert "secret" not in json.dumps(lot.seen()) + lot.line()
+    assert "secret" not in json.dumps(lot.snapshot()) + lot.line()
     for task in waiting:
         task.cancel()
     await time.pass_(1)
@@ -240,17 +240,17 @@ async def test_two_tokens_have_two_queues_and_no_token_is_shown():
 
 async def test_what_is_known_survives_the_process(tmp_path):
     time = FakeClock()
-    file = tmp_path / "parking.json"
-    lot = ParkingLot(file, clock=time.clock, seed=1)
+    file = tmp_path / "quota.json"
+    lot = QuotaManager(file, clock=time.clock, seed=1)
     provider = Provider(time, 0, 600.0)
     (task,) = taking(lot.gate("http://a", "secret"), provider, 1)
     await time.pass_(100)
-    assert kept_line(file).startswith("1 parked at http://a (desktops) (429, ")
+    assert saved_summary(file).startswith("1 parked at http://a (desktops) (429, ")
     task.cancel()
     await time.pass_(1)
     assert "secret" not in file.read_text()
-    assert kept_line(file) == "", "nothing is parked any more"
-    again = ParkingLot(file, clock=time.clock, seed=1)
+    assert saved_summary(file) == "", "nothing is parked any more"
+    again = QuotaManager(file, clock=time.clock, seed=1)
     assert again.total_s == pytest.approx(100, abs=1), "what was parked before is in the run's sum"
     (task,) = taking(again.gate("http://a", "secret"), provider, 1)
     await time.pass_(400)
@@ -261,13 +261,13 @@ async def test_what_is_known_survives_the_process(tmp_path):
     assert again.total_s == pytest.approx(615, abs=20)
     for text in ("{broken", '{"parked_s": {"429": "x"}, "now": 3}'):
         file.write_text(text)
-        assert ParkingLot(file, clock=time.clock).gate("http://a", "secret").shut_until is None
-        assert kept_line(file) == ""
+        assert QuotaManager(file, clock=time.clock).gate("http://a", "secret").closed_until is None
+        assert saved_summary(file) == ""
 
 
 async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     provider = Provider(time, 0, 50.0)
     (task,) = taking(lot.gate("http://a"), provider, 1)
     await time.pass_(1)
@@ -281,32 +281,32 @@ async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
 
 
 async def test_parked_time_counts_against_no_deadline():
-    with deadlines.metered() as meter:
-        async with deadlines.limit(0.15), deadlines.limit(5.0):
-            with deadlines.standing():
+    with deadlines.measure_paused() as meter:
+        async with deadlines.pausable_timeout(0.15), deadlines.pausable_timeout(5.0):
+            with deadlines.pause_timeouts():
                 await asyncio.gather(asyncio.sleep(0.3), asyncio.create_task(nested()))
             await asyncio.sleep(0.05)
         assert 0.3 <= meter.parked_s < 1.0
-    async with deadlines.limit(None):
+    async with deadlines.pausable_timeout(None):
         with pytest.raises(TimeoutError):
             await late()
 
 
 async def late() -> None:
-    async with deadlines.limit(0.1):
-        with deadlines.standing():
+    async with deadlines.pausable_timeout(0.1):
+        with deadlines.pause_timeouts():
             await asyncio.sleep(0.2)
         await asyncio.sleep(1.0)
 
 
 async def nested() -> None:
-    with deadlines.standing():
+    with deadlines.pause_timeouts():
         await asyncio.sleep(0.1)
 
 
 async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(capsys):
     time = FakeClock()
-    lot = ParkingLot(clock=time.clock, seed=1)
+    lot = QuotaManager(clock=time.clock, seed=1)
     tasks = taking(lot.gate("http://a"), Provider(time, 0, 60.0), 3)
     await time.pass_(890)
     assert "parking.long" not in capsys.readouterr().out
@@ -329,8 +329,8 @@ async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
             raise httpx2.ConnectError("not delivered", request=request)
         return httpx2.Response(429, headers={"retry-after": "0.01"}, request=request)
 
-    times = Timeouts(attempts=3, pause_s=0.001)
-    link = Link("http://a.test", timeouts=times, parks=parks, transport=httpx2.MockTransport(answer))
+    times = RemoteTimeouts(attempts=3, pause_s=0.001)
+    link = RetryingClient("http://a.test", timeouts=times, parks=parks, transport=httpx2.MockTransport(answer))
     with pytest.raises(DeliveryUnknown):
         await link.send("POST", "/act", repeatable=True, acts=True)
     assert len(answers) == (0 if parks else 2), "what is not parked is sent three times in all"
@@ -343,7 +343,7 @@ async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
 
 async def test_a_file_that_cannot_be_written_loses_nothing_of_what_waits(tmp_path):
     time = FakeClock()
-    lot = ParkingLot(tmp_path / "gone" / "parking.json", clock=time.clock, seed=1)
+    lot = QuotaManager(tmp_path / "gone" / "quota.json", clock=time.clock, seed=1)
     provider = Provider(time, 0, 5.0)
     (task,) = taking(lot.gate("http://a"), provider, 1)
     await time.pass_(1)

@@ -13,12 +13,12 @@ from serving import on_a_port
 from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
-from deskhand.desktop.base import Template
-from deskhand.desktop.making import machine_pool
-from deskhand.desktop.remote.link import Link, Timeouts
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.making import build_machine_pool
+from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
 from deskhand.desktop.remote.qemu import QemuMonitor
-from deskhand.desktop.remote.waa_server import WaaEvaluator
-from deskhand.desktop.waa import Tree, WaaDesktop
+from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
+from deskhand.desktop.waa import AccessibilityOptions, WaaDesktop
 from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
 
@@ -26,7 +26,7 @@ from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 async def windows(folder: Path, network: Network | None = None, **settings) -> AsyncIterator[tuple[FakeWaa, WaaDesktop]]:
     fake = FakeWaa(folder)
     async with on_a_port(fake.app) as address:
-        link = Link(address, timeouts=settings.pop("timeouts", QUICK), transport=network)
+        link = RetryingClient(address, timeouts=settings.pop("timeouts", QUICK), transport=network)
         desktop = WaaDesktop(link, **{"looking": LOOKING, "ready_s": 2.0, **settings})
         try:
             yield fake, desktop
@@ -148,7 +148,7 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
 async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:
-        pool = machine_pool([address], "waa", SCREEN, None, keep_state=False, monitor_port=None, timeouts=QUICK)
+        pool = build_machine_pool([address], "waa", SCREEN, None, keep_state=False, monitor_port=None, timeouts=QUICK)
         lease = await pool.lease()
         fake.dirty = ["Do you want to save?"]
         fake.guest.windows += fake.dirty  # an episode has left it behind, and nothing closes it
@@ -160,7 +160,7 @@ async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_pat
 
 async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tmp_path):
     said: list[str] = []
-    times = Timeouts(connect_s=1, read_s=0.2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=0.2, attempts=1, pause_s=0.01)
     async with windows(tmp_path, timeouts=times) as (fake, desktop):
 
         async def monitor(reader, writer):
@@ -192,7 +192,7 @@ async def test_the_tree_is_asked_for_only_when_it_is_wanted_and_never_waited_for
         await desktop.reset(SCREEN)
         assert await desktop.accessibility_tree() is None
         assert ("GET", "/accessibility") not in fake.requests
-    async with windows(tmp_path, tree=Tree("uia", 0.3, 1000)) as (fake, desktop):
+    async with windows(tmp_path, tree=AccessibilityOptions("uia", 0.3, 1000)) as (fake, desktop):
         await desktop.reset(SCREEN)
         assert "Program Manager" in (await desktop.accessibility_tree() or "")
         fake.guest.windows += ["w" * 2000]
@@ -213,7 +213,7 @@ async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
         },
     }
     async with on_a_port(evaluate.app) as address:
-        evaluator = WaaEvaluator(Link(address, timeouts=QUICK))
+        evaluator = WaaEvaluatorClient(RetryingClient(address, timeouts=QUICK))
         await evaluator.probe()
         assert await evaluator.task("a") == {"id": "a"}
         assert (await evaluator.evaluate(task))[0] == 0.0
@@ -234,4 +234,4 @@ async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
 async def test_a_template_of_another_size_is_refused(tmp_path):
     async with windows(tmp_path) as (_, desktop):
         with pytest.raises(Exception, match="320x240"):
-            await desktop.reset(Template("plain", 1280, 720))
+            await desktop.reset(DesktopSpec("plain", 1280, 720))

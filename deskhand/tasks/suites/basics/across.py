@@ -10,8 +10,8 @@ from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import pages, sheets, wide
 from deskhand.tasks.suites.basics.clauses import clause, nearly
 from deskhand.tasks.suites.basics.office_files import read_workbook, workbook
-from deskhand.tasks.suites.basics.wide import click_in, press, wide_task
-from deskhand.tasks.task import Check, EndStates, Family, Milestone, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.wide import click_in, press, hd_task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, StagedDesktopLike, Task
 
 NOTE = "Documents/note.txt"
 EDITOR = ("mousepad", NOTE)
@@ -41,7 +41,7 @@ async def write_note(desktop: StagedDesktopLike, text: str) -> AsyncIterator[lis
 
 def sheet_to_note(seed: int) -> Task:
     """Look something up in a spreadsheet and write it down."""
-    scene = sheets.Scene("sheet_to_note", seed)
+    scene = sheets.SpreadsheetScenario("sheet_to_note", seed)
     rows = [line for line in scene.first[1:]]
     best = max(rows, key=lambda line: int(str(line[2])))
     question, answer = scene.rng.choice(
@@ -64,14 +64,14 @@ def sheet_to_note(seed: int) -> Task:
             clause(f"the cells of {scene.name}", book.values if book else None, scene.sheets),
         ]
 
-    async def something(desktop: StagedDesktopLike) -> Check:
-        return Check(float(bool(await note(desktop))), "the note is not empty")
+    async def something(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(bool(await note(desktop))), "the note is not empty")
 
-    async def of_the_sheet(desktop: StagedDesktopLike) -> Check:
+    async def of_the_sheet(desktop: StagedDesktopLike) -> CheckResult:
         cells = {str(cell) for line in scene.first for cell in line} | {str(len(scene.first)), answer}
-        return Check(float(await note(desktop) in cells), "the note holds just a cell, or the number of lines")
+        return CheckResult(float(await note(desktop) in cells), "the note holds just a cell, or the number of lines")
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         files = {scene.path: workbook(scene.sheets)}
         right = files | {NOTE: f"{answer}\n".encode()}
         other = next(str(line[column]) for line in rows for column in (0, 2) if str(line[column]) != answer)
@@ -79,7 +79,7 @@ def sheet_to_note(seed: int) -> Task:
             right, NOTE, another_cell={**files, NOTE: other.encode()}, more_than_that={**files, NOTE: f"{answer}.".encode()}
         )
 
-    return wide_task(
+    return hd_task(
         "sheet_to_note",
         seed,
         "hard",
@@ -96,7 +96,7 @@ def sheet_to_note(seed: int) -> Task:
 
 def page_to_note(seed: int) -> Task:
     """Read something on a page and write it down."""
-    scene = pages.Scene("page_to_note", seed)
+    scene = pages.WebPageScenario("page_to_note", seed)
     towns = scene.rng.sample(pages.TOWNS, 5)
     codes = {town: f"{scene.rng.choice('ABCDEFGH')}{scene.rng.randint(100, 999)}" for town in towns}
     wanted = scene.rng.choice(towns)
@@ -111,14 +111,14 @@ def page_to_note(seed: int) -> Task:
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         return [clause("the note", await note(desktop), codes[wanted])]
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         right = {NOTE: f"{codes[wanted]}\n".encode()}
         other = next(code for town, code in codes.items() if town != wanted)
         return nearly(
             right, NOTE, of_another_town={NOTE: other.encode()}, with_the_town={NOTE: f"{wanted} {codes[wanted]}".encode()}
         )
 
-    return wide_task(
+    return hd_task(
         "page_to_note",
         seed,
         "medium",
@@ -135,7 +135,7 @@ def page_to_note(seed: int) -> Task:
 def note_to_sheet(seed: int) -> Task:
     """Copy what a note says into a spreadsheet."""
     rng = random.Random(f"note_to_sheet:{seed}")
-    scene = sheets.Scene("note_to_sheet", seed)
+    scene = sheets.SpreadsheetScenario("note_to_sheet", seed)
     item = rng.choice([name for name in sheets.ITEMS if name not in {line[0] for line in scene.first}])
     line: list[sheets.Cell] = [item, rng.choice(sheets.PLACES), rng.randint(10, 300), rng.randint(1, 40)]
     said = f"New: {line[0]} from {line[1]}\nPrice: {line[2]}\nNumber: {line[3]}\n"
@@ -164,12 +164,12 @@ def note_to_sheet(seed: int) -> Task:
             sheets.saved_by_the_application(book),
         ]
 
-    async def item_there(desktop: StagedDesktopLike) -> Check:
+    async def item_there(desktop: StagedDesktopLike) -> CheckResult:
         book = await scene.book(desktop)
         found = {cell for page in (book.values if book else {}).values() for row in page for cell in row}
-        return Check(float(item in found), f"{item} is in the saved file")
+        return CheckResult(float(item in found), f"{item} is in the saved file")
 
-    return wide_task(
+    return hd_task(
         "note_to_sheet",
         seed,
         "hard",

@@ -13,7 +13,7 @@ from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.compact import use_compact_look
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 320, 256
 CONFIGURATION = """[general]
@@ -70,10 +70,10 @@ def enter_number(seed: int) -> Task:
         (window,) = await desktop.wait_window("galculator")
         return {digit: key_box(window.x, window.y, digit) for digit in range(10)}
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         shown = await display_value(desktop)
         value, told = worth(shown, number), f"the display holds {shown!r}"
-        return Check(value, told, guest_trusted=True, findings=(Finding("the display", value, repr(shown), repr(number)),))
+        return CheckResult(value, told, untrusted_source=True, findings=(Finding("the display", value, repr(shown), repr(number)),))
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         keys = await boxes(desktop)
@@ -101,9 +101,9 @@ def enter_number(seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        groundings=groundings,
-        rearrange=place_calculator,
+        first_click_targets=targets,
+        grounding_targets=groundings,
+        shuffle_windows=place_calculator,
         metadata={"number": number},
     )
 

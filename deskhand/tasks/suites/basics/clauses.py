@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.task import Check, EndStates, Files
+from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents
 
 _THERE_IS_NONE = "not there"
 
@@ -36,20 +36,20 @@ def _text(content: Any) -> str:
     return repr(content.decode("utf-8", errors="replace") if isinstance(content, bytes) else content)
 
 
-def judged(*findings: Finding, guest_trusted: bool = False) -> Check:
+def judged(*findings: Finding, guest_trusted: bool = False) -> CheckResult:
     """The check that these clauses are."""
     wrong = [finding for finding in findings if finding.value < 1.0]
     detail = "; ".join(f"{finding.clause}: {finding.read}, not {finding.expected}" for finding in wrong)
-    return Check(float(not wrong), detail or "as asked", guest_trusted, findings)
+    return CheckResult(float(not wrong), detail or "as asked", guest_trusted, findings)
 
 
-def nearly(right: Files, target: str, **near: Files) -> EndStates:
+def nearly(right: FileContents, target: str, **near: FileContents) -> ExampleEndStates:
     """End states around `right`, whose file `target` is what the task is about: the same with its last letter missing, with
     another name for it, and those of `near`, by their names with blanks for underscores."""
     changed = right[target].rstrip(b"\n")[:-1]
     path = PurePosixPath(target)
     other = str(path.with_stem(f"{path.stem}2"))
-    return EndStates(
+    return ExampleEndStates(
         {
             "the last letter is missing": {**right, target: changed},
             "it has another name": {other: right[target], **{place: data for place, data in right.items() if place != target}},

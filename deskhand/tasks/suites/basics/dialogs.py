@@ -12,7 +12,7 @@ from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_look
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.task import Check, EndStates, Family, Files, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 320, 192
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
@@ -20,7 +20,7 @@ QUESTIONS = ("Ready?", "What now?", "Go on?", "And then?", "Your choice?")
 BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 17, 4, 8
 
 
-class Scene:
+class DialogScenario:
     """Which buttons there are and where; a pure function of the seed."""
 
     def __init__(self, seed: int) -> None:
@@ -38,9 +38,9 @@ class Scene:
         script = 'zenity "$@" > extra.txt; echo $? > status.txt'
         await desktop.launch(["sh", "-c", script, "sh", *words, *buttons])
         await desktop.wait_window("zenity")
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         (window,) = await desktop.wait_window("zenity")
         ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
         await desktop.place_window(window, x, y)
@@ -58,25 +58,25 @@ class Scene:
 
 def choose(seed: int) -> Task:
     """Press the button with one word on it."""
-    scene = Scene(seed)
+    scene = DialogScenario(seed)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         status = (await file_text(desktop, "status.txt") or "").strip()
         said = (await file_text(desktop, "extra.txt") or "").strip()
         extra, cancel, ok = scene.labels
         answer = ok if status == "0" else (extra if said == extra else cancel) if status == "1" else None
         return judged(clause("the answer that was given", answer, scene.target))
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         extra, cancel, ok = scene.labels
-        files: dict[str, Files] = {
+        files: dict[str, FileContents] = {
             extra: {"extra.txt": f"{extra}\n".encode(), "status.txt": b"1\n"},
             cancel: {"extra.txt": b"", "status.txt": b"1\n"},
             ok: {"extra.txt": b"", "status.txt": b"0\n"},
         }
-        near: dict[str, Files] = {f"the answer {label}": files[label] for label in scene.labels if label != scene.target}
+        near: dict[str, FileContents] = {f"the answer {label}": files[label] for label in scene.labels if label != scene.target}
         near["no answer but the word"] = {"extra.txt": f"{scene.target}\n".encode()}
-        return EndStates(near, files[scene.target])
+        return ExampleEndStates(near, files[scene.target])
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         box = (await scene.buttons(desktop))[scene.target]
@@ -102,10 +102,10 @@ def choose(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        groundings=groundings,
-        rearrange=scene.rearrange,
-        end_states=end_states,
+        first_click_targets=targets,
+        grounding_targets=groundings,
+        shuffle_windows=scene.shuffle_windows,
+        example_end_states=end_states,
         metadata={"labels": scene.labels, "target": scene.target},
     )
 

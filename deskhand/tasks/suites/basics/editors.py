@@ -11,7 +11,7 @@ from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, folder_contents, plain_area, wait_until
-from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Lists"
 STEMS = ("shop", "party", "attic", "garden", "school", "market", "kitchen", "office")
@@ -28,7 +28,7 @@ def entry(rng: random.Random, colour: str | None = None) -> str:
     return f"{rng.randint(2, 20)} {colour or rng.choice(COLOURS)} {rng.choice(THINGS)}"
 
 
-class Scene:
+class EditorScenario:
     """Two open files; a pure function of family and seed. `texts` are without a line feed at the end."""
 
     def __init__(self, family: str, seed: int, programs: tuple[str, ...], texts: Callable[[random.Random], str]) -> None:
@@ -49,10 +49,10 @@ class Scene:
         for name in self.names:
             await desktop.launch([self.program, f"{FOLDER}/{name}"])
             await desktop.wait_window(name)
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         spots = scatter(random.Random(seed), [self.size] * len(self.names), WIDTH, HEIGHT)
         for name, (x, y) in zip(self.names, spots, strict=True):
             await desktop.place_window(await self.window(desktop, name), x, y, *self.size)
@@ -81,10 +81,10 @@ class Scene:
         """`wording(name)` is the instruction for a file of that name, `wanted` the target's text at the end."""
         expected = self.texts | {self.target: wanted}
 
-        async def check(desktop: StagedDesktopLike) -> Check:
+        async def check(desktop: StagedDesktopLike) -> CheckResult:
             return judged(same_files(f"the texts in {FOLDER}", await self.saved(desktop), expected))
 
-        def end_states() -> EndStates:
+        def end_states() -> ExampleEndStates:
             right = {f"{FOLDER}/{name}": f"{text}\n".encode() for name, text in expected.items()}
             target = f"{FOLDER}/{self.target}"
             both = {f"{FOLDER}/{name}": f"{text}\n{wanted}\n".encode() for name, text in self.texts.items()}
@@ -111,21 +111,21 @@ class Scene:
             setup=self.setup,
             check=check,
             oracle=oracle,
-            targets=targets,
-            template=self.theme,
+            first_click_targets=targets,
+            theme=self.theme,
             milestones=milestones,
-            tier="medium",
-            groundings=groundings,
-            rearrange=self.rearrange,
-            end_states=end_states,
+            difficulty="medium",
+            grounding_targets=groundings,
+            shuffle_windows=self.shuffle_windows,
+            example_end_states=end_states,
             metadata={"program": self.program, "names": self.names, "target": self.target},
         )
 
-    async def changed(self, desktop: StagedDesktopLike) -> Check:
+    async def changed(self, desktop: StagedDesktopLike) -> CheckResult:
         """Editors mark an unsaved change in the title; a saved one is seen on the disk."""
         marked = any(self.target in window.title and "*" in window.title for window in await desktop.windows())
         saved = (await self.saved(desktop)).get(self.target)
-        return Check(float(marked or saved not in (None, self.texts[self.target])), f"{self.target} was edited", guest_trusted=True)
+        return CheckResult(float(marked or saved not in (None, self.texts[self.target])), f"{self.target} was edited", untrusted_source=True)
 
     async def until_saved(self, desktop: StagedDesktopLike) -> None:
         """Wait for an editor to write a file."""
@@ -143,14 +143,14 @@ class Scene:
 
 def append_line(seed: int) -> Task:
     """Click at the end of a text, type a line, save."""
-    scene = Scene(
+    scene = EditorScenario(
         "editor_append", seed, ("l3afpad", "mousepad"), lambda rng: "\n".join(entry(rng) for _ in range(rng.randint(1, 3)))
     )
     line = entry(scene.rng)
 
-    async def line_saved(desktop: StagedDesktopLike) -> Check:
+    async def line_saved(desktop: StagedDesktopLike) -> CheckResult:
         saved = (await scene.saved(desktop)).get(scene.target, "")
-        return Check(float(saved.count(line) > scene.texts[scene.target].count(line)), f"{scene.target} holds the line")
+        return CheckResult(float(saved.count(line) > scene.texts[scene.target].count(line)), f"{scene.target} holds the line")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [await scene.click_end(desktop)]
@@ -167,11 +167,11 @@ def append_line(seed: int) -> Task:
 def replace_word(seed: int) -> Task:
     """Open the replace dialog, fill it in, replace all, save."""
     first, second = random.Random(f"editor_replace words:{seed}").sample(COLOURS, 2)
-    scene = Scene("editor_replace", seed, ("l3afpad",), lambda rng: "\n".join(entry(rng, first) for _ in range(rng.randint(2, 3))))
+    scene = EditorScenario("editor_replace", seed, ("l3afpad",), lambda rng: "\n".join(entry(rng, first) for _ in range(rng.randint(2, 3))))
     wanted = scene.texts[scene.target].replace(first, second)
 
-    async def dialog_open(desktop: StagedDesktopLike) -> Check:
-        return Check(float(any(window.title == "Replace" for window in await desktop.windows())), "the replace dialog")
+    async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(any(window.title == "Replace" for window in await desktop.windows())), "the replace dialog")
 
     async def press(desktop: StagedDesktopLike, title: str, across: float) -> Click:
         """A click in the button row of the dialog with that title, as soon as it is there, `across` of its width from the left."""

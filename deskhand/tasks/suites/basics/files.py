@@ -21,10 +21,10 @@ from deskhand.tasks.suites.basics.screen import (
     find_cells,
     folder_contents,
     plain_area,
-    see,
+    wait_until_visible,
     wait_until,
 )
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
@@ -73,7 +73,7 @@ small_icon_size=16
 """
 
 
-class Scene:
+class FileManagerScenario:
     """One folder in one window; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int, subfolders: int = 0) -> None:
@@ -101,10 +101,10 @@ class Scene:
         await desktop.push(".config/pcmanfm/default/pcmanfm.conf", settings.encode())
         await desktop.push(".config/libfm/libfm.conf", LIBFM.format(confirm=int(self.confirm)).encode())
         await desktop.launch(["pcmanfm", self.folder])
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
         await self.items(desktop)
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         window = await self.window(desktop)
         ((x, y),) = scatter(random.Random(seed), [(self.width, self.height)], WIDTH, HEIGHT)
         await desktop.place_window(window, x, y, self.width, self.height)
@@ -120,7 +120,7 @@ class Scene:
         def find(rgb: np.ndarray, box: Rect) -> list[Rect] | None:
             return find_cells(rgb, plain_area(rgb, box), len(ordered), self.view)
 
-        cells = await see(desktop, "pcmanfm", find, f"{len(ordered)} files")
+        cells = await wait_until_visible(desktop, "pcmanfm", find, f"{len(ordered)} files")
         if self.view == "compact":
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))
@@ -159,10 +159,10 @@ class Scene:
         """`wording(name)` is the instruction for a file of that name. `expected` are just the files that the folder holds at the
         end, those of a subfolder as "SUBFOLDER/NAME"."""
 
-        async def check(desktop: StagedDesktopLike) -> Check:
+        async def check(desktop: StagedDesktopLike) -> CheckResult:
             return judged(same_files(f"the files in {self.folder}", await self.contents(desktop), expected))
 
-        def end_states() -> EndStates:
+        def end_states() -> ExampleEndStates:
             kept = next(name for name in self.names if name != self.target)
             near = {
                 "another file is gone too": {name: data for name, data in expected.items() if name != kept},
@@ -172,10 +172,10 @@ class Scene:
             }
             hidden = {f"{name}/.keep": b"" for name in self.subfolders}
 
-            def at_home(files: dict[str, bytes]) -> Files:
+            def at_home(files: dict[str, bytes]) -> FileContents:
                 return {f"{self.folder}/{name}": data for name, data in (files | hidden).items()}
 
-            return EndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
+            return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
 
         async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
             boxes = await self.items(desktop)
@@ -193,26 +193,26 @@ class Scene:
             setup=self.setup,
             check=check,
             oracle=oracle,
-            targets=self.targets,
-            template=self.theme,
+            first_click_targets=self.targets,
+            theme=self.theme,
             milestones=milestones,
-            tier="medium",
-            groundings=groundings,
-            rearrange=self.rearrange,
-            end_states=end_states,
+            difficulty="medium",
+            grounding_targets=groundings,
+            shuffle_windows=self.shuffle_windows,
+            example_end_states=end_states,
             metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
         )
 
 
-async def dialog_open(desktop: StagedDesktopLike) -> Check:
+async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
     """Whether the file manager shows a second window."""
     shown = sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows())
-    return Check(float(shown > 1), "a dialog of the file manager")
+    return CheckResult(float(shown > 1), "a dialog of the file manager")
 
 
 def delete_file(seed: int) -> Task:
     """Click the file of a name, press Delete, and say yes where the file manager asks."""
-    scene = Scene("file_delete", seed)
+    scene = FileManagerScenario("file_delete", seed)
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.items(desktop))[scene.target])]
@@ -230,13 +230,13 @@ def delete_file(seed: int) -> Task:
 
 def rename_file(seed: int) -> Task:
     """Click the file of a name, press F2, type the new name, Return."""
-    scene = Scene("file_rename", seed)
+    scene = FileManagerScenario("file_rename", seed)
     new_name = scene.unused_stem + scene.rng.choice(ENDINGS)
 
-    async def renamed(desktop: StagedDesktopLike) -> Check:
+    async def renamed(desktop: StagedDesktopLike) -> CheckResult:
         found = await scene.contents(desktop)
         data = scene.files[scene.target]
-        return Check(float(scene.target not in found and data in found.values()), "the right file has some other name")
+        return CheckResult(float(scene.target not in found and data in found.values()), "the right file has some other name")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.items(desktop))[scene.target])]
@@ -253,15 +253,15 @@ def rename_file(seed: int) -> Task:
 
 def move_file(seed: int) -> Task:
     """Cut the file of a name, open a folder, paste."""
-    scene = Scene("file_move", seed, subfolders=2)
+    scene = FileManagerScenario("file_move", seed, subfolders=2)
     goal = scene.rng.choice(scene.subfolders)
     moved = f"{goal}/{scene.target}"
 
-    async def folder_open(desktop: StagedDesktopLike) -> Check:
-        return Check(float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown")
+    async def folder_open(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown")
 
-    async def arrived(desktop: StagedDesktopLike) -> Check:
-        return Check(float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there")
+    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         boxes = await scene.items(desktop)

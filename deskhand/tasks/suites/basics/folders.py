@@ -11,8 +11,8 @@ from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import UNREADABLE, folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, wide_task
-from deskhand.tasks.task import EndStates, Family, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.task import ExampleEndStates, Family, StagedDesktopLike, Task
 
 SHELF = "Documents"
 NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
@@ -30,7 +30,7 @@ def make_folder(seed: int) -> Task:
             await desktop.push(f"{SHELF}/{name}/about.txt", f"{name}\n".encode())
         await desktop.launch(["pcmanfm", f"{SHELF}/{inside}"])
         await desktop.wait_window(inside)
-        await wide.still(desktop, 0.5)
+        await wide.wait_still(desktop, 0.5)
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         found = {name: await folder_names(desktop, f"{SHELF}/{name}") for name in await folder_names(desktop, SHELF)}
@@ -44,9 +44,9 @@ def make_folder(seed: int) -> Task:
             clause(f"what is in the folder {new}", inner, []),
         ]
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         place, other = f"{SHELF}/{inside}/{new}", next(name for name in there if name != inside)
-        return EndStates(
+        return ExampleEndStates(
             {
                 "a file of that name": {place: b""},
                 "in another folder": {f"{SHELF}/{other}/{new}/.keep": b""},
@@ -57,13 +57,13 @@ def make_folder(seed: int) -> Task:
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield press("ctrl+shift+n")
-        await wide.still(desktop, 0.4)
+        await wide.wait_still(desktop, 0.4)
         yield [*press("ctrl+a"), Type(new)]
         yield press("enter")
-        await wide.still(desktop, 0.4)
+        await wide.wait_still(desktop, 0.4)
         yield [Done()]
 
-    return wide_task(
+    return hd_task(
         "folder_make",
         seed,
         "easy",

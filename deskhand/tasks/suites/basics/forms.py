@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, see, wait_until
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, wait_until_visible, wait_until
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -25,7 +25,7 @@ OK_FROM_RIGHT_PX, OK_FROM_BOTTOM_PX = 50, 24
 """Middle of the OK button, from the window's lower right corner."""
 
 
-class Scene:
+class FormScenario:
     """Which fields the form has and what goes into them; a pure function of the seed."""
 
     def __init__(self, seed: int) -> None:
@@ -42,17 +42,17 @@ class Scene:
         words = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|", f"--width={self.width}"]
         words += [f"--add-entry={field}" for field in self.fields]
         await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *words])
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
         await self.entries(desktop)
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         (window,) = await desktop.wait_window("zenity")
         ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
         await desktop.place_window(window, x, y)
 
     async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Where each field is typed, in the start state."""
-        boxes = await see(desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields")
+        boxes = await wait_until_visible(desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields")
         return dict(zip(self.fields, boxes, strict=True))
 
     async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:
@@ -69,19 +69,19 @@ class Scene:
 
 def fill_form(seed: int) -> Task:
     """Type some values into their fields, leave the others empty, press OK."""
-    scene = Scene(seed)
+    scene = FormScenario(seed)
     wishes = ", ".join(f"{field} {value}" for field, value in scene.values.items())
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         sent = await scene.sent(desktop)
         fields = [clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields]
         return judged(clause("the form was sent off", sent is not None, True), *fields)
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         words = [scene.values.get(field, "") for field in scene.fields]
         first = scene.fields.index(next(iter(scene.values)))
 
-        def sent(words: list[str], status: str = "0") -> Files:
+        def sent(words: list[str], status: str = "0") -> FileContents:
             return {"answers.txt": f"{'|'.join(words)}\n".encode(), "status.txt": f"{status}\n".encode()}
 
         near = {
@@ -90,15 +90,15 @@ def fill_form(seed: int) -> Task:
             "one letter too many": sent([word if place != first else f"{word}s" for place, word in enumerate(words)]),
             "in the wrong fields": sent([*words[1:], words[0]]),
         }
-        return EndStates(near, sent(words))
+        return ExampleEndStates(near, sent(words))
 
-    async def sent_off(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await scene.sent(desktop) is not None), "the form was sent off")
+    async def sent_off(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await scene.sent(desktop) is not None), "the form was sent off")
 
-    async def filled(desktop: StagedDesktopLike) -> Check:
+    async def filled(desktop: StagedDesktopLike) -> CheckResult:
         sent = await scene.sent(desktop) or {}
         asked = [sent.get(field) == value for field, value in scene.values.items()]
-        return Check(sum(asked) / len(asked), "share of the asked values that were sent")
+        return CheckResult(sum(asked) / len(asked), "share of the asked values that were sent")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         places = await scene.entries(desktop)
@@ -132,12 +132,12 @@ def fill_form(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        template=scene.theme,
+        first_click_targets=targets,
+        theme=scene.theme,
         milestones=(Milestone("the form was sent off", 0.1, sent_off), Milestone("asked values arrived", 0.3, filled)),
-        tier="medium",
-        rearrange=scene.rearrange,
-        end_states=end_states,
+        difficulty="medium",
+        shuffle_windows=scene.shuffle_windows,
+        example_end_states=end_states,
         metadata={"fields": scene.fields, "values": scene.values},
     )
 

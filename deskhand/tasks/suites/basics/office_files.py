@@ -13,7 +13,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.tasks import isolated, readers
-from deskhand.tasks.readers import NotOfItsFormat
+from deskhand.tasks.readers import InvalidDocument
 
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
@@ -39,7 +39,7 @@ def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
 
 
 @dataclass(frozen=True)
-class Book:
+class Workbook:
     """What a check reads of an XLSX file: by sheet the values as computed, the formulas, and which cells are bold ("A1")."""
 
     values: Sheets
@@ -49,11 +49,11 @@ class Book:
     """What the file says it was saved by."""
 
 
-async def read_workbook(data: bytes | None) -> Book | None:
+async def read_workbook(data: bytes | None) -> Workbook | None:
     """None for what is no XLSX file. Raises `EvaluatorError`."""
     try:
-        return Book(**await asyncio.to_thread(isolated.call, f"{readers.__name__}:workbook_facts", data)) if data else None
-    except NotOfItsFormat:
+        return Workbook(**await asyncio.to_thread(isolated.call_in_subprocess, f"{readers.__name__}:workbook_facts", data)) if data else None
+    except InvalidDocument:
         return None
 
 
@@ -85,7 +85,7 @@ def text_document(
 
 
 @dataclass(frozen=True)
-class Text:
+class TextDocument:
     """What a check reads of a DOCX file: (text, style, alignment) of its paragraphs, the words in bold, and its tables' sizes as
     (rows, columns)."""
 
@@ -100,16 +100,16 @@ class Text:
         return [text for text, _, _ in self.paragraphs]
 
 
-async def read_document(data: bytes | None) -> Text | None:
+async def read_document(data: bytes | None) -> TextDocument | None:
     """None for what is no DOCX file. Raises `EvaluatorError`."""
     try:
-        facts = await asyncio.to_thread(isolated.call, f"{readers.__name__}:document_facts", data) if data else None
-    except NotOfItsFormat:
+        facts = await asyncio.to_thread(isolated.call_in_subprocess, f"{readers.__name__}:document_facts", data) if data else None
+    except InvalidDocument:
         return None
     if facts is None:
         return None
     paragraphs = [(text, style, alignment) for text, style, alignment in facts["paragraphs"]]
-    return Text(paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"])
+    return TextDocument(paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"])
 
 
 def _library(name: str) -> Any:

@@ -17,8 +17,8 @@ from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, wide_task
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task, Difficulty
 
 PACKAGES = ("chromium",)
 SITE = "Documents/site"
@@ -39,7 +39,7 @@ function give(name, text) {{ const a = document.createElement('a'); a.download =
 {script}</script>"""
 
 
-class Scene:
+class WebPageScenario:
     """A browser on a page; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int) -> None:
@@ -64,10 +64,10 @@ class Scene:
         clauses: wide.Clauses,
         steps: wide.Oracle,
         *,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
         max_steps: int = 14,
         waits_for: str = "",
-        end_states: Callable[[], EndStates],
+        end_states: Callable[[], ExampleEndStates],
         milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`waits_for` is the file that the oracle's last step makes the browser write."""
@@ -79,7 +79,7 @@ class Scene:
             await wide.written(desktop, waits_for, before)
             yield [Done()]
 
-        return wide_task(
+        return hd_task(
             self.family,
             self.seed,
             tier,
@@ -101,7 +101,7 @@ async def start(desktop: StagedDesktopLike, page: str) -> None:
 
     await desktop.launch(["chromium", *FLAGS, page])
     await desktop.wait_window("chromium", timeout_s=wide.WINDOW_S)
-    await wide.still(desktop, 0.8)
+    await wide.wait_still(desktop, 0.8)
 
 
 async def downloads(desktop: StagedDesktopLike) -> dict[str, str | None]:
@@ -122,7 +122,7 @@ def _json(text: str | None) -> Any:
 
 def download(seed: int) -> Task:
     """Get one of the files that a page offers."""
-    scene = Scene("page_download", seed)
+    scene = WebPageScenario("page_download", seed)
     towns = scene.rng.sample(TOWNS, scene.rng.randint(4, 6))
     texts = {town: f"{town} {scene.rng.randint(1000, 9999)}\n" for town in towns}
     place = scene.rng.randrange(len(towns))
@@ -138,16 +138,16 @@ def download(seed: int) -> Task:
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), wanted)]
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         files = {f"Downloads/{town}.csv": text.encode() for town, text in texts.items()}
         target, other = (f"Downloads/{towns[number]}.csv" for number in (place, place - 1))
-        near: dict[str, Files] = {
+        near: dict[str, FileContents] = {
             "another one too": {target: files[target], other: files[other]},
             "another one": {other: files[other]},
             "another one by its name": {target: files[other]},
             "it twice": {target: files[target], target.replace(".csv", " (1).csv"): files[target]},
         }
-        return EndStates(near, {target: files[target]})
+        return ExampleEndStates(near, {target: files[target]})
 
     text = f"On the page get the file of {towns[place]}, and no other"
     return scene.build(text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states)
@@ -155,7 +155,7 @@ def download(seed: int) -> Task:
 
 def fill_form(seed: int) -> Task:
     """Fill in an order and send it."""
-    scene = Scene("page_form", seed)
+    scene = WebPageScenario("page_form", seed)
     rng = scene.rng
     towns: list[str] = rng.sample(TOWNS, 4)
     order = {
@@ -196,8 +196,8 @@ def fill_form(seed: int) -> Task:
             clause("what was sent", _json(found.get("order.json")), order),
         ]
 
-    def end_states() -> EndStates:
-        def sent(**changes: object) -> Files:
+    def end_states() -> ExampleEndStates:
+        def sent(**changes: object) -> FileContents:
             return {"Downloads/order.json": json.dumps({**order, **changes}).encode()}
 
         near = {
@@ -206,7 +206,7 @@ def fill_form(seed: int) -> Task:
             "the other way with the gift": sent(gift=not order["gift"]),
             "sent twice": {**sent(), "Downloads/order (1).json": b"{}"},
         }
-        return EndStates(near, sent())
+        return ExampleEndStates(near, sent())
 
     gift = "a gift" if order["gift"] else "no gift"
     text = f"Send an order for {order['name']} in {order['town']}: number {order['number']}, {gift}"
@@ -215,7 +215,7 @@ def fill_form(seed: int) -> Task:
 
 def bookmark(seed: int) -> Task:
     """Go to a page and bookmark it."""
-    scene = Scene("page_bookmark", seed)
+    scene = WebPageScenario("page_bookmark", seed)
     topics = scene.rng.sample(TOPICS, 5)
     place = scene.rng.randrange(len(topics))
     scene.page("index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics))
@@ -234,14 +234,14 @@ def bookmark(seed: int) -> Task:
         found = [address if not address.endswith(f"/{page}") else page for address in addresses(kept)]
         return [clause("the addresses of the bookmarks", found, [page])]
 
-    def end_states() -> EndStates:
-        def kept(*topics: str) -> Files:
+    def end_states() -> ExampleEndStates:
+        def kept(*topics: str) -> FileContents:
             marks = [{"type": "url", "url": f"file:///home/user/{SITE}/{topic.lower()}.html"} for topic in topics]
             return {BOOKMARKS: json.dumps({"roots": {"bookmark_bar": {"children": marks, "type": "folder"}}}).encode()}
 
         right, other = topics[place], topics[place - 1]
         near = {"another page": kept(other), "another page too": kept(right, other), "twice": kept(right, right)}
-        return EndStates(near, kept(right))
+        return ExampleEndStates(near, kept(right))
 
     text = f"Open the page about {topics[place].lower()} and bookmark it"
     return scene.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
@@ -249,7 +249,7 @@ def bookmark(seed: int) -> Task:
 
 def save_page(seed: int) -> Task:
     """Save the page that is open under a name."""
-    scene = Scene("page_save", seed)
+    scene = WebPageScenario("page_save", seed)
     topic, code = scene.rng.choice(TOPICS), f"{scene.rng.randint(10_000, 99_999)}"
     name = f"{scene.rng.choice(GOODS)}{scene.rng.randint(10, 99)}.html"
     scene.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
@@ -269,15 +269,15 @@ def save_page(seed: int) -> Task:
             Finding("it is the page", float(there == 1), f"its number stands there {there} times", "once"),
         ]
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         page = scene.pages[f"{SITE}/page.html"].encode()
-        near: dict[str, Files] = {
+        near: dict[str, FileContents] = {
             "another number": {f"Downloads/{name}": page.replace(code.encode(), code[::-1].encode() + b"0")},
             "another name": {f"Downloads/{topic}.html": page},
             "two pages": {f"Downloads/{name}": page, f"Downloads/{topic}.html": page},
             "an empty page": {f"Downloads/{name}": b""},
         }
-        return EndStates(near, {f"Downloads/{name}": page})
+        return ExampleEndStates(near, {f"Downloads/{name}": page})
 
     text = f"Save this page as {name} in the folder Downloads"
     return scene.build(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
@@ -285,7 +285,7 @@ def save_page(seed: int) -> Task:
 
 def look_up(seed: int) -> Task:
     """Find a number in a long table and send it."""
-    scene = Scene("page_look_up", seed)
+    scene = WebPageScenario("page_look_up", seed)
     rng = scene.rng
     keys = [(good, town) for good in GOODS for town in TOWNS]
     rng.shuffle(keys)
@@ -311,14 +311,14 @@ def look_up(seed: int) -> Task:
     async def sent(desktop: StagedDesktopLike) -> str | None:
         return (await downloads(desktop)).get("answer.txt")
 
-    async def something(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await sent(desktop) is not None), "something was sent")
+    async def something(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await sent(desktop) is not None), "something was sent")
 
-    async def row_or_town(desktop: StagedDesktopLike) -> Check:
+    async def row_or_town(desktop: StagedDesktopLike) -> CheckResult:
         alike = {str(cost) for (one, where), cost in prices.items() if one == good or where == town}
-        return Check(float(await sent(desktop) in alike), "a price of this good, or in this town, was sent")
+        return CheckResult(float(await sent(desktop) in alike), "a price of this good, or in this town, was sent")
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         place = "Downloads/answer.txt"
         elsewhere = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
         right = {place: price.encode()}

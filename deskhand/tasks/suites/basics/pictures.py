@@ -18,8 +18,8 @@ from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, wide_task
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task, Difficulty
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
@@ -30,7 +30,7 @@ NEAR = 2
 """How far a channel (0 to 255) may be off in exact work."""
 
 
-class Scene:
+class PictureScenario:
     """One open picture without symmetry; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int) -> None:
@@ -64,7 +64,7 @@ class Scene:
         await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
         await desktop.launch(["gimp", "--no-splash", f"{FOLDER}/{self.source}"])
         await desktop.wait_window(self.source.split(".")[0], timeout_s=wide.WINDOW_S)
-        await wide.still(desktop, 1.0, 30.0)
+        await wide.wait_still(desktop, 1.0, 30.0)
 
     def build(
         self,
@@ -72,7 +72,7 @@ class Scene:
         steps: wide.Oracle,
         wanted: Callable[[Image.Image], Image.Image],
         *,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
         milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`what` is the middle of the instruction; `wanted` makes of the original what the result must be."""
@@ -88,8 +88,8 @@ class Scene:
     def exported(self) -> Milestone:
         """A picture was exported by the name that was asked for, whatever it shows."""
 
-        async def there(desktop: StagedDesktopLike) -> Check:
-            return Check(float(await self.picture_at_end(desktop) is not None), f"{self.result} is a picture")
+        async def there(desktop: StagedDesktopLike) -> CheckResult:
+            return CheckResult(float(await self.picture_at_end(desktop) is not None), f"{self.result} is a picture")
 
         return Milestone("a picture was exported", 0.1, there)
 
@@ -99,9 +99,9 @@ class Scene:
     def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
         """A milestone of the exported picture's width and height."""
 
-        async def check(desktop: StagedDesktopLike) -> Check:
+        async def check(desktop: StagedDesktopLike) -> CheckResult:
             picture = await self.picture_at_end(desktop)
-            return Check(float(picture is not None and holds(*picture.size)), name)
+            return CheckResult(float(picture is not None and holds(*picture.size)), name)
 
         return Milestone(name, weight, check)
 
@@ -112,7 +112,7 @@ class Scene:
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
         *,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
         milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`right` makes a picture that the clauses `findings` take."""
@@ -139,19 +139,19 @@ class Scene:
             await wide.written(desktop, f"{FOLDER}/{self.result}", None)
             yield [Done()]
 
-        def end_states() -> EndStates:
+        def end_states() -> ExampleEndStates:
             source, result, picture = f"{FOLDER}/{self.source}", f"{FOLDER}/{self.result}", right()
             original, done = self.png(), _png(picture)
-            near: dict[str, Files] = {
+            near: dict[str, FileContents] = {
                 "as it was": {source: original, result: original},
                 "a row is missing": {source: original, result: _png(picture.crop((0, 0, picture.width, picture.height - 1)))},
                 "its colours are inverted": {source: original, result: _png(ImageOps.invert(picture))},
                 "the original has changed": {source: done + b"\0", result: done},
                 "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
             }
-            return EndStates(near, {source: original, result: done})
+            return ExampleEndStates(near, {source: original, result: done})
 
-        return wide_task(
+        return hd_task(
             self.family,
             self.seed,
             tier,
@@ -198,15 +198,15 @@ async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[
     yield press("/")
     await wide.shown(desktop, "Search Actions")
     yield [Type(words)]
-    await wide.still(desktop, 0.4)
+    await wide.wait_still(desktop, 0.4)
     yield press("enter")
     await wide.gone(desktop, "Search Actions")
-    await wide.still(desktop, 0.3)
+    await wide.wait_still(desktop, 0.3)
 
 
 def flip(seed: int) -> Task:
     """Mirror a picture."""
-    scene = Scene("picture_flip", seed)
+    scene = PictureScenario("picture_flip", seed)
     across = scene.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
     how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
@@ -220,7 +220,7 @@ def flip(seed: int) -> Task:
 
 def turn(seed: int) -> Task:
     """Turn a picture by a quarter."""
-    scene = Scene("picture_turn", seed)
+    scene = PictureScenario("picture_turn", seed)
     right = scene.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
     name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
@@ -234,7 +234,7 @@ def turn(seed: int) -> Task:
 
 def invert(seed: int) -> Task:
     """Invert the colours."""
-    scene = Scene("picture_invert", seed)
+    scene = PictureScenario("picture_invert", seed)
 
     def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         return command(desktop, "Invert the components (except alpha) perceptually")
@@ -247,7 +247,7 @@ def invert(seed: int) -> Task:
 
 def scale(seed: int) -> Task:
     """Give a picture another size."""
-    scene = Scene("picture_scale", seed)
+    scene = PictureScenario("picture_scale", seed)
     width, height = scene.size[0] // 2, scene.size[1] // 2
 
     def half() -> Image.Image:
@@ -277,7 +277,7 @@ def scale(seed: int) -> Task:
 
 def crop(seed: int) -> Task:
     """Take the empty margin away."""
-    scene = Scene("picture_crop", seed)
+    scene = PictureScenario("picture_crop", seed)
     inner = scene.picture
     left, top, right, bottom = (scene.rng.randrange(12, 60) for _ in range(4))
     margin = scene.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
@@ -297,7 +297,7 @@ def crop(seed: int) -> Task:
 
 def grey(seed: int) -> Task:
     """Take the colours out."""
-    scene = Scene("picture_grey", seed)
+    scene = PictureScenario("picture_grey", seed)
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Convert the image to grayscale"):

@@ -10,7 +10,7 @@ from deskhand.tasks.suites.basics.clauses import clause, judged, nearly
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, wait_until
 from deskhand.tasks.suites.basics.terminals import COLOURS, DARK_TEXT
-from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FILES = ("code", "door", "gate", "locker", "ticket")
 SYMBOLS = "ACEFHJKLMNPRTUVWXY34679"
@@ -20,7 +20,7 @@ SHOW = 'printf "\\033[?25l\\n  %s" "$1"; exec sleep 86400'
 """Shows a code without a cursor behind it."""
 
 
-class Scene:
+class CodeCopyScenario:
     """Two or three coloured windows with a code each, and an empty file in an editor; a pure function of the seed."""
 
     def __init__(self, seed: int) -> None:
@@ -41,10 +41,10 @@ class Scene:
             look += ["-fa", "DejaVu Sans Mono", "-fs", "12", "-b", "0", "+sb", "-geometry", "10x3", "-title", colour]
             await desktop.launch(["xterm", *look, "-e", "sh", "-c", SHOW, "sh", code])
             await desktop.wait_window(colour)  # one after the other, or chance would place them
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         (editor,) = await desktop.wait_window("l3afpad")
         shows = await desktop.wait_window("xterm", count=len(self.colours))
         spots = scatter(random.Random(seed), [EDITOR_SIZE, *((show.width, show.height) for show in shows)], WIDTH, HEIGHT)
@@ -58,12 +58,12 @@ class Scene:
 
 def copy_code(seed: int) -> Task:
     """Click the editor, type the code that a window shows, save."""
-    scene = Scene(seed)
+    scene = CodeCopyScenario(seed)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         return judged(clause(f"the text of {scene.file}", await scene.saved(desktop), scene.codes[scene.target]))
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         right = {scene.file: f"{scene.codes[scene.target]}\n".encode()}
         other = next(code for colour, code in scene.codes.items() if colour != scene.target)
         every = "\n".join(scene.codes.values())
@@ -71,11 +71,11 @@ def copy_code(seed: int) -> Task:
             right, scene.file, the_code_of_another_window={scene.file: other.encode()}, all_the_codes={scene.file: every.encode()}
         )
 
-    async def written(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await scene.saved(desktop) != ""), f"{scene.file} is not empty")
+    async def written(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await scene.saved(desktop) != ""), f"{scene.file} is not empty")
 
-    async def some_code(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await scene.saved(desktop) in scene.codes.values()), f"{scene.file} holds one of the codes")
+    async def some_code(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await scene.saved(desktop) in scene.codes.values()), f"{scene.file} holds one of the codes")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         (editor,) = await desktop.wait_window("l3afpad")
@@ -107,12 +107,12 @@ def copy_code(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        template=scene.theme,
+        first_click_targets=targets,
+        theme=scene.theme,
         milestones=(Milestone("something was saved", 0.1, written), Milestone("one of the codes was saved", 0.2, some_code)),
-        tier="medium",
-        rearrange=scene.rearrange,
-        end_states=end_states,
+        difficulty="medium",
+        shuffle_windows=scene.shuffle_windows,
+        example_end_states=end_states,
         metadata={"colours": scene.colours, "target": scene.target},
     )
 

@@ -118,7 +118,7 @@ def _grow_sideways(rgb: np.ndarray, box: Rect, across: int, top: int, bottom: in
 Find = Callable[[np.ndarray, Rect], list[Rect] | None]
 
 
-async def see(desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0) -> list[Rect]:
+async def wait_until_visible(desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0) -> list[Rect]:
     """Look at the first window that matches until `find(rgb, body)` finds something in it.
 
     Raises `InfrastructureError` when it does not within `timeout_s`.

@@ -15,10 +15,10 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.office_files import Book, Cell, Sheets, read_workbook, workbook
+from deskhand.tasks.suites.basics.office_files import Workbook, Cell, Sheets, read_workbook, workbook
 from deskhand.tasks.suites.basics.screen import INK_CONTRAST, THEMES, runs
-from deskhand.tasks.suites.basics.wide import press, wide_task
-from deskhand.tasks.task import Check, Family, Milestone, Rect, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.task import CheckResult, Family, Milestone, Rect, StagedDesktopLike, Task, Difficulty
 
 PACKAGES = ("libreoffice-calc", "libreoffice-gtk3")
 BOOKS = ("budget", "stock", "orders", "prices", "garden", "kitchen", "office", "travel")
@@ -30,7 +30,7 @@ TABS_PX, TABS_LEFT_PX, TAB_GAP_PX = (680, 693), 142, 12
 SHEETS = ("Spring", "Summer", "Autumn", "Winter")
 
 
-class Scene:
+class SpreadsheetScenario:
     """One open spreadsheet; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int, sheets: int = 1) -> None:
@@ -59,7 +59,7 @@ class Scene:
         await desktop.push(self.path, workbook(self.sheets))
         await desktop.launch(["soffice", "--norestore", "--nologo", "--calc", self.path])
         await desktop.wait_window(self.name, timeout_s=wide.WINDOW_S)
-        await wide.awake(desktop)
+        await wide.wait_responsive(desktop)
 
     async def save(self, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         before = await wide.file_bytes(desktop, self.path)
@@ -67,7 +67,7 @@ class Scene:
         await wide.written(desktop, self.path, before)
         yield [Done()]
 
-    async def book(self, desktop: StagedDesktopLike) -> Book | None:
+    async def book(self, desktop: StagedDesktopLike) -> Workbook | None:
         return await read_workbook(await wide.file_bytes(desktop, self.path))
 
     def build(
@@ -76,9 +76,9 @@ class Scene:
         wanted: Sheets,
         steps: wide.Oracle,
         *,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
         max_steps: int = 12,
-        extra: Callable[[Book | None], list[Finding]] | None = None,
+        extra: Callable[[Workbook | None], list[Finding]] | None = None,
         clauses: wide.Clauses | None = None,
         milestones: tuple[Milestone, ...] = (),
         forged: Callable[[], bytes] | None = None,
@@ -100,7 +100,7 @@ class Scene:
             async for ops in self.save(desktop):
                 yield ops
 
-        return wide_task(
+        return hd_task(
             self.family,
             self.seed,
             tier,
@@ -116,16 +116,16 @@ class Scene:
         )
 
 
-def saved_by_the_application(book: Book | None) -> Finding:
+def saved_by_the_application(book: Workbook | None) -> Finding:
     """Set-up's file and a forged one say that something else wrote them."""
     return clause("who saved the file", book.application if book else None, "LibreOffice")
 
 
-def saved_anew(scene: Scene) -> Milestone:
+def saved_anew(scene: SpreadsheetScenario) -> Milestone:
     """The file was saved by the application, whatever is in it."""
 
-    async def saved(desktop: StagedDesktopLike) -> Check:
-        return Check(saved_by_the_application(await scene.book(desktop)).value, f"{scene.name} was saved")
+    async def saved(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(saved_by_the_application(await scene.book(desktop)).value, f"{scene.name} was saved")
 
     return Milestone("the file was saved", 0.1, saved)
 
@@ -151,7 +151,7 @@ def tabs(rgb: np.ndarray) -> list[Rect]:
 
 def set_cell(seed: int) -> Task:
     """Go to a cell, type a number, save."""
-    scene = Scene("sheet_cell", seed)
+    scene = SpreadsheetScenario("sheet_cell", seed)
     row = scene.rng.randrange(1, len(scene.first))
     number = scene.rng.choice([value for value in range(310, 990) if value % 10])
     wanted = [list(line) for line in scene.first]
@@ -167,7 +167,7 @@ def set_cell(seed: int) -> Task:
 
 def add_total(seed: int) -> Task:
     """Write a formula below a column."""
-    scene = Scene("sheet_total", seed)
+    scene = SpreadsheetScenario("sheet_total", seed)
     rows = len(scene.first)
     function, word = scene.rng.choice([("SUM", "sum"), ("MAX", "largest"), ("MIN", "smallest"), ("AVERAGE", "average")])
     numbers = [int(str(line[3])) for line in scene.first[1:]]
@@ -199,7 +199,7 @@ def add_total(seed: int) -> Task:
 
 def sort_rows(seed: int) -> Task:
     """Sort a table by one of its columns."""
-    scene = Scene("sheet_sort", seed)
+    scene = SpreadsheetScenario("sheet_sort", seed)
     column = scene.rng.choice([0, 2])
     rows = sorted(scene.first[1:], key=lambda line: str(line[0]) if column == 0 else int(str(line[2])))
 
@@ -208,11 +208,11 @@ def sort_rows(seed: int) -> Task:
         yield press("alt+d")
         yield press("a")
 
-    async def in_another_order(desktop: StagedDesktopLike) -> Check:
+    async def in_another_order(desktop: StagedDesktopLike) -> CheckResult:
         book = await scene.book(desktop)
         found = book.values.get(scene.sheet_names[0], []) if book else []
         moved = found[1:] != scene.first[1:] and sorted(map(repr, found[1:])) == sorted(map(repr, scene.first[1:]))
-        return Check(float(moved), "the rows are in another order than they were, each of them whole")
+        return CheckResult(float(moved), "the rows are in another order than they were, each of them whole")
 
     order = "A to Z" if column == 0 else "the lowest to the highest"
     text = f"In {scene.name} sort the rows by {HEADER[column]}, from {order}, and save the file"
@@ -222,7 +222,7 @@ def sort_rows(seed: int) -> Task:
 
 def delete_row(seed: int) -> Task:
     """Take a whole row out."""
-    scene = Scene("sheet_row_out", seed)
+    scene = SpreadsheetScenario("sheet_row_out", seed)
     row = scene.rng.randrange(1, len(scene.first))
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -237,7 +237,7 @@ def delete_row(seed: int) -> Task:
 
 def delete_column(seed: int) -> Task:
     """Take a whole column out."""
-    scene = Scene("sheet_column_out", seed)
+    scene = SpreadsheetScenario("sheet_column_out", seed)
     column = scene.rng.randrange(1, len(HEADER))
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -252,7 +252,7 @@ def delete_column(seed: int) -> Task:
 
 def bold_header(seed: int) -> Task:
     """Make one row bold."""
-    scene = Scene("sheet_bold", seed)
+    scene = SpreadsheetScenario("sheet_bold", seed)
     row = scene.rng.randrange(0, len(scene.first))
     cells = [f"{letter}{row + 1}" for letter in "ABCD"]
 
@@ -261,7 +261,7 @@ def bold_header(seed: int) -> Task:
         yield press("shift+space")
         yield press("ctrl+b")
 
-    def extra(book: Book | None) -> list[Finding]:
+    def extra(book: Workbook | None) -> list[Finding]:
         return [clause("the cells in bold", book.bold.get(scene.sheet_names[0]) if book else None, cells)]
 
     which = "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
@@ -271,7 +271,7 @@ def bold_header(seed: int) -> Task:
 
 def replace_text(seed: int) -> Task:
     """Replace a word in all cells."""
-    scene = Scene("sheet_replace", seed)
+    scene = SpreadsheetScenario("sheet_replace", seed)
     old = scene.rng.choice([str(line[1]) for line in scene.first[1:]])
     new = scene.rng.choice([place for place in PLACES if place != old])
     wanted = [[new if cell == old else cell for cell in line] for line in scene.first]
@@ -286,7 +286,7 @@ def replace_text(seed: int) -> Task:
 
 def rename_sheet(seed: int) -> Task:
     """Give one of three sheets another name."""
-    scene = Scene("sheet_rename", seed, sheets=3)
+    scene = SpreadsheetScenario("sheet_rename", seed, sheets=3)
     index = scene.rng.randrange(3)
     new = scene.rng.choice([place for place in PLACES])
     names = [new if place == index else name for place, name in enumerate(scene.sheet_names)]
@@ -301,16 +301,16 @@ def rename_sheet(seed: int) -> Task:
 
     wanted = {name: scene.sheets[old] for name, old in zip(names, scene.sheet_names, strict=True)}
 
-    def extra(book: Book | None) -> list[Finding]:
+    def extra(book: Workbook | None) -> list[Finding]:
         return [clause("the names of the sheets, in order", list(book.values) if book else None, names)]
 
-    async def dialog_open(desktop: StagedDesktopLike) -> Check:
+    async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
         there = any("Rename" in window.title for window in await desktop.windows())
-        return Check(float(there), "the dialog for the name is open", guest_trusted=True)
+        return CheckResult(float(there), "the dialog for the name is open", untrusted_source=True)
 
-    async def some_sheet(desktop: StagedDesktopLike) -> Check:
+    async def some_sheet(desktop: StagedDesktopLike) -> CheckResult:
         book = await scene.book(desktop)
-        return Check(float(new in (book.values if book else {})), "a sheet of the saved file has the new name")
+        return CheckResult(float(new in (book.values if book else {})), "a sheet of the saved file has the new name")
 
     milestones = (
         Milestone("the dialog for the name is open", 0.1, dialog_open),

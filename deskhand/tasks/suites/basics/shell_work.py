@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks import isolated, readers
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.readers import NotOfItsFormat
+from deskhand.tasks.readers import InvalidDocument
 from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen import THEMES, folder_contents
-from deskhand.tasks.suites.basics.wide import click_in, press, wide_task
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import click_in, press, hd_task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task, Difficulty
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
@@ -27,7 +27,7 @@ WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house",
 PLACES = ("north", "south", "east", "west")
 
 
-class Scene:
+class TerminalFilesScenario:
     """A terminal in a folder of files; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int) -> None:
@@ -44,7 +44,7 @@ class Scene:
         geometry = f"--geometry={self.size[0]}x{self.size[1]}"
         await desktop.launch(["xfce4-terminal", "--disable-server", geometry], cwd=FOLDER)
         await desktop.wait_window("xfce4-terminal")
-        await wide.still(desktop, 0.4)
+        await wide.wait_still(desktop, 0.4)
 
     def build(
         self,
@@ -52,9 +52,9 @@ class Scene:
         command: str,
         clauses: wide.Clauses,
         result: str,
-        end_states: Callable[[], EndStates],
+        end_states: Callable[[], ExampleEndStates],
         *milestones: Milestone,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
     ) -> Task:
         """`command` is what the oracle types, `result` the file that it makes last."""
 
@@ -66,7 +66,7 @@ class Scene:
             await wide.written(desktop, f"{FOLDER}/{result}", None)
             yield [Done()]
 
-        return wide_task(
+        return hd_task(
             self.family,
             self.seed,
             tier,
@@ -86,7 +86,7 @@ class Scene:
 
 def sort_lines(seed: int) -> Task:
     """Sort the lines of a file, without doubles, into another."""
-    scene = Scene("shell_sort", seed)
+    scene = TerminalFilesScenario("shell_sort", seed)
     lines = scene.rng.choices(WORDS, k=scene.rng.randint(12, 20))
     lines += scene.rng.sample(lines, 3)
     result = f"{scene.rng.choice(STEMS)}.txt"
@@ -96,7 +96,7 @@ def sort_lines(seed: int) -> Task:
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         return [same_files("the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted})]
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         right, place = {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()}, f"{FOLDER}/{result}"
         doubled = "".join(f"{line}\n" for line in sorted(lines)).encode()
         mixed = "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode()
@@ -109,7 +109,7 @@ def sort_lines(seed: int) -> Task:
 
 def pack(seed: int) -> Task:
     """Pack some of the files."""
-    scene = Scene("shell_pack", seed)
+    scene = TerminalFilesScenario("shell_pack", seed)
     kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
     stems = scene.rng.sample(STEMS, 6)
     for index, stem in enumerate(stems):
@@ -128,15 +128,15 @@ def pack(seed: int) -> Task:
         data = await wide.file_bytes(desktop, f"{FOLDER}/packed.tar.gz")
         return None if data is None else await _members(data)
 
-    async def archive_there(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await packed_files(desktop) is not None), "packed.tar.gz is an archive")
+    async def archive_there(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await packed_files(desktop) is not None), "packed.tar.gz is an archive")
 
-    async def some_packed(desktop: StagedDesktopLike) -> Check:
+    async def some_packed(desktop: StagedDesktopLike) -> CheckResult:
         found = await packed_files(desktop) or {}
-        return Check(sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it")
+        return CheckResult(sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it")
 
-    def end_states() -> EndStates:
-        def with_archive(files: dict[str, bytes]) -> Files:
+    def end_states() -> ExampleEndStates:
+        def with_archive(files: dict[str, bytes]) -> FileContents:
             return {f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()}
 
         first = next(iter(wanted))
@@ -146,7 +146,7 @@ def pack(seed: int) -> Task:
             "one file is empty": with_archive({**wanted, first: b""}),
             "its files are gone": {f"{FOLDER}/packed.tar.gz": _archive(wanted)},
         }
-        return EndStates(near, with_archive(wanted))
+        return ExampleEndStates(near, with_archive(wanted))
 
     text = f"In the terminal pack all .{kind} files of the folder, and only these, into packed.tar.gz (a gzipped tar archive)"
     milestones = (
@@ -170,15 +170,15 @@ def _archive(files: dict[str, bytes]) -> bytes:
 async def _members(data: bytes | None) -> dict[str, bytes] | None:
     """Plain files of an archive by name; None for what is none."""
     try:
-        found = await asyncio.to_thread(isolated.call, f"{readers.__name__}:archived", data or b"")
-    except NotOfItsFormat:
+        found = await asyncio.to_thread(isolated.call_in_subprocess, f"{readers.__name__}:archived", data or b"")
+    except InvalidDocument:
         return None
     return {name: text.encode("latin-1") for name, text in found.items()}
 
 
 def collect(seed: int) -> Task:
     """Move the files of a kind out of four folders into one."""
-    scene = Scene("shell_collect", seed)
+    scene = TerminalFilesScenario("shell_collect", seed)
     kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
     stems = scene.rng.sample(STEMS, 8)
     for index, stem in enumerate(stems):
@@ -197,15 +197,15 @@ def collect(seed: int) -> Task:
             clause("the folders", await folder_names(desktop, FOLDER), sorted(["All", *PLACES])),
         ]
 
-    async def folder_there(desktop: StagedDesktopLike) -> Check:
-        return Check(float("All" in await folder_names(desktop, FOLDER)), "the folder All is there")
+    async def folder_there(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float("All" in await folder_names(desktop, FOLDER)), "the folder All is there")
 
-    async def arrived(desktop: StagedDesktopLike) -> Check:
+    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
         found = await folder_contents(desktop, f"{FOLDER}/All")
-        return Check(sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All")
+        return CheckResult(sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All")
 
-    def end_states() -> EndStates:
-        def at_home(files: dict[str, bytes]) -> Files:
+    def end_states() -> ExampleEndStates:
+        def at_home(files: dict[str, bytes]) -> FileContents:
             return {f"{FOLDER}/{path}": data for path, data in files.items()}
 
         right = kept | {f"All/{name}": data for name, data in moved.items()}
@@ -217,7 +217,7 @@ def collect(seed: int) -> Task:
             "one is lost": {path: data for path, data in right.items() if path != f"All/first.{kind}"},
             "others too": right | others,
         }
-        return EndStates({what: at_home(files) for what, files in near.items()}, at_home(right))
+        return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(right))
 
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
     milestones = (Milestone("the folder is there", 0.1, folder_there), Milestone("the files are in it", 0.3, arrived))

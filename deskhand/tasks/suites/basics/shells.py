@@ -9,7 +9,7 @@ from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.suites.basics.clauses import clause, judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, click_in, folder_contents, wait_until
-from deskhand.tasks.task import Check, EndStates, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Data"
 NAMES = ("birds", "boats", "books", "cards", "coins", "games", "plants", "songs")
@@ -18,7 +18,7 @@ RESULTS = ("count", "number", "result", "total", "answer")
 EDITOR_SIZE = (230, 110)
 
 
-class Scene:
+class TerminalCountScenario:
     """Two files, a terminal and an editor that shows one of them; a pure function of the seed."""
 
     def __init__(self, seed: int) -> None:
@@ -56,10 +56,10 @@ class Scene:
         await desktop.wait_window("xfce4-terminal")
         other = next(name for name in self.names if name != self.target)
         await desktop.launch(["l3afpad", f"{FOLDER}/{other}"])
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
         spots = scatter(random.Random(seed), [(terminal.width, terminal.height), EDITOR_SIZE], WIDTH, HEIGHT)
@@ -76,19 +76,19 @@ class Scene:
 
 def count_lines(seed: int) -> Task:
     """Count lines, or lines with a word, by a command, and write the number to a file."""
-    scene = Scene(seed)
+    scene = TerminalCountScenario(seed)
 
     async def written(desktop: StagedDesktopLike) -> bytes | None:
         return (await folder_contents(desktop, FOLDER)).get(scene.result)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         found = await folder_contents(desktop, FOLDER)
         number = (found.pop(scene.result, None) or b"").strip().decode("utf-8", errors="replace")
         return judged(
             clause(f"the number in {scene.result}", number, str(scene.count)), same_files("the other files", found, scene.files)
         )
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         place = f"{FOLDER}/{scene.result}"
         files = {f"{FOLDER}/{name}": data for name, data in scene.files.items()}
         right = {**files, place: f"{scene.count}\n".encode()}
@@ -101,11 +101,11 @@ def count_lines(seed: int) -> Task:
             the_file_was_changed={**right, target: files[target] + b"\n"},
         )
 
-    async def exists(desktop: StagedDesktopLike) -> Check:
-        return Check(float(await written(desktop) is not None), f"{scene.result} is there")
+    async def exists(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(await written(desktop) is not None), f"{scene.result} is there")
 
-    async def holds_number(desktop: StagedDesktopLike) -> Check:
-        return Check(float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number")
+    async def holds_number(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         terminal, _ = await scene.boxes(desktop)
@@ -134,12 +134,12 @@ def count_lines(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        template=scene.theme,
+        first_click_targets=targets,
+        theme=scene.theme,
         milestones=(Milestone("the result file is there", 0.1, exists), Milestone("it holds just a number", 0.1, holds_number)),
-        tier="medium",
-        rearrange=scene.rearrange,
-        end_states=end_states,
+        difficulty="medium",
+        shuffle_windows=scene.shuffle_windows,
+        example_end_states=end_states,
         metadata={"target": scene.target, "word": scene.word, "count": scene.count},
     )
 

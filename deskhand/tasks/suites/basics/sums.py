@@ -20,7 +20,7 @@ from deskhand.tasks.suites.basics.calculator import (
 )
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
 
 OPERATORS = ("*", "-", "+")
 """From the row of 4, 5, 6 downwards, right of the digits."""
@@ -61,7 +61,7 @@ def enter_sum(seed: int) -> Task:
         (window,) = await desktop.wait_window("galculator")
         return all_key_boxes(window.x, window.y)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         shown = await display_value(desktop)
         return judged(clause("the display", shown, str(result)), guest_trusted=True)
 
@@ -87,10 +87,10 @@ def enter_sum(seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        template=theme,
-        tier="medium",
-        rearrange=place_calculator,
+        first_click_targets=targets,
+        theme=theme,
+        difficulty="medium",
+        shuffle_windows=place_calculator,
         metadata={"keys": keys, "result": result},
     )
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import Check, EndStates, Family, Files, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
 
 WIDTH, HEIGHT = 256, 192
 COLOURS = {"red": "#c02020", "green": "#208020", "blue": "#2040c0", "yellow": "#e0d040", "white": "#f4f4f4", "purple": "#8030a0"}
@@ -20,7 +20,7 @@ DARK_TEXT = {"yellow", "white"}
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
 
 
-class Scene:
+class TerminalScenario:
     """Which terminals there are and where; a pure function of the seed."""
 
     def __init__(self, family: str, seed: int) -> None:
@@ -41,9 +41,9 @@ class Scene:
             await desktop.wait_window(
                 colour
             )  # one after the other: which comes first would be chance, and with it who stands where
-        await self.rearrange(desktop, self.place_seed)
+        await self.shuffle_windows(desktop, self.place_seed)
 
-    async def rearrange(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         windows = await desktop.wait_window("xterm", count=len(self.colours))
         spots = scatter(random.Random(seed), [(w.width, w.height) for w in windows], WIDTH, HEIGHT)
         for window, (x, y) in zip(windows, spots, strict=True):
@@ -70,28 +70,28 @@ def click_in(box: Rect) -> Click:
 
 def run_command(seed: int) -> Task:
     """Run `touch WORD` in the terminal of one colour: click it, type, done."""
-    scene = Scene("terminal_run", seed)
+    scene = TerminalScenario("terminal_run", seed)
     command = f"touch {scene.word}"
 
     async def made(desktop: StagedDesktopLike) -> dict[str, bool]:
         return {colour: scene.word in await folder_names(desktop, colour) for colour in scene.colours}
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         found = [colour for colour, there in (await made(desktop)).items() if there]
         return judged(clause(f"the folders in which {scene.word} is", found, [scene.target]))
 
-    def end_states() -> EndStates:
+    def end_states() -> ExampleEndStates:
         other = next(colour for colour in scene.colours if colour != scene.target)
-        near: dict[str, Files] = {
+        near: dict[str, FileContents] = {
             "in every terminal": {f"{colour}/{scene.word}": b"" for colour in scene.colours},
             "in another terminal": {f"{other}/{scene.word}": b""},
             "another word": {f"{scene.target}/{scene.word}s": b""},
             "in the home": {scene.word: b""},
         }
-        return EndStates(near, {f"{scene.target}/{scene.word}": b""})
+        return ExampleEndStates(near, {f"{scene.target}/{scene.word}": b""})
 
-    async def typed(desktop: StagedDesktopLike) -> Check:
-        return Check(float(any((await made(desktop)).values())), "a file was made somewhere")
+    async def typed(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(any((await made(desktop)).values())), "a file was made somewhere")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.bodies(desktop))[scene.target])]
@@ -114,11 +114,11 @@ def run_command(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
+        first_click_targets=targets,
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
-        groundings=scene.groundings,
-        rearrange=scene.rearrange,
-        end_states=end_states,
+        grounding_targets=scene.groundings,
+        shuffle_windows=scene.shuffle_windows,
+        example_end_states=end_states,
         metadata={"colours": scene.colours, "target": scene.target, "types": command + "\n"},
     )
 
@@ -129,9 +129,9 @@ def run_instruction(colour: str, word: str) -> str:
 
 def close_terminal(seed: int) -> Task:
     """Close the terminal of one colour by its title bar, and leave the others open."""
-    scene = Scene("terminal_close", seed)
+    scene = TerminalScenario("terminal_close", seed)
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         open_now = {window.title for window in await desktop.windows()}.intersection(scene.colours)
         return judged(clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target})))
 
@@ -155,9 +155,9 @@ def close_terminal(seed: int) -> Task:
         setup=scene.setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        groundings=scene.groundings,
-        rearrange=scene.rearrange,
+        first_click_targets=targets,
+        grounding_targets=scene.groundings,
+        shuffle_windows=scene.shuffle_windows,
         metadata={"colours": scene.colours, "target": scene.target},
     )
 

@@ -11,7 +11,7 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.clauses import judged
 from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike
-from deskhand.tasks.task import Check, EndStates, Milestone, Rect, StagedDesktopLike, Task, Tier
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Milestone, Rect, StagedDesktopLike, Task, Difficulty
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
@@ -26,10 +26,10 @@ Clauses = Callable[[StagedDesktopLike], Awaitable[list[Finding]]]
 Oracle = Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
 
 
-def wide_task(
+def hd_task(
     family: str,
     seed: int,
-    tier: Tier,
+    tier: Difficulty,
     *,
     instruction: str,
     setup: Callable[[StagedDesktopLike], Awaitable[None]],
@@ -41,11 +41,11 @@ def wide_task(
     grace_s: float | None = None,
     metadata: dict[str, Any] | None = None,
     forged: dict[str, Callable[[], bytes]] | None = None,
-    end_states: Callable[[], EndStates] | None = None,
+    end_states: Callable[[], ExampleEndStates] | None = None,
 ) -> Task:
     """A task of the suite on the wide screen."""
 
-    async def check(desktop: StagedDesktopLike) -> Check:
+    async def check(desktop: StagedDesktopLike) -> CheckResult:
         return judged(*await clauses(desktop))
 
     async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
@@ -63,14 +63,14 @@ def wide_task(
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        template=theme,
+        first_click_targets=targets,
+        theme=theme,
         milestones=milestones,
-        tier=tier,
-        grace_s=grace_s,
+        difficulty=tier,
+        settle_grace_s=grace_s,
         metadata=metadata or {},
-        forged=forged or {},
-        end_states=end_states,
+        forged_files=forged or {},
+        example_end_states=end_states,
     )
 
 
@@ -96,7 +96,7 @@ async def file_bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
         return None
 
 
-async def still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
+async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
     """Wait until the screen has not changed for `quiet_s`; a screen that never rests is left as it is after `timeout_s`."""
     loop = asyncio.get_running_loop()
     deadline, same_since, last = loop.time() + timeout_s, loop.time(), ""
@@ -107,14 +107,14 @@ async def still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s: flo
         await asyncio.sleep(0.05)
 
 
-async def awake(desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0) -> None:
+async def wait_responsive(desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0) -> None:
     """Wait until a program that was just started takes keys: press `probe` until the screen changes, then `back`.
 
     Raises `InfrastructureError` when it never does.
     """
     loop = asyncio.get_running_loop()
     deadline, count = loop.time() + timeout_s, 0
-    await still(desktop)
+    await wait_still(desktop)
     while True:
         before = (await desktop.observe()).content_hash
         after = await desktop.perform(press(probe), action_id=f"awake-{probe}-{loop.time()}")
@@ -125,13 +125,13 @@ async def awake(desktop: StagedDesktopLike, probe: str = "down", back: str = "ct
             raise InfrastructureError(f"the program took none of {count} keys within {timeout_s:g} s; did it start well?")
         await asyncio.sleep(0.2)
     await desktop.perform(press(back), action_id=f"awake-{back}-{loop.time()}")
-    await still(desktop, 0.3)
+    await wait_still(desktop, 0.3)
 
 
 async def shown(desktop: StagedDesktopLike, title: str, timeout_s: float = 10.0) -> WindowLike:
     """The newest window with this piece of title, once it is there and the screen is still."""
     window = (await desktop.wait_window(title, timeout_s=timeout_s))[-1]
-    await still(desktop, 0.2)
+    await wait_still(desktop, 0.2)
     return window
 
 
@@ -164,10 +164,10 @@ async def replace_all(desktop: StagedDesktopLike, old: str, new: str) -> AsyncIt
     yield [Type(old)]
     yield [click_at(window.x + REPLACE_BY_PX[0], window.y + REPLACE_BY_PX[1]), Type(new)]
     yield [click_at(window.x + window.width - REPLACE_ALL_PX[0], window.y + REPLACE_ALL_PX[1])]
-    await still(desktop)
+    await wait_still(desktop)
     while any(title in window.title for window in await desktop.windows()):
         yield press("esc")  # first what was found, then the dialog
-        await still(desktop, 0.3)
+        await wait_still(desktop, 0.3)
 
 
 async def side_by_side(desktop: StagedDesktopLike, left: WindowLike, right: WindowLike, share: float = 0.6) -> None:
@@ -175,7 +175,7 @@ async def side_by_side(desktop: StagedDesktopLike, left: WindowLike, right: Wind
     middle = int(WIDTH * share)
     await desktop.place_window(left, 4, 24, middle - 8, HEIGHT - 32)
     await desktop.place_window(right, middle + 4, 24, WIDTH - middle - 8, HEIGHT - 32)
-    await still(desktop, 0.3)
+    await wait_still(desktop, 0.3)
 
 
 def chosen(rng: Any, texts: Sequence[str], count: int) -> list[str]:

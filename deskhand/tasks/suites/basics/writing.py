@@ -9,10 +9,10 @@ from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import wide
 from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.office_files import Text, read_document, text_document
+from deskhand.tasks.suites.basics.office_files import TextDocument, read_document, text_document
 from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, wide_task
-from deskhand.tasks.task import Check, Family, Milestone, StagedDesktopLike, Task, Tier
+from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.task import CheckResult, Family, Milestone, StagedDesktopLike, Task, Difficulty
 
 PACKAGES = ("libreoffice-writer", "libreoffice-gtk3")
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
@@ -32,7 +32,7 @@ def sentences(rng: random.Random, count: int) -> list[str]:
     return found
 
 
-class Scene:
+class TextDocumentScenario:
     """One open text document; a pure function of family and seed."""
 
     def __init__(self, family: str, seed: int) -> None:
@@ -50,15 +50,15 @@ class Scene:
         await desktop.push(self.path, text_document(self.lines))
         await desktop.launch(["soffice", "--norestore", "--nologo", "--writer", self.path])
         await desktop.wait_window(self.name, timeout_s=wide.WINDOW_S)
-        await wide.awake(desktop)
+        await wide.wait_responsive(desktop)
 
     def build(
         self,
         instruction: str,
-        findings: Callable[[Text | None], list[Finding]],
+        findings: Callable[[TextDocument | None], list[Finding]],
         steps: wide.Oracle,
         *,
-        tier: Tier = "medium",
+        tier: Difficulty = "medium",
         max_steps: int = 12,
         forged: Callable[[], bytes],
         milestones: tuple[Milestone, ...] = (),
@@ -78,7 +78,7 @@ class Scene:
             await wide.written(desktop, self.path, before)
             yield [Done()]
 
-        return wide_task(
+        return hd_task(
             self.family,
             self.seed,
             tier,
@@ -93,20 +93,20 @@ class Scene:
             forged={self.path: forged},
         )
 
-    def same_lines(self, text: Text | None, wanted: list[str]) -> Finding:
+    def same_lines(self, text: TextDocument | None, wanted: list[str]) -> Finding:
         return clause(f"the paragraphs of {self.name}", text.lines if text else None, wanted)
 
 
 def add_paragraph(seed: int) -> Task:
     """Type a paragraph at the end."""
-    scene = Scene("text_append", seed)
+    scene = TextDocumentScenario("text_append", seed)
     (line,) = sentences(scene.rng, 1)
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield press("ctrl+end")
         yield [Type(f"\n{line}")]
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         return [scene.same_lines(text, [*scene.lines, line])]
 
     text = f'Add the paragraph "{line}" at the end of {scene.name} and save it'
@@ -115,7 +115,7 @@ def add_paragraph(seed: int) -> Task:
 
 def replace_word(seed: int) -> Task:
     """Replace a piece of text everywhere."""
-    scene = Scene("text_replace", seed)
+    scene = TextDocumentScenario("text_replace", seed)
     old = next(piece for piece in WHAT if piece in scene.lines[-1])
     new = scene.rng.choice([piece for piece in WHAT if piece != old])
 
@@ -123,7 +123,7 @@ def replace_word(seed: int) -> Task:
         async for ops in wide.replace_all(desktop, old, new):
             yield ops
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         return [scene.same_lines(text, wanted)]
 
     wanted = [line.replace(old, new) for line in scene.lines]
@@ -133,14 +133,14 @@ def replace_word(seed: int) -> Task:
 
 def make_heading(seed: int) -> Task:
     """Give a paragraph a style."""
-    scene = Scene("text_heading", seed)
+    scene = TextDocumentScenario("text_heading", seed)
     index, level = scene.rng.randrange(len(scene.lines)), scene.rng.choice([1, 2, 3])
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
         yield press(f"ctrl+{level}")
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         styles = [style for _, style, _ in text.paragraphs] if text else []
         headings = {place: style for place, style in enumerate(styles) if style.startswith("Heading")}
         return [
@@ -155,7 +155,7 @@ def make_heading(seed: int) -> Task:
 
 def centre(seed: int) -> Task:
     """Align a paragraph."""
-    scene = Scene("text_centre", seed)
+    scene = TextDocumentScenario("text_centre", seed)
     index = scene.rng.randrange(len(scene.lines))
     key, word, kept = scene.rng.choice([("ctrl+e", "centred", "CENTER"), ("ctrl+r", "aligned to the right", "RIGHT")])
 
@@ -163,7 +163,7 @@ def centre(seed: int) -> Task:
         yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
         yield press(key)
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         aligned = [place for _, _, place in text.paragraphs] if text else []
         found = {number: place for number, place in enumerate(aligned) if place in ("CENTER", "RIGHT", "JUSTIFY")}
         return [scene.same_lines(text, scene.lines), clause("the paragraphs that are not at the left", found, {index: kept})]
@@ -174,7 +174,7 @@ def centre(seed: int) -> Task:
 
 def insert_table(seed: int) -> Task:
     """Insert an empty table by its dialog."""
-    scene = Scene("text_table", seed)
+    scene = TextDocumentScenario("text_table", seed)
     columns, rows = scene.rng.sample(range(2, 7), 2)
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -185,19 +185,19 @@ def insert_table(seed: int) -> Task:
         yield press("enter")
         await wide.gone(desktop, "Insert Table")
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         return [
             scene.same_lines(text, scene.lines),
             clause("the tables, as (rows, columns)", text.tables if text else None, [(rows, columns)]),
         ]
 
-    async def dialog_open(desktop: StagedDesktopLike) -> Check:
+    async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
         there = any("Insert Table" in window.title for window in await desktop.windows())
-        return Check(float(there), "the dialog for tables is open", guest_trusted=True)
+        return CheckResult(float(there), "the dialog for tables is open", untrusted_source=True)
 
-    async def some_table(desktop: StagedDesktopLike) -> Check:
+    async def some_table(desktop: StagedDesktopLike) -> CheckResult:
         text = await read_document(await wide.file_bytes(desktop, scene.path))
-        return Check(float(bool(text and text.tables)), "a table is in the saved file")
+        return CheckResult(float(bool(text and text.tables)), "a table is in the saved file")
 
     text = f"At the end of {scene.name} insert an empty table of {columns} columns and {rows} rows, and save it"
     milestones = (
@@ -216,18 +216,18 @@ def insert_table(seed: int) -> Task:
 
 def bold_piece(seed: int) -> Task:
     """Find a piece of text and make it bold."""
-    scene = Scene("text_bold", seed)
+    scene = TextDocumentScenario("text_bold", seed)
     counts = {piece: sum(piece in line for line in scene.lines) for piece in (*WHO, *WHAT, *WHEN)}
     piece = scene.rng.choice([piece for piece, count in counts.items() if count == 1] or scene.lines[:1])
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield press("ctrl+f")
         yield [Type(f"{piece}\n")]
-        await wide.still(desktop, 0.3)
+        await wide.wait_still(desktop, 0.3)
         yield press("esc")
         yield press("ctrl+b")
 
-    def findings(text: Text | None) -> list[Finding]:
+    def findings(text: TextDocument | None) -> list[Finding]:
         return [scene.same_lines(text, scene.lines), clause("what is in bold", text.bold if text else None, [piece])]
 
     text = f'In {scene.name} make "{piece}" bold, and nothing else, and save it'

@@ -20,7 +20,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import browser
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
-from deskhand.tasks.task import Check, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
@@ -96,7 +96,7 @@ async def start(desktop: StagedDesktopLike, name: str, seed: int) -> None:
     await desktop.observe()
 
 
-async def begin(page: browser.Browser, seed: int) -> None:
+async def begin(page: browser.ChromiumSession, seed: int) -> None:
     """Begin the episode of a page that is loaded. Raises `InfrastructureError` when its script does not."""
     try:
         await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=LONGEST_EPISODE_MS))
@@ -116,7 +116,7 @@ async def page_reward(desktop: StagedDesktopLike) -> float | None:
     return float(state["reward"]) if state["done"] else None
 
 
-async def check(desktop: StagedDesktopLike) -> Check:
+async def check(desktop: StagedDesktopLike) -> CheckResult:
     """The page's reward, where one below 0 counts 0. A page that was closed or loaded anew, or a browser in which something else
     was opened, is worth 0: the reward would be of the agent's own making."""
     page = browser.of(desktop)
@@ -127,14 +127,14 @@ async def check(desktop: StagedDesktopLike) -> Check:
         strange = await page.opened_since_mark()
     except (browser.PageError, browser.PageGone) as error:
         told = f"no page of the suite: {error}"
-        return Check(0.0, told, guest_trusted=True, findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),))
+        return CheckResult(0.0, told, untrusted_source=True, findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),))
     page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
     findings = (
         Finding("the page's own reward", reward if reward is not None else 0.0, page_says, "a reward above 0"),
         Finding("nothing but the page was opened", float(not strange), strange or "nothing", "nothing"),
     )
     value = 0.0 if reward is None or strange else min(1.0, max(0.0, reward))
-    return Check(value, f"{page_says}; opened besides: {strange or 'nothing'}", guest_trusted=True, findings=findings)
+    return CheckResult(value, f"{page_says}; opened besides: {strange or 'nothing'}", untrusted_source=True, findings=findings)
 
 
 def make_task(name: str, seed: int) -> Task:
@@ -160,15 +160,15 @@ def make_task(name: str, seed: int) -> Task:
         suite=SUITE,
         seed=seed,
         instruction="Do what the page asks for",
-        ask=instruction,
+        instruction_from=instruction,
         width=WIDTH,
         height=HEIGHT,
         max_steps=MAX_STEPS,
         setup=setup,
         check=check,
         oracle=oracle,
-        targets=targets,
-        no_oracle="" if name in solutions.STEPS else "no solution of it was written",
+        first_click_targets=targets,
+        oracle_unavailable="" if name in solutions.STEPS else "no solution of it was written",
     )
 
 

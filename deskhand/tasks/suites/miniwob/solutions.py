@@ -13,7 +13,7 @@ from typing import Any
 
 from deskhand.actions.ops import Click, Op, Point, Type, screen_px
 from deskhand.errors import ConfigError
-from deskhand.tasks.browser import Browser
+from deskhand.tasks.browser import ChromiumSession
 
 _LOOK = """(() => {
   const told = core.getUtterance();
@@ -95,7 +95,7 @@ STEPS: dict[str, str] = {
 }
 
 
-async def solve(name: str, page: Browser, width: int, height: int) -> AsyncIterator[list[Op]]:
+async def solve(name: str, page: ChromiumSession, width: int, height: int) -> AsyncIterator[list[Op]]:
     """The steps of a solution as ops on a screen of `width` x `height`. Raises `ConfigError` for a task that has none."""
     if name not in STEPS:
         raise ConfigError(f"no solution of {name} was written; there are {', '.join(sorted(STEPS))}")
