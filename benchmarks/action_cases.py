@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects.base import ActionFormat, ScreenView
+from deskhand.actions.formats.base import ActionFormat, ScreenView
 from deskhand.actions.keys import MODIFIERS, NAMES
 from deskhand.actions.ops import (
     TERMINAL_OPS,
@@ -41,7 +41,7 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
-from deskhand.actions.pointer import merge_moves
+from deskhand.actions.pointer_merge import merge_moves
 from deskhand.errors import AgentError, ParseError
 
 VIEWS = (ScreenView.of_screen(1000, 1000), ScreenView.of_screen(1920, 1080), ScreenView(1920, 1080, 1366, 768), ScreenView.of_screen(256, 192))

@@ -22,8 +22,8 @@ from functools import partial
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from benchmarks import action_cases as cases
-from benchmarks.bars import Bars, print_head
-from deskhand.actions import conformance, dialects
+from benchmarks.thresholds import Bars, print_head
+from deskhand.actions import conformance, formats
 
 FULL_ROUND_TRIPS, FULL_REPLIES = 100_000, 1_000_000
 ROUND_TRIPS, REPLIES = 500, 20_000
@@ -77,7 +77,7 @@ class Found:
 
 def round_trips(name: str, count: int) -> Found:
     """Say and read back `count` ops of any kind that the dialect carries, each in a reply of its own."""
-    dialect, found = dialects.get(name), Found(name)
+    dialect, found = formats.get(name), Found(name)
     batches = cases.in_any_view(partial(cases.batch_of_ops, count=BATCH), dialect)
     for number in range(-(-count // CHUNK)):
         asked = settings(
@@ -108,7 +108,7 @@ def round_trips(name: str, count: int) -> Found:
 
 def replies(name: str, count: int) -> Found:
     """Read `count` mutations of the corpus and of emitted replies."""
-    dialect, found, chance = dialects.get(name), Found(name), random.Random(name)
+    dialect, found, chance = formats.get(name), Found(name), random.Random(name)
     texts = [case.text for case in conformance.load_cases(name) if case.text]
     texts += [dialect.emit([cases.plain_op(kind, cases.VIEWS[0])], cases.VIEWS[0]) for kind in cases.carried(dialect)]
     for text in texts:
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     print_head()
-    names = dialects.available_formats()
+    names = formats.available_formats()
     count, spoiled = (FULL_ROUND_TRIPS, FULL_REPLIES) if options.full else (ROUND_TRIPS, REPLIES)
     bars = Bars()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

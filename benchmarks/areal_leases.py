@@ -23,14 +23,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from benchmarks.areal.executor import GROUP, HEIGHT, STEPS, WIDTH
-from benchmarks.bars import ROOT, Bars, print_head
+from benchmarks.thresholds import ROOT, Bars, print_head
 from deskhand.actions.ops import Op
-from deskhand.areal.start import areal_python, worker_environment
-from deskhand.bridge.server import ServerConfig, serve_pool
-from deskhand.desktop import sizing
-from deskhand.desktop.base import Frame, StageableDesktop, DesktopSpec
+from deskhand.desktop import host_capacity
+from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
 from deskhand.desktop.pool import DesktopPool
+from deskhand.integrations.areal.launcher import areal_python, worker_environment
 from deskhand.models.load import load_processors
+from deskhand.server.process import ServerConfig, serve_pool
 
 LATENCY_S = 0.5
 WAIT_P50_S = 1.0
@@ -84,7 +84,7 @@ def answering() -> Starlette:
 async def play(desktops: int, rounds: int) -> dict[str, float]:
     """`rounds` times as many episodes as desktops; what was measured."""
     # prepared screens take no processor to start, and no memory of their own
-    sizing.PER_CORE, sizing.SHARED_MEMORY_MIB = desktops, 1
+    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = desktops, 1
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
     server = uvicorn.Server(uvicorn.Config(answering(), host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
     serve = asyncio.create_task(server.serve())

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import time
 
-from deskhand import auditing
+from deskhand.cli import audit
 from deskhand.tasks.audit import ALLOWED
 from deskhand.tasks.suites.basics import FAMILIES
 from deskhand.tasks.task import seed_for
@@ -26,7 +26,7 @@ def main() -> None:
     tasks = [family.generate(seed_for("train", 1)) for family in FAMILIES.values()]
     chosen = [task for task in tasks if options.full or task.width < WIDE_PX]
     began = time.monotonic()
-    rows, skipped = asyncio.run(auditing.run(chosen, [], None, lambda line: print(line, flush=True)))
+    rows, skipped = asyncio.run(audit.run(chosen, [], None, lambda line: print(line, flush=True)))
     wrong = [line for row in rows for line in row.wrong]
     for line in [*skipped, *wrong]:
         print(line)

@@ -15,11 +15,11 @@ import os
 import statistics
 
 from benchmarks import desktop_parts as parts
-from benchmarks.bars import Bars, print_head
-from benchmarks.osworld.recipe import PAUSE_S, Recipe, set_up
+from benchmarks.osworld.vm_client_recipe import PAUSE_S, Recipe, set_up
+from benchmarks.thresholds import Bars, print_head
 from deskhand.desktop.applications import install
-from deskhand.desktop.applications.table import profile
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.applications.catalog import profile
+from deskhand.desktop.local.desktop import LocalDesktop
 
 median = statistics.median
 CALC = parts.Program(profile("calc").argv, profile("calc").window)

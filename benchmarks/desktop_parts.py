@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.actions.ops import Click, Key, Op, Point, Scroll, Type, screen_px
-from deskhand.desktop.base import Frame, DesktopSpec, Window
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.base import DesktopSpec, Frame, Window
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 
 FULL_HD = DesktopSpec("plain", 1920, 1080)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from benchmarks.bars import Bars, print_head
-from deskhand.engines.base import ImageSpan, PreparedImage, Prompt, Sampling
+from benchmarks.thresholds import Bars, print_head
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel, load
+from deskhand.types import ImageSpan, PreparedImage, Prompt, Sampling
 
 TURNS, TEXT_TOKENS, OUTPUT_TOKENS = 6, 24, 6
 

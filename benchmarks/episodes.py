@@ -20,30 +20,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.bars import Bars, print_head
+from benchmarks.event_loop_lag import Watch, watched
 from benchmarks.recording import EASY
-from benchmarks.watchdog import Watch, watched
+from benchmarks.thresholds import Bars, print_head
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.desktop.base import StageableDesktop, DesktopSpec
-from deskhand.desktop.bridge import ServerPool
-from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.local import processes
+from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import RecordError
 from deskhand.models.tiny.architecture import PREPROCESSOR
-from deskhand.models.tiny.build import BuildPlan, corpus
 from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recipes.tiny.build import BuildPlan, corpus
+from deskhand.recipes.training_loop import GroupSource
 from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
-from deskhand.rollout.groups import GroupBuffer, EpisodeRequest
-from deskhand.rollout.journal import RunWriter
-from deskhand.rollout.loop import GroupSource
-from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.episode_record import EpisodeResult
+from deskhand.rollout.groups import EpisodeRequest, GroupBuffer
+from deskhand.rollout.run_writer import RunWriter
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler, frozen_gc
-from deskhand.rollout.scripts import oracle
+from deskhand.rollout.scripted_policies import oracle
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.bars import ROOT, commit, hardware
+from benchmarks.thresholds import ROOT, commit, hardware
 
 PAGES = ROOT / "docs" / "evidence"
 

@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.bars import Bars, print_head
 from benchmarks.recording import Recording, held_out_tasks, record
-from deskhand.agents.context import ChunkedHistory
+from benchmarks.thresholds import Bars, print_head
+from deskhand.agents.history import ChunkedHistory
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
-from deskhand.training.batch import TrainingSample
-from deskhand.training.policy import Policy
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.batch import TrainingSample
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 
 WINDOW = ChunkedHistory(grow_to=4, drop_to=2)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks.bars import Bars, print_head
 from benchmarks.fault_rows import local, network, quotas
 from benchmarks.fault_rows.parts import Row
+from benchmarks.thresholds import Bars, print_head
 
 ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     int(name.removeprefix("row_")): getattr(module, name)

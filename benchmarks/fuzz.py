@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks.bars import ROOT, Bars, print_head
+from benchmarks.thresholds import ROOT, Bars, print_head
 
 SEEDS = (1, 2, 3, 4)
 

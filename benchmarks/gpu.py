@@ -23,35 +23,43 @@ from zlib import crc32
 
 import torch
 
-from benchmarks.bars import Bars, print_head
-from benchmarks.peak import peak_bytes
+from benchmarks.peak_memory import peak_bytes
+from benchmarks.thresholds import Bars, print_head
 from deskhand.actions.ops import REL_1000, Click, Op, Point
-from deskhand.agents.context import ChunkedHistory
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.agents.history import ChunkedHistory
+from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.base import LoraWeights
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.served.weights import write_adapter
+from deskhand.engines.http_engine.weight_files import write_adapter
 from deskhand.models import architectures
 from deskhand.models.load import LoadedModel
-from deskhand.models.tiny.build import corpus
 from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recipes.tiny.build import corpus
 from deskhand.recorder.graph import Sequence
 from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
-from deskhand.training.batch import TrainingSample
-from deskhand.training.config import LoraConfig, PolicyConfig, TrainerConfig
-from deskhand.training.planner import GIB, MIB, EngineLimits, MemoryEstimate, Workload, count, estimate_memory
-from deskhand.training.policy import Policy
-from deskhand.training.publish import attach_engine, push_weights
-from deskhand.training.speed import device_of, operations
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.batch import TrainingSample
+from deskhand.trainer.memory_estimate import (
+    GIB,
+    MIB,
+    EngineLimits,
+    MemoryEstimate,
+    Workload,
+    count,
+    estimate_memory,
+)
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.throughput_estimate import device_of, operations
+from deskhand.trainer.trainer import Trainer
+from deskhand.trainer.weight_sync import attach_engine, push_weights
+from deskhand.types import LoraWeights
 
 FAMILY = "terminal_run"
 ENGINE_IMAGE_TOKENS = 8192

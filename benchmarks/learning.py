@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bars import ROOT, Bars, print_head
-from deskhand.rollout.evaluate import EvalReport, build_eval_report
-from deskhand.rollout.rates import Proportion
+from benchmarks.thresholds import ROOT, Bars, print_head
+from deskhand.rollout.eval_loop import EvalReport, build_eval_report
+from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
 
 SHORT = ("minutes=30", "loop.total_steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.max_concurrent_episodes=4", "evaluation.num_episodes=12")

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
-from deskhand.tasks import browser
+from deskhand.tasks import chromium
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.suites import miniwob
@@ -47,7 +47,7 @@ async def loads(seeds: int) -> list[str]:
             for place, path in miniwob.files_of(name).items():
                 await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
         await miniwob.start(desktop, miniwob.names()[0], 0)
-        page = browser.of(desktop)
+        page = chromium.of(desktop)
         folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
         for name in miniwob.names():
             for seed in range(seeds):

@@ -24,18 +24,18 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks.bars import ROOT, Bars, print_head
-from benchmarks.osworld.hands import Hands
-from benchmarks.osworld.siblings import outcomes
+from benchmarks.osworld.scripted_actor import Hands
+from benchmarks.osworld.sibling_episodes import outcomes
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS, Solution
-from deskhand.compat.osworld.evaluation import default_official_evaluators
-from deskhand.compat.osworld.task import task_of
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from benchmarks.thresholds import ROOT, Bars, print_head
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
+from deskhand.osworld.scoring import default_official_evaluators
+from deskhand.osworld.task import task_of
 from deskhand.rollout.episode import desktop_spec
+from deskhand.tasks.formats.compatibility import ImportedTask, check_compatibility
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.sources.importing import ImportedTask, check_compatibility
 from deskhand.tasks.task import Task
 
 WANTED = 15

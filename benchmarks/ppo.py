@@ -9,8 +9,8 @@ judged.
 
 from __future__ import annotations
 
-from benchmarks.bars import Bars, print_head
 from benchmarks.learning import Gain, Outcome, options_of, run_seeds
+from benchmarks.thresholds import Bars, print_head
 from deskhand.store.run import Run
 
 SETTINGS = ("trainer.algorithm=ppo",)

@@ -1,6 +1,6 @@
 """What the recorder costs beside the engine: `python -m benchmarks.recorder [--full]`.
 
-Engines that answer at once stand behind Deskhand's endpoint and behind AReaL's proxy (`benchmarks.proxies`), so all the time is the
+Engines that answer at once stand behind Deskhand's endpoint and behind AReaL's proxy (`benchmarks.recorder_vs_areal`), so all the time is the
 endpoints' own. Printed:
 
 1. parts: what each part of taking one new screenshot costs (`benchmarks.recorder_parts`);
@@ -33,15 +33,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bars, print_head
-from benchmarks.proxies import Proxy, areal, areal_python, deskhand
 from benchmarks.recorder_parts import print_parts
-from benchmarks.screens import QUESTION, Endpoint, body, forever, screenshot, turn
+from benchmarks.recorder_vs_areal import Proxy, areal, areal_python, deskhand
+from benchmarks.synthetic_screens import QUESTION, Endpoint, body, forever, screenshot, turn
+from benchmarks.thresholds import Bars, print_head
 from deskhand.recorder import images as images_module
+from deskhand.recorder.fast_patches import PatchExtractor
 from deskhand.recorder.images import ImageCache, decode_rgb
-from deskhand.recorder.patches import PatchExtractor
-from deskhand.recorder.proxy import in_process_client
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.server import in_process_client
 
 EXPONENT = 1.1
 """The bar of growth: time is proportional to turns to at most this power."""

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.screens import Endpoint, screenshot
-from deskhand.engines.base import Checksum
-from deskhand.recorder.files import SessionStore
+from benchmarks.synthetic_screens import Endpoint, screenshot
+from deskhand.recorder.fast_patches import PatchExtractor
 from deskhand.recorder.images import decode_rgb, pixels_sha256, read_data_uri
-from deskhand.recorder.patches import PatchExtractor
+from deskhand.recorder.session_store import SessionStore
+from deskhand.types import Checksum
 
 COUNT, SKIPPED = 40, 10
 """Screenshots, and how many of them come before those that count: a process's first meet memory that was never used."""

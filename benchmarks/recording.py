@@ -17,29 +17,29 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.actions.dialects.deskhand_json import DeskhandJson
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.deskhand_json import DeskhandJson
 from deskhand.actions.ops import TERMINAL_OPS, Op
-from deskhand.agents.context import ChunkedHistory, HistoryPolicy
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.agents.history import ChunkedHistory, HistoryPolicy
 from deskhand.desktop.pool import DesktopPool
-from deskhand.engines.base import Sampling
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.hf.batch import EngineStats
+from deskhand.engines.hf.decode_batch import EngineStats
 from deskhand.errors import ParseError
 from deskhand.models.load import load
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ImagePart, message
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
-from deskhand.tasks.suites import catalogue
+from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import Task, seed_for
+from deskhand.types import Sampling
 
-EASY = catalogue.DEFAULT
+EASY = family_registry.DEFAULT
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Recording:
 
 def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
     """Held-out tasks, families in turn."""
-    return [catalogue.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
+    return [family_registry.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
 
 
 class Endless(DeskhandJson):

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bars, print_head
-from benchmarks.screens import Endpoint, body, forever, screenshot, turn
-from deskhand.recorder.files import SessionStore
+from benchmarks.synthetic_screens import Endpoint, body, forever, screenshot, turn
+from benchmarks.thresholds import Bars, print_head
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.recorder.session_store import SessionStore
 
 TURNS, KEPT, WAVES = 20, 4, 3
 SCREEN = (160, 120)

@@ -18,13 +18,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.bars import Bars, print_head
 from benchmarks.desktop_parts import SMALL, memory_mib, open_application
+from benchmarks.thresholds import Bars, print_head
 from deskhand.actions.ops import Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Window
-from deskhand.desktop.embedded import processes
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.local import processes
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.runtime_dir import runtime
 
 GROWTH_MIB = 8.0
 

@@ -21,10 +21,10 @@ import numpy as np
 import zstandard
 from PIL import Image
 
-from benchmarks.bars import Bars, print_head
 from benchmarks.desktop_parts import USUAL, open_application
+from benchmarks.thresholds import Bars, print_head
 from deskhand.actions.ops import Click, Key, Op, Point, Scroll, Type, screen_px
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.store.frames import Frames
 
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")

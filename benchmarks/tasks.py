@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.tasks.lint import Playthrough, near_miss, oracle, play
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.tasks.family_checks import Playthrough, near_miss, oracle, play
 from deskhand.tasks.outcome import Errored
 from deskhand.tasks.suites.basics import FAMILIES
 from deskhand.tasks.task import Family, seed_for

@@ -15,15 +15,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from benchmarks.bars import print_head
-from deskhand.engines.base import Completion, ImageSpan, PreparedImage
+from benchmarks.thresholds import print_head
+from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.models.load import load
 from deskhand.recorder.graph import Call, CallGraph, Sequence
-from deskhand.training.batch import TrainingSample
-from deskhand.training.config import PolicyConfig, TrainerConfig
-from deskhand.training.features import VisionFeatureCache
-from deskhand.training.policy import Policy
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.batch import TrainingSample
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
+from deskhand.trainer.vision_features import VisionFeatureCache
+from deskhand.types import Completion, ImageSpan, PreparedImage
 
 GRID = (1, 12, 16)
 IMAGE_TOKENS = 48

@@ -1,6 +1,6 @@
 """`python -m deskhand`."""
 
-from deskhand.cli import main
+from deskhand.cli.main import main
 
 if __name__ == "__main__":
     main()

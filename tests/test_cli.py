@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-import assembly
 import psutil
 import pytest
+import training_fixture
 
-from deskhand import cli
+from deskhand.cli import main
 from deskhand.store.run import EpisodeRow, Run
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +28,7 @@ def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     before = signal.getsignal(signal.SIGTERM)
     code = 0
     try:
-        cli.main()
+        main.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
     finally:
@@ -51,7 +51,7 @@ def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return assembly.checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    return training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 WRONG = {
@@ -158,7 +158,7 @@ def test_who_records_an_agent_ends_as_the_agent_does(
 def test_no_answer_to_the_demos_question_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(KeyboardInterrupt):
-        cli._ask("go on? ")
+        main._ask("go on? ")
 
 
 def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
@@ -189,7 +189,7 @@ def test_a_missing_package_is_named_with_its_mend(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         f"sys.argv = ['deskhand', 'train', {CONFIG!r}, '--folder', {str(tmp_path / 'new')!r}]\n"
-        "from deskhand.cli import main; main()"
+        "from deskhand.cli.main import main; main()"
     )
     done = run_python(program)
     assert done.returncode == 2
@@ -199,7 +199,7 @@ def test_a_missing_package_is_named_with_its_mend(tmp_path: Path) -> None:
 
 def test_help_and_task_lists_need_no_torch() -> None:
     program = (
-        "import sys\nfrom deskhand.cli import app\n"
+        "import sys\nfrom deskhand.cli.main import app\n"
         "app(['--help'], result_action='return_value', exit_on_error=False)\n"
         "app(['tasks', 'list'], result_action='return_value', exit_on_error=False)\n"
         "print('torch' in sys.modules)"
@@ -251,7 +251,7 @@ def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_w
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
         run.start_episode(EpisodeRow("e", "idle", None, 0, "t", "f", 0, "held_out", "in_flight"))
-    with pytest.raises(KeyboardInterrupt), cli.run_context(run, cli.current_command()):
+    with pytest.raises(KeyboardInterrupt), main.run_context(run, main.current_command()):
         raise KeyboardInterrupt
     hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"
     assert capsys.readouterr().err == f"\ninterrupted; {hint}\n"

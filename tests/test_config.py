@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deskhand import config
-from deskhand.config import Config
+from deskhand.config import load
+from deskhand.config.load import Config
 from deskhand.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -21,7 +21,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def message_of(path: Path | None = None, overrides: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        config.load_config(path, overrides, environment)
+        load.load_config(path, overrides, environment)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -30,28 +30,28 @@ def message_of(path: Path | None = None, overrides: tuple[str, ...] = (), enviro
 def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "trainer: {learning_rate: 1e-3, ppo_epochs: 2}\nloop: {total_steps: 7}\nseed: 1\n")
     environment = {"DESKHAND_TRAINER__LEARNING_RATE": "2e-3", "DESKHAND_SEED": "2", "PATH": "/bin"}
-    made = config.load_config(path, ["seed=3"], environment)
+    made = load.load_config(path, ["seed=3"], environment)
     assert (made.trainer.learning_rate, made.trainer.ppo_epochs, made.loop.total_steps, made.seed) == (2e-3, 2, 7, 3)
 
 
 def test_nothing_said_is_the_defaults() -> None:
-    assert config.load_config() == Config()
+    assert load.load_config() == Config()
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert config.load_config(written(tmp_path, "# nothing\n")) == Config()
+    assert load.load_config(written(tmp_path, "# nothing\n")) == Config()
 
 
 def test_lists_are_said_alike_everywhere(tmp_path: Path) -> None:
     path = written(tmp_path, "families: [a, b]\n")
-    assert config.load_config(path).families == ("a", "b")
-    assert config.load_config(path, ["families=[c]"]).families == ("c",)
-    assert config.load_config(path, [], {"DESKHAND_FAMILIES": "[d, e]"}).families == ("d", "e")
+    assert load.load_config(path).families == ("a", "b")
+    assert load.load_config(path, ["families=[c]"]).families == ("c",)
+    assert load.load_config(path, [], {"DESKHAND_FAMILIES": "[d, e]"}).families == ("d", "e")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_config_of_the_repository_is_valid(path: Path) -> None:
-    config.load_config(path)
+    load.load_config(path)
 
 
 def test_there_is_a_config_for_the_demo() -> None:
@@ -59,7 +59,7 @@ def test_there_is_a_config_for_the_demo() -> None:
 
 
 def test_an_unknown_dialect_names_the_nearest_one() -> None:
-    assert config.load_config(None, ["agent.action_format=qwen3_vl"]).agent.action_format == "qwen3_vl"
+    assert load.load_config(None, ["agent.action_format=qwen3_vl"]).agent.action_format == "qwen3_vl"
     message = message_of(None, ("agent.action_format=qwen2_vl",))
     assert message.startswith(
         "--set agent.action_format=qwen2_vl: 'agent.action_format' is 'qwen2_vl', but there is no such dialect; did you mean"
@@ -84,7 +84,7 @@ def test_an_unknown_environment_variable_is_an_error() -> None:
 
 
 def test_a_variable_that_resembles_no_setting_is_of_something_else() -> None:
-    assert config.load_config(environment={"DESKHAND_TEST_FULL": "1", "DESKHAND_OWNER": "x"}) == Config()
+    assert load.load_config(environment={"DESKHAND_TEST_FULL": "1", "DESKHAND_OWNER": "x"}) == Config()
     assert message_of(environment={"DESKHAND_SED": "1"}).endswith("did you mean 'seed'?")
 
 
@@ -113,19 +113,19 @@ def test_a_section_that_is_no_mapping_is_named(tmp_path: Path) -> None:
 
 def test_a_later_place_replaces_single_keys_of_a_section(tmp_path: Path) -> None:
     path = written(tmp_path, "policy: {lora: {rank: 4, alpha: 8}}\nloop:\n")
-    adapter = config.load_config(path, ["policy.lora.rank=2"]).policy.lora
+    adapter = load.load_config(path, ["policy.lora.rank=2"]).policy.lora
     assert adapter is not None
     assert (adapter.rank, adapter.alpha) == (2, 8)
-    assert config.load_config(path, [], {"DESKHAND_POLICY": "{adapter: {alpha: 3}}"}).policy.lora == adapter.model_copy(
+    assert load.load_config(path, [], {"DESKHAND_POLICY": "{adapter: {alpha: 3}}"}).policy.lora == adapter.model_copy(
         update={"rank": 4, "alpha": 3}
     )
 
 
 def test_a_section_that_may_be_left_out_can_be_null_in_a_later_place(tmp_path: Path) -> None:
     path = written(tmp_path, "policy: {lora: {rank: 4}}\n")
-    assert config.load_config(path, ["policy.lora=null"]).policy.lora is None
+    assert load.load_config(path, ["policy.lora=null"]).policy.lora is None
     path = written(tmp_path, "policy: {lora: null}\n")
-    adapter = config.load_config(path, ["policy.lora.rank=2"]).policy.lora
+    adapter = load.load_config(path, ["policy.lora.rank=2"]).policy.lora
     assert adapter is not None
     assert adapter.rank == 2
 
@@ -160,7 +160,7 @@ def test_an_override_without_a_value_shows_how_it_is_written() -> None:
 
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        config.load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+        load.load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 STAGED = (
@@ -170,10 +170,10 @@ STAGED = (
 
 def test_a_stage_beats_the_rest_of_its_file_and_nothing_else(tmp_path: Path) -> None:
     path = written(tmp_path, STAGED)
-    made = config.load_config(path, ["minutes=3"], {"DESKHAND_LOOP__MAX_CONCURRENT_EPISODES": "5"}, stage="smoke")
+    made = load.load_config(path, ["minutes=3"], {"DESKHAND_LOOP__MAX_CONCURRENT_EPISODES": "5"}, stage="smoke")
     assert (made.loop.total_steps, made.loop.max_concurrent_episodes, made.max_minutes, made.seed) == (2, 5, 3.0, 4)
-    assert config.load_config(path) == config.load_config(path, stage="full")
-    assert config.load_config(path).loop.total_steps == 100
+    assert load.load_config(path) == load.load_config(path, stage="full")
+    assert load.load_config(path).loop.total_steps == 100
 
 
 def test_stages_that_are_not_chosen_are_checked_too(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_stages_that_are_not_chosen_are_checked_too(tmp_path: Path) -> None:
 def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     path = written(tmp_path, STAGED)
     with pytest.raises(ConfigError, match="no stage 'small'; it has: smoke, slow, full"):
-        config.load_config(path, stage="small")
+        load.load_config(path, stage="small")
     with pytest.raises(ConfigError, match="mapping of names to settings"):
-        config.load_config(written(tmp_path, "stages: [smoke]\n"))
+        load.load_config(written(tmp_path, "stages: [smoke]\n"))
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,18 @@ def test_an_engine_that_lacks_something_is_told_what(settings: list[str], messag
 
 
 def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
-    remote = config.load_config(None, ["engine.backend=remote", "engine.base_url=https://host/v1", "engine.served_model_name=m"])
+    remote = load.load_config(None, ["engine.backend=remote", "engine.base_url=https://host/v1", "engine.served_model_name=m"])
     assert remote.training_error is not None
     assert remote.training_error.startswith("engine.backend remote is for evaluation only")
-    cut = config.load_config(None, ["engine.backend=vllm", "agent.top_p=0.9"])
+    cut = load.load_config(None, ["engine.backend=vllm", "agent.top_p=0.9"])
     assert cut.training_error is not None
     assert cut.training_error.startswith("agent.top_p below 1")
-    assert config.load_config(None, ["agent.top_p=0.9"]).training_error is None
-    greedy = config.load_config(None, ["agent.temperature=0"])
+    assert load.load_config(None, ["agent.top_p=0.9"]).training_error is None
+    greedy = load.load_config(None, ["agent.temperature=0"])
     assert greedy.training_error is not None
     assert greedy.training_error.startswith("agent.temperature 0 plays all members of a group alike")
-    half = config.load_config(None, ["dtype=float16"])
+    half = load.load_config(None, ["dtype=float16"])
     assert half.training_error is not None
     assert half.training_error.startswith("dtype float16 makes 0 of gradients")
-    assert config.load_config(None, ["dtype=bfloat16"]).training_error is None
-    assert config.load_config(None, ["evaluation.temperature=0"]).training_error is None
+    assert load.load_config(None, ["dtype=bfloat16"]).training_error is None
+    assert load.load_config(None, ["evaluation.temperature=0"]).training_error is None

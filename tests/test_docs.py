@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evidence
-from deskhand.cli import app
-from deskhand.config import load_config
-from deskhand.desktop.applications.table import PROFILES
-from deskhand.doctor import debian_packages
-from deskhand.tasks.suites import basics, catalogue
+from deskhand.cli.main import app
+from deskhand.config.load import load_config
+from deskhand.desktop.applications.catalog import PROFILES
+from deskhand.doctor.check_machine import debian_packages
+from deskhand.tasks.suites import basics, family_registry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -103,5 +103,5 @@ def test_the_packages_of_every_family_are_installed_by_set_up_or_on_demand() -> 
     wanted = {application for family in basics.FAMILIES.values() for application in family.applications}
     on_demand = {package for profile in PROFILES.values() for package in profile.packages}
     assert wanted <= {*debian_packages(), *on_demand}
-    first = {package for name in catalogue.DEFAULT for package in basics.FAMILIES[name].applications}
+    first = {package for name in family_registry.DEFAULT for package in basics.FAMILIES[name].applications}
     assert first <= set(debian_packages())

@@ -15,7 +15,7 @@ from typing import Any
 
 from deskhand.actions.ops import Done, Op
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.bridge import ServerPool
+from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.tasks.task import CheckResult, Rect, Task
 
 GROUP, STEPS, WIDTH, HEIGHT = 8, 3, 96, 64
@@ -64,7 +64,7 @@ def main(bridge: str, server: str, desktops: int, groups: int) -> None:
 
     os.environ[ADDRESS] = bridge
     from benchmarks.areal import executor  # the workflow makes its pool by this name, and this program is another module
-    from deskhand.areal.workflow import OSWorldWorkflow
+    from deskhand.integrations.areal.workflow import OSWorldWorkflow
     from deskhand.models.load import TINY_FOLDER
 
     config = InferenceEngineConfig(

@@ -16,20 +16,20 @@ from typing import Any
 import httpx2
 import psutil
 
-from benchmarks.bars import ROOT
 from benchmarks.fault_rows.parts import QUICK, SCREEN, Booked, Faults, Row, bridged, pointing_task, scaled
-from deskhand.actions import dialects
-from deskhand.actions.dialects.base import ScreenView
+from benchmarks.thresholds import ROOT
+from deskhand.actions import formats
+from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import Click, Point, screen_px
-from deskhand.desktop import wire
+from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.bridge import ServerPool
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
-from deskhand.desktop.remote.link import RetryingClient
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import FrameError, InfrastructureError, ParseError
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
 
 SMALL = DesktopSpec("plain", 320, 240)
@@ -241,11 +241,11 @@ async def row_9(size: float, folder: Path) -> Row:
     row.wrong = row.wrong[:3]
     async with bridged(1, Faults()) as (pool, _, _, _):
         frame = await (await pool.lease()).desktop.observe()
-        header, body = wire.encode_frame(frame, None)
+        header, body = frame_codec.encode_frame(frame, None)
         for broken in ((header, body[:-4]), (header.replace("64", "63", 1), body), (header[:-9], body), ("", body)):
             row.injected += 1
             try:
-                wire.decode_frame(*broken, None)
+                frame_codec.decode_frame(*broken, None)
                 row.wrong.append("a broken frame was taken")
             except FrameError:
                 row.survived += 1
@@ -391,8 +391,8 @@ async def row_16(size: float, folder: Path) -> Row:
         "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")", ",", "start_box=", "\ud800",
     ]  # fmt: skip
     view = ScreenView.of_screen(1280, 720)
-    for name in dialects.available_formats():
-        dialect = dialects.get(name)
+    for name in formats.available_formats():
+        dialect = formats.get(name)
         for _ in range(scaled(size, 40, 1000)):
             text = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))
             row.injected += 1

@@ -26,14 +26,14 @@ from benchmarks.fault_rows.parts import (
     scaled,
 )
 from deskhand.actions.ops import Move, Type
-from deskhand.bridge.server import ServerConfig, serve_pool
-from deskhand.desktop.bridge import ServerPool
-from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
-from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
-from deskhand.desktop.waa import WaaDesktop
-from deskhand.desktop.wire import RemoteLeaseExpired
+from deskhand.desktop.frame_codec import RemoteLeaseExpired
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import InfrastructureError
+from deskhand.server.process import ServerConfig, serve_pool
 
 LOOKING = ScreenPolling(pause_s=0.0, looks=1)
 

@@ -20,20 +20,20 @@ import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.agents.desktop_agent import Transcript
-from deskhand.bridge.admission import LeaseAuth
-from deskhand.bridge.app import create_app
-from deskhand.bridge.leases import ActiveLeases
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.bridge import ServerPool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote.link import RemoteTimeouts
-from deskhand.desktop.remote.parking import QuotaManager
-from deskhand.rollout.episode import run_episode, errored_result
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts
+from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.rollout.episode import errored_result, run_episode
+from deskhand.rollout.episode_counts import EpisodeCounts
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.ledger import EpisodeCounts
-from deskhand.rollout.record import EpisodeResult
 from deskhand.rollout.scheduler import Scheduler
-from deskhand.tasks.outcome import Scored, Errored
+from deskhand.server.active_leases import ActiveLeases
+from deskhand.server.app import create_app
+from deskhand.server.auth import LeaseAuth
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult, Task
 
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"

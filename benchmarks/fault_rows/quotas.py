@@ -14,13 +14,13 @@ import httpx2
 
 from benchmarks.fault_rows.parts import KEY, QUICK, SCREEN, Booked, Faults, Row, bridged, check_actions, scaled
 from deskhand.desktop.base import CommandResult
-from deskhand.desktop.gateway import SandboxPool
-from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
-from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal
-from deskhand.desktop.remote.link import RetryingClient
-from deskhand.desktop.remote.parking import QuotaManager
-from deskhand.desktop.remote.sandboxes import GuestPort, Sandbox
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
+from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.sandbox_api import GuestPort, Sandbox
+from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.errors import InfrastructureError
 
 

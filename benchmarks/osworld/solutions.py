@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from benchmarks.osworld.hands import Hands
+from benchmarks.osworld.scripted_actor import Hands
 
 Solution = Callable[[Hands], Awaitable[None]]
 """Acts until the task is done."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import uvicorn
 
-from benchmarks.screens import Endpoint, forever
-from deskhand.recorder.files import SessionStore
+from benchmarks.synthetic_screens import Endpoint, forever
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.server import create_app
+from deskhand.recorder.session_store import SessionStore
 
 
 def main(port: int, folder: Path, kind: str, admin_key: str) -> None:

@@ -18,9 +18,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from deskhand.actions import dialects
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.actions.plain import OPS, with_defaults, op_to_json
+from deskhand.actions import formats
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.serialization import OPS, op_to_json, with_defaults
 from deskhand.errors import ConfigError, ParseError
 
 _KEYS = {"dialect", "text", "view", "source", "emitted"}
@@ -82,7 +82,7 @@ def mismatch(case: Case) -> str | None:
     """What is wrong with how `case` is read, or None."""
     view = ScreenView(*case.view)
     try:
-        ops = dialects.get(case.dialect).parse(case.text, view)
+        ops = formats.get(case.dialect).parse(case.text, view)
     except ParseError as error:
         if case.ops is not None:
             return f"{case.where}: expected {_said(case.ops)}, found error: {error}"

@@ -18,13 +18,19 @@ from typing import Any, Literal
 import numpy as np
 import openai
 
-from deskhand.actions.dialects import deskhand_json
-from deskhand.actions.dialects.base import ActionFormat, ScreenView
+from deskhand.actions.formats import deskhand_json
+from deskhand.actions.formats.base import ActionFormat, ScreenView
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
-from deskhand.agents.context import DroppedTurns, ChunkedHistory, HistoryPolicy, drop_older_half, summarize_dropped
-from deskhand.agents.draws import call_seed
+from deskhand.agents.history import (
+    ChunkedHistory,
+    DroppedTurns,
+    HistoryPolicy,
+    drop_older_half,
+    summarize_dropped,
+)
 from deskhand.agents.prompts import PromptStyle, Turn, build_messages, png_data_uri
-from deskhand.agents.words import describe_screen
+from deskhand.agents.seeding import call_seed
+from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
 from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError

@@ -10,7 +10,7 @@ Source: Liu et al., "Understanding R1-Zero-Like Training" (arXiv:2503.20783, sec
 
 from __future__ import annotations
 
-from deskhand.algorithms.algorithm import Algorithm
+from deskhand.algorithms.base import Algorithm
 
 ALGORITHM = Algorithm("dr_grpo", baseline="group_mean", ratio_level="token", loss_norm="constant", clip_low=0.2, clip_high=0.28)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from deskhand.algorithms.algorithm import Algorithm
+from deskhand.algorithms.base import Algorithm
 
 ALGORITHM = Algorithm("grpo", baseline="group_std", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.28)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.algorithms.algorithm import Algorithm
 from deskhand.algorithms.arrays import namespace, sums_by
+from deskhand.algorithms.base import Algorithm
 
 ALGORITHM = Algorithm("gspo", baseline="group_std", ratio_level="reply", loss_norm="episode", clip_low=3e-4, clip_high=4e-4)
 

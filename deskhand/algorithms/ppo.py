@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from deskhand.algorithms.algorithm import Algorithm
 from deskhand.algorithms.arrays import namespace
+from deskhand.algorithms.base import Algorithm
 
 ALGORITHM = Algorithm("ppo", baseline="critic", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.2)
 

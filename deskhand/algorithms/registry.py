@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deskhand.algorithms import dr_grpo, grpo, gspo, ppo
-from deskhand.algorithms.algorithm import Algorithm, AlgorithmName
+from deskhand.algorithms.base import Algorithm, AlgorithmName
 
 ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     found.name: found for found in (grpo.ALGORITHM, dr_grpo.ALGORITHM, gspo.ALGORITHM, ppo.ALGORITHM)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from deskhand.desktop import sizing
-from deskhand.desktop.base import StageableDesktop, DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.leases import LeaseStore
+from deskhand.desktop import host_capacity
+from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.lease_store import LeaseStore
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_ATTEMPTS = 3
@@ -48,12 +48,12 @@ class DesktopPool:
         spares: int = 1,
         make: Callable[[], StageableDesktop] = LocalDesktop,
         book: LeaseStore | None = None,
-        expected_mib: float | None = sizing.EXPECTED_MIB,
+        expected_mib: float | None = host_capacity.EXPECTED_MIB,
     ) -> None:
         if size < 1 or spares < 0:
             raise ConfigError(f"pool of {size} desktops with {spares} spares: size must be >= 1 and spares >= 0")
         if expected_mib is not None:
-            sizing.check_fits(size + spares, expected_mib)
+            host_capacity.check_fits(size + spares, expected_mib)
         self.book = book or LeaseStore()
         self.size = size
         self.template = template or DesktopSpec()

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from deskhand.engines.base import Completion, Feature, Prompt, Sampling
 from deskhand.errors import InfrastructureError
+from deskhand.types import Completion, Feature, Prompt, Sampling
 
 
 class ScriptedEngine:

@@ -154,7 +154,7 @@ def build(values: dict[str, Any]) -> Any:
     """A model of that architecture, made wherever the caller's `torch.device` context says (meta: shapes without memory)."""
     import transformers
 
-    from deskhand.models.patches import embed_patches_by_product
+    from deskhand.models.patch_embed import embed_patches_by_product
 
     kinds = {
         "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),

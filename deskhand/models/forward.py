@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from deskhand.engines.base import ImageSpan, PreparedImage
 from deskhand.errors import ConfigError, RecordError
+from deskhand.types import ImageSpan, PreparedImage
 
 
 class ModelSequence(Protocol):

@@ -236,8 +236,8 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import transformers
     from transformers.utils import logging as transformers_logging
 
-    from deskhand.models.patches import embed_patches_by_product
-    from deskhand.models.products import replace_linear_with_onednn
+    from deskhand.models.onednn_linear import replace_linear_with_onednn
+    from deskhand.models.patch_embed import embed_patches_by_product
 
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,

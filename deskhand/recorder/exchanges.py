@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from deskhand.recorder.apis import chat, messages, responses
+from deskhand.recorder.apis import anthropic_messages, chat, responses
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, message
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.request_errors import InvalidRequestError
 
 Api = Literal["chat", "messages", "responses"]
 
@@ -54,8 +54,8 @@ def read_exchange(api: Api, request: Mapping[str, Any], reply: Mapping[str, Any]
 
 
 def _messages(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
-    replied = messages.read_reply(reply.get("content"), images)
-    return Exchange(messages.read_conversation(request, images), (replied,), (str(reply.get("stop_reason")),))
+    replied = anthropic_messages.read_reply(reply.get("content"), images)
+    return Exchange(anthropic_messages.read_conversation(request, images), (replied,), (str(reply.get("stop_reason")),))
 
 
 def _responses(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:

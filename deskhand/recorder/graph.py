@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, overload
 
-from deskhand.engines.base import Completion, ImageSpan
 from deskhand.errors import RecordError
+from deskhand.types import Completion, ImageSpan
 
 FORMAT = 1
 """Version of the dictionary that `CallGraph.to_dict` writes."""

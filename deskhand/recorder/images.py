@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from deskhand.engines.base import Checksum, PreparedImage
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.recorder.patches import StoredPatches, PatchExtractor
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.fast_patches import PatchExtractor, StoredPatches
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Checksum, PreparedImage
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")

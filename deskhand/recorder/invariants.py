@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
-from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.errors import RecordError
+from deskhand.types import Completion, Prompt, Sampling
 
 
 def check_prompt(prompt: Prompt, image_id: int) -> None:

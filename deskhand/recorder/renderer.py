@@ -17,14 +17,14 @@ from typing import Any
 
 import structlog
 
-from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.errors import ConfigError, RecordError
+from deskhand.recorder.chat_template import RewrittenHistory, TemplateBehavior, inspect_template
 from deskhand.recorder.messages import Message, Part
-from deskhand.recorder.recall import ReplyIndex
-from deskhand.recorder.refusal import InvalidRequestError
-from deskhand.recorder.reply import OPEN, without_thinking
-from deskhand.recorder.template import RewrittenHistory, TemplateBehavior, inspect_template
-from deskhand.recorder.tools import ToolPrompt
+from deskhand.recorder.reply_index import ReplyIndex
+from deskhand.recorder.reply_parser import OPEN, without_thinking
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.recorder.tool_prompt import ToolPrompt
+from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 log = structlog.get_logger()
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskhand.recorder.graph import CallGraph, Sequence
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.request_errors import InvalidRequestError
 
 
 @dataclass

@@ -18,17 +18,17 @@ from typing import Any
 import openai
 import structlog
 
-from deskhand import deadlines
+from deskhand import pausable_timeout
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
 from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, OnFrame, Step, Transcript
-from deskhand.desktop.base import Desktop, Frame, DesktopSpec
+from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks import end_state
 from deskhand.tasks.judge import MilestoneTracker, judge
-from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Outcome, Scored, Errored, dense_reward
+from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ class _Course:
         self.instruction = task.instruction
         self.share_at_start = 0.0
         """What the milestones that already hold in the start state are worth."""
-        self.meter = deadlines.PausedTime()
+        self.meter = pausable_timeout.PausedTime()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -87,7 +87,7 @@ async def run_episode(
     course, began = _Course(ticket.task), time.monotonic()
     graph, ended = CallGraph(), False
     try:
-        with deadlines.measure_paused() as course.meter:
+        with pausable_timeout.measure_paused() as course.meter:
             most_s = min((s for s in (longest_s, ticket.task.episode_timeout_s) if s is not None), default=None)
             outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
         ended, graph = True, end_session()
@@ -118,7 +118,7 @@ class _InSteps:
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         try:
-            async with deadlines.pausable_timeout(self._most_s):
+            async with pausable_timeout.pausable_timeout(self._most_s):
                 return await self._desktop.perform(ops, action_id=action_id)
         except TimeoutError:
             raise InfrastructureError(f"a step took longer than {self._most_s:g} s (the task's limits.step_s)") from None
@@ -134,7 +134,7 @@ async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder
 async def _in_time(work: Awaitable[Outcome], longest_s: float | None) -> Outcome:
     limit: asyncio.Timeout | None = None
     try:
-        async with deadlines.pausable_timeout(longest_s) as limit:
+        async with pausable_timeout.pausable_timeout(longest_s) as limit:
             return await work
     except TimeoutError as error:
         if limit is None or not limit.expired():

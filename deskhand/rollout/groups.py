@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from deskhand.agents.draws import call_seed
+from deskhand.agents.seeding import call_seed
 from deskhand.errors import ConfigError
-from deskhand.rollout.record import EpisodeResult
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 

@@ -15,15 +15,15 @@ from typing import Any, Protocol
 import openai
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop, Frame, DesktopSpec
-from deskhand.desktop.remote.parking import QuotaManager
+from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
-from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.session import Recorder
-from deskhand.rollout.episode import run_episode, desktop_spec, errored_result
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.rollout.episode import desktop_spec, errored_result, run_episode
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.record import EpisodeResult
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 

@@ -17,8 +17,8 @@ from typing import Protocol
 
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.episode import errored_result
+from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.record import EpisodeResult
 from deskhand.tasks.outcome import Errored
 
 RATE_WINDOW_S = 60.0

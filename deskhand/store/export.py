@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.store.pictures import PngFrames
+from deskhand.store.png_frames import PngFrames
 from deskhand.store.run import EpisodeRow, Run
 
 FORMAT = 1

@@ -22,7 +22,7 @@ import zstandard
 from PIL import Image
 
 from deskhand.errors import InfrastructureError
-from deskhand.store import tiles
+from deskhand.store import frame_delta
 
 _HEADER = struct.Struct("<4sHHB32s")
 _MAGIC = b"DHS2"
@@ -65,7 +65,7 @@ class Frames:
             depth, body = 0, rgb.tobytes()
         else:
             before, depth = self._screen(base, MAX_DELTA_CHAIN)
-            depth, (changed, pixels) = depth + 1, tiles.encode_delta(before, rgb)
+            depth, (changed, pixels) = depth + 1, frame_delta.encode_delta(before, rgb)
             body = np.packbits(changed).tobytes() + pixels
         head = _HEADER.pack(_MAGIC, width, height, depth, bytes.fromhex(base) if base else _WHOLE)
         packed = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(body)
@@ -116,7 +116,7 @@ class Frames:
             magic, width, height, depth, base = _HEADER.unpack(data[: _HEADER.size])
             if magic != _MAGIC or depth > MAX_DELTA_CHAIN or (depth == 0) != (base == _WHOLE):
                 raise ValueError("it is no screen of this version")
-            rows, columns = tiles.grid(width, height)
+            rows, columns = frame_delta.grid(width, height)
             most = width * height * 3 + rows * columns
             body = zstandard.ZstdDecompressor().decompress(data[_HEADER.size :], max_output_size=most)
         except FileNotFoundError:
@@ -136,10 +136,10 @@ class Frames:
             before, _ = self._screen(base.hex(), depth - 1)
             if before.shape != (height, width, 3):
                 raise ValueError(f"{self.path(base.hex())}, on which it builds, is of another size")
-            rows, columns = tiles.grid(width, height)
+            rows, columns = frame_delta.grid(width, height)
             bits = -(-rows * columns // 8)
             changed = np.unpackbits(np.frombuffer(body[:bits], np.uint8), count=rows * columns).reshape(rows, columns)
-            return tiles.apply_delta(before, changed, body[bits:]), depth
+            return frame_delta.apply_delta(before, changed, body[bits:]), depth
         except ValueError as error:
             raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: {error}") from error
 

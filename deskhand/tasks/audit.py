@@ -20,10 +20,10 @@ from pathlib import Path, PurePosixPath
 from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, screen_px
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import end_state
-from deskhand.tasks.checks.part import UNREADABLE
+from deskhand.tasks.checks.base import UNREADABLE
+from deskhand.tasks.family_checks import oracle, wrong_first_click
 from deskhand.tasks.judge import AlreadySolvedError, initial_score, judge
-from deskhand.tasks.lint import wrong_first_click, oracle
-from deskhand.tasks.outcome import Outcome, Scored, Errored
+from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import FileContents, StagedDesktopLike, Task
 
 Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]

@@ -11,10 +11,10 @@ import asyncio
 import math
 import time
 
-from deskhand import deadlines
+from deskhand import pausable_timeout
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.outcome import MILESTONE_CAP, MAX_FINDINGS, Finding, Outcome, Scored, Errored
-from deskhand.tasks.task import CheckResult, CheckFunction, StagedDesktopLike, Task
+from deskhand.tasks.outcome import MAX_FINDINGS, MILESTONE_CAP, Errored, Finding, Outcome, Scored
+from deskhand.tasks.task import CheckFunction, CheckResult, StagedDesktopLike, Task
 
 CHECK_TIMEOUT_S = 20.0
 GRACE_S = 1.0
@@ -128,7 +128,7 @@ async def _run_check(task_id: str, where: str, function: CheckFunction, desktop:
     """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
     deadline: asyncio.Timeout | None = None
     try:
-        async with deadlines.pausable_timeout(timeout_s) as deadline:
+        async with pausable_timeout.pausable_timeout(timeout_s) as deadline:
             check = await function(desktop)
     except InfrastructureError:
         raise

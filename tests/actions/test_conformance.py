@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from deskhand import cli
-from deskhand.actions import conformance, dialects
-from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions import conformance, formats
+from deskhand.actions.ascii_preview import COLUMNS, ascii_preview
+from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import REL_1000, Answer, Click, Drag, Point, Scroll, Wait, Zoom
-from deskhand.actions.plain import with_defaults, op_to_json
-from deskhand.actions.sketch import COLUMNS, ascii_preview
-from deskhand.actions.table import support_table
+from deskhand.actions.serialization import op_to_json, with_defaults
+from deskhand.actions.support_table import support_table
+from deskhand.cli import main
 from deskhand.errors import ConfigError
 
-CASES = [case for name in dialects.available_formats() for case in conformance.load_cases(name)]
+CASES = [case for name in formats.available_formats() for case in conformance.load_cases(name)]
 PAGE = Path(__file__).parents[2] / "docs" / "actions.md"
 
 
@@ -29,10 +29,10 @@ def called(monkeypatch, capsys):
     def call(*arguments, given=""):
         monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
         monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
         code = 0
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             code = end.code or 0
         return code, *capsys.readouterr()
@@ -40,7 +40,7 @@ def called(monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("name", dialects.available_formats())
+@pytest.mark.parametrize("name", formats.available_formats())
 def test_every_case_is_read_as_it_is_published(name):
     cases = conformance.load_cases(name)
     assert not [text for text in map(conformance.mismatch, cases) if text]
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_noticed():
 def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     code, out, err = called("actions", "check")
     assert (code, err) == (0, "")
-    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *dialects.available_formats()}
+    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *formats.available_formats()}
     case = {"dialect": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
     (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
     code, out, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
@@ -139,7 +139,7 @@ def test_the_page_holds_the_table_that_the_command_prints(called):
     assert code == 0
     between = PAGE.read_text().split("<!-- table -->")[1].split("<!-- end of table -->")[0]
     assert between.strip() == out.strip() == support_table()
-    for name in dialects.available_formats():
+    for name in formats.available_formats():
         assert f"| `{name}` |" in out
 
 

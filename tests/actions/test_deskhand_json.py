@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects import deskhand_json as dialect
+from deskhand.actions.formats import deskhand_json as dialect
 from deskhand.actions.ops import (
     REL_1,
     REL_1000,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deskhand.actions.dialects import opencua
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.actions.dialects.pyautogui import DIALECT
+from deskhand.actions.formats import opencua
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.pyautogui import DIALECT
 from deskhand.actions.ops import (
     Answer,
     Click,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deskhand.actions.dialects import openadapt_text
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.actions.dialects.uitars import POINT, V1_0, V1_5
+from deskhand.actions.formats import openadapt_text
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.uitars import POINT, V1_0, V1_5
 from deskhand.actions.ops import REL_1, REL_1000, Answer, Click, Done, Drag, Fail, Key, KeyDown, Move, Point, Scroll, Type, Wait
 from deskhand.errors import AgentError, ParseError
 

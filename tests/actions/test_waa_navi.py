@@ -2,8 +2,8 @@
 
 import pytest
 
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.actions.dialects.waa_navi import DIALECT
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.waa_navi import DIALECT
 from deskhand.actions.ops import REL_1, Click, Done, Drag, Fail, Key, MouseDown, MouseUp, Move, Point, Scroll, Type, Wait
 from deskhand.errors import AgentError, ParseError
 

@@ -6,15 +6,15 @@ import hashlib
 import io
 import json
 
+import fake_desktop
 import httpx2
 import numpy as np
 import openai
-import painted
 import pytest
 from PIL import Image
 
-from deskhand.actions import dialects
-from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions import formats
+from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import Click, Done, KeyDown
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise_frame
 from deskhand.desktop.base import DesktopSpec
@@ -45,10 +45,10 @@ class Endpoint:
         return openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
 
 
-async def solve(replies: list, desktop: painted.PaintedDesktop | None = None, config: AgentConfig | None = None, **more):
+async def solve(replies: list, desktop: fake_desktop.PaintedDesktop | None = None, config: AgentConfig | None = None, **more):
     endpoint = Endpoint(replies)
-    desktop = desktop or painted.PaintedDesktop()
-    task = painted.square_task(1)
+    desktop = desktop or fake_desktop.PaintedDesktop()
+    task = fake_desktop.square_task(1)
     await desktop.reset(DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     transcript = await DesktopAgent(config).solve(desktop, task.instruction, endpoint.client(), **more)
@@ -97,12 +97,12 @@ async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
     transcript, endpoint, desktop = await solve(replies, config=AgentConfig(noise_images=True), keep_frame=keep_frame)
     first, second = pixels_shown(endpoint)
     assert desktop.clicked == ["blue"], "the desktop itself is untouched"
-    assert first.shape == (painted.HEIGHT, painted.WIDTH, 3)
+    assert first.shape == (fake_desktop.HEIGHT, fake_desktop.WIDTH, 3)
     assert abs(first.mean() - 127.5) < 5
     assert not np.array_equal(first, second)
     assert [step.frame_sha256 for step in transcript.steps] == [hashlib.sha256(p.tobytes()).hexdigest() for p in (first, second)]
     assert {step.frame_sha256 for step in transcript.steps} <= kept.keys()
-    before = await painted.PaintedDesktop().reset(DesktopSpec("plain", 64, 48))
+    before = await fake_desktop.PaintedDesktop().reset(DesktopSpec("plain", 64, 48))
     assert noise_frame(before, "seed").sha256 == noise_frame(await desktop.observe(), "seed").sha256 != noise_frame(before, "other").sha256
 
 
@@ -125,7 +125,7 @@ async def test_what_was_wrong_is_not_told_when_it_should_not_be():
 
 
 async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format():
-    class Narrow(painted.PaintedDesktop):
+    class Narrow(fake_desktop.PaintedDesktop):
         async def perform(self, ops, *, action_id):
             if isinstance(ops[0], KeyDown):
                 raise AgentError("unknown key 'foo'")
@@ -139,14 +139,14 @@ async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format
 
 
 async def test_it_speaks_any_dialect_and_shows_the_model_the_screen_that_it_has():
-    dialect = dialects.get("anthropic_20250124")
+    dialect = formats.get("anthropic_20250124")
     replies = ['I click. {"action": "left_click", "coordinate": [12, 38]}', '{"type": "text", "text": "It is blue"}']
     transcript, endpoint, desktop = await solve(replies, config=AgentConfig(action_format=dialect, prompt_style="full"))
     assert desktop.clicked == ["blue"]
     assert (transcript.stop_reason, transcript.answer) == ("answer", "It is blue")
     prompt = endpoint.asked[0]["messages"][0]
-    assert prompt == {"role": "system", "content": dialect.prompt(ScreenView.of_screen(painted.WIDTH, painted.HEIGHT))}
-    assert f"{painted.WIDTH}x{painted.HEIGHT}" in prompt["content"]
+    assert prompt == {"role": "system", "content": dialect.prompt(ScreenView.of_screen(fake_desktop.WIDTH, fake_desktop.HEIGHT))}
+    assert f"{fake_desktop.WIDTH}x{fake_desktop.HEIGHT}" in prompt["content"]
 
 
 async def test_ends_keep_their_meaning():
@@ -184,7 +184,7 @@ async def test_running_out_of_steps_and_overflow_are_the_agents_own_end():
 @pytest.mark.parametrize("reply", [(500, None), (503, None), (401, "invalid_api_key"), (429, None), (400, "other")])
 async def test_an_endpoint_that_fails_is_an_outage_and_is_asked_once(reply):
     endpoint = Endpoint([reply, BLUE])
-    desktop = painted.PaintedDesktop()
+    desktop = fake_desktop.PaintedDesktop()
     await desktop.reset(DesktopSpec("plain", 64, 48))
     with pytest.raises(InfrastructureError, match="http://model/v1"):
         await DesktopAgent().solve(desktop, "x", endpoint.client())
@@ -197,7 +197,7 @@ async def test_an_endpoint_that_never_answers_is_an_outage():
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(silence))
     client = openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
-    desktop = painted.PaintedDesktop()
+    desktop = fake_desktop.PaintedDesktop()
     await desktop.reset(DesktopSpec("plain", 64, 48))
     with pytest.raises(InfrastructureError, match=r"did not answer within 0\.05 s"):
         await DesktopAgent(AgentConfig(reply_timeout_s=0.05)).solve(desktop, "x", client)
@@ -205,7 +205,7 @@ async def test_an_endpoint_that_never_answers_is_an_outage():
 
 async def test_a_desktop_that_fails_is_an_outage():
     with pytest.raises(InfrastructureError, match="told to fail"):
-        await solve([BLUE], painted.PaintedDesktop(fail_at=1))
+        await solve([BLUE], fake_desktop.PaintedDesktop(fail_at=1))
 
 
 async def test_the_window_bounds_what_is_shown():

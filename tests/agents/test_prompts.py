@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.formats import deskhand_json
 from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 
 

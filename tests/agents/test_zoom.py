@@ -4,18 +4,18 @@ import base64
 import io
 import json
 
+import fake_desktop
 import httpx2
 import numpy as np
 import openai
-import painted
 import pytest
 from PIL import Image
 
-from deskhand.actions import dialects
+from deskhand.actions import formats
 from deskhand.actions.ops import REL_1000, Point, Zoom, screen_px
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.agents.zoom import crop_and_enlarge
-from deskhand.desktop.base import Frame, DesktopSpec
+from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.errors import AgentError
 
 PX = screen_px(64, 48)
@@ -80,7 +80,7 @@ async def asked_after(replies, config):
     async def keep_frame(frame):
         kept[frame.sha256] = frame.png()
 
-    desktop, task = painted.PaintedDesktop(), painted.square_task(1)
+    desktop, task = fake_desktop.PaintedDesktop(), fake_desktop.square_task(1)
     await desktop.reset(DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(endpoint))
@@ -105,7 +105,7 @@ SPOKEN = {
 
 @pytest.mark.parametrize("name", SPOKEN)
 async def test_what_was_zoomed_in_on_stands_behind_the_next_screenshot_and_is_kept(name):
-    config = AgentConfig(action_format=dialects.get(name))
+    config = AgentConfig(action_format=formats.get(name))
     texts, images, transcript, kept = await asked_after(SPOKEN[name], config)
     assert transcript.num_errors == 0
     assert [len(shown) for shown in images] == [1, 3]
@@ -124,5 +124,5 @@ async def test_a_blind_agent_zooms_in_on_noise():
 
 
 def test_every_dialect_that_offers_a_zoom_has_it_tested_here():
-    offering = {name for name in dialects.available_formats() if dialects.get(name).supported_ops[Zoom].kind != "absent"}
+    offering = {name for name in formats.available_formats() if formats.get(name).supported_ops[Zoom].kind != "absent"}
     assert offering == set(SPOKEN)

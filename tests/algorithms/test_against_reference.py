@@ -15,9 +15,9 @@ from algorithm_reference import Episode, Settings
 
 from deskhand.algorithms import grpo, ppo
 from deskhand.algorithms.kl import reference_penalty
+from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss
 from deskhand.algorithms.registry import ALGORITHMS
-from deskhand.algorithms.weighting import token_weights
 
 TOLERANCE = 1e-6
 VARIANTS = {

@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.algorithms.kl import kl_estimate
+from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.weighting import token_weights
 
 
 def test_advantages_are_centred_and_divided_by_the_population_deviation():

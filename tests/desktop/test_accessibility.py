@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from deskhand.actions.ops import Key, Type, Wait
-from deskhand.desktop.applications.table import PROFILES
+from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.walls import FIRST_UID, available_isolation, has_name, guest_uids
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import FIRST_UID, available_isolation, guest_uids, has_name
 from deskhand.errors import ConfigError, InfrastructureError
 
 TELLING = DesktopSpec("plain", 640, 480, accessibility=True)

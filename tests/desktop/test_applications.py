@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from deskhand.cli import app
-from deskhand.desktop.applications import install, table
-from deskhand.desktop.applications.table import PROFILES
+from deskhand.cli.main import app
+from deskhand.desktop.applications import catalog, install
+from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded import walls
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local import isolation as isolation_module
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 
 SCREEN = DesktopSpec("plain", 1280, 720)
@@ -92,7 +92,7 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
 async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     profile, looks = PROFILES[name], {}
-    for isolation in {"plain", walls.available_isolation()[0]}:
+    for isolation in {"plain", isolation_module.available_isolation()[0]}:
         desktop = LocalDesktop(isolation=isolation)
         try:
             await desktop.reset(SCREEN)
@@ -114,10 +114,10 @@ def test_every_setting_of_the_office_is_well_formed():
 
 
 def test_applications_are_chosen_by_name_and_by_group_each_once():
-    assert [entry.name for entry in table.resolve_profiles(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
-    assert len(table.resolve_profiles(["all"])) == len(PROFILES)
+    assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
+    assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"'word' is not known; there are .*writer"):
-        table.resolve_profiles(["calc", "word"])
+        catalog.resolve_profiles(["calc", "word"])
 
 
 def test_installing_names_every_package_and_without_root_says_what_root_would_do(monkeypatch, capsys):
@@ -145,7 +145,7 @@ def test_what_dpkg_does_not_know_is_missing():
 
 @needs("calc")
 async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp(monkeypatch):
-    monkeypatch.setattr(walls, "own_uids", lambda: False)  # as where Deskhand does not run as root: /tmp's rights let guests in
+    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)  # as where Deskhand does not run as root: /tmp's rights let guests in
     desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SCREEN)

@@ -15,11 +15,11 @@ from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded import pointer, shared_memory
-from deskhand.desktop.embedded.connection import XConnection, PointerImage
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.screen import GetImageReader, SharedMemoryReader, open_screen_reader
-from deskhand.desktop.embedded.shared_memory import Segment
+from deskhand.desktop.local import cursor_overlay, shared_memory
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.screen_reader import GetImageReader, SharedMemoryReader, open_screen_reader
+from deskhand.desktop.local.shared_memory import Segment
+from deskhand.desktop.local.x_connection import PointerImage, XConnection
 from deskhand.errors import FrameError
 
 SMALL = DesktopSpec("plain", 320, 240)
@@ -71,7 +71,7 @@ def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_draw
     argb = np.full((6, 4), 0xFF112233, np.uint32)
     for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
         pixels = np.full((10, 20), 0x445566, np.uint32)
-        under = pointer.draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
+        under = cursor_overlay.draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
         assert np.count_nonzero(pixels == 0x112233) == (under[2].size if under else 0) == covered
         if under:
             left, top, patch = under
@@ -81,7 +81,7 @@ def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_draw
 
 def test_a_half_transparent_pointer_is_mixed():
     pixels = np.full((2, 2), 0x0000C8, np.uint32)
-    pointer.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
+    cursor_overlay.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 

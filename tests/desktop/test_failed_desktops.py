@@ -9,10 +9,10 @@ import pytest
 
 from deskhand.actions.ops import Done, Key
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded import processes, windows
-from deskhand.desktop.embedded.connection import x_errors
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.walls import available_isolation
+from deskhand.desktop.local import processes, windows
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import available_isolation
+from deskhand.desktop.local.x_connection import x_errors
 from deskhand.errors import InfrastructureError
 
 SMALL = DesktopSpec("plain", 320, 240)

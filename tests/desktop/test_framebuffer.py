@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deskhand.desktop.embedded.framebuffer import Framebuffer, PixelHash, changed_bbox, check_not_black
+from deskhand.desktop.local.framebuffer import Framebuffer, PixelHash, changed_bbox, check_not_black
 from deskhand.errors import FrameError
 
 WIDTH, HEIGHT, COLOURS = 640, 400, 256

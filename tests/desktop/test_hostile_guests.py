@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded import processes, walls
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.session import OWN_DISK_MIB
-from deskhand.desktop.embedded.walls import ResourceLimits, available_isolation
+from deskhand.desktop.local import isolation as isolation_module
+from deskhand.desktop.local import processes
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.desktop_session import OWN_DISK_MIB
+from deskhand.desktop.local.isolation import ResourceLimits, available_isolation
 from deskhand.errors import ConfigError, InfrastructureError
 
 SMALL = DesktopSpec("plain", 256, 192)
@@ -112,7 +113,7 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
-    monkeypatch.setattr(walls, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
+    monkeypatch.setattr(isolation_module, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
     desktop = LocalDesktop(isolation=isolation, limits=LIMITS)
     try:
         await desktop.reset(SMALL)
@@ -298,15 +299,15 @@ async def test_some_of_the_network_without_namespaces_is_refused():
     await desktop.close()
 
 
-@pytest.mark.skipif(not walls.guest_uids(), reason="only root can give guests users of their own")
+@pytest.mark.skipif(not isolation_module.guest_uids(), reason="only root can give guests users of their own")
 def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
-    first, second = walls.GuestUser(), walls.GuestUser()
-    program = "from deskhand.desktop.embedded.walls import GuestUser; print(GuestUser().uid)"
+    first, second = isolation_module.GuestUser(), isolation_module.GuestUser()
+    program = "from deskhand.desktop.local.isolation import GuestUser; print(GuestUser().uid)"
     elsewhere = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT).stdout)
-    assert len({first.uid, second.uid, elsewhere, walls.server_uid()}) == 4
+    assert len({first.uid, second.uid, elsewhere, isolation_module.server_uid()}) == 4
     taken = first.uid
     first.close()
-    third = walls.GuestUser()
+    third = isolation_module.GuestUser()
     assert third.uid is not None
     assert third.uid <= (taken or 0)
     second.close()
@@ -314,16 +315,16 @@ def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
 
 
 def test_what_the_plain_level_lacks_is_named(monkeypatch):
-    monkeypatch.setattr(walls, "own_uids", lambda: False)
-    monkeypatch.setattr(walls.confine, "landlock_version", lambda: 0)
-    assert walls.missing_protections("namespaces") == []
-    named = " ".join(walls.missing_protections("plain"))
+    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation_module.confine, "landlock_version", lambda: 0)
+    assert isolation_module.missing_protections("namespaces") == []
+    named = " ".join(isolation_module.missing_protections("plain"))
     assert "read every file" in named
     assert "end every process" in named
 
 
 async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(monkeypatch):
-    monkeypatch.setattr(walls, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
     desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SMALL)
@@ -335,8 +336,8 @@ async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(m
 
 
 def test_that_a_program_was_not_found_once_does_not_make_guests_root(monkeypatch):
-    before = walls.guest_uids()
+    before = isolation_module.guest_uids()
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
-        assert walls.guest_uids() is False
-    assert walls.guest_uids() is before
+        assert isolation_module.guest_uids() is False
+    assert isolation_module.guest_uids() is before

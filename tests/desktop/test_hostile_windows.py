@@ -14,9 +14,9 @@ from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.connection import XConnection
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.embedded.selection import LIMIT_BYTES
+from deskhand.desktop.local.clipboard import LIMIT_BYTES
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.x_connection import XConnection
 
 SMALL = DesktopSpec("plain", 320, 240)
 

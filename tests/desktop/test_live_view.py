@@ -17,8 +17,8 @@ from PIL import Image
 
 from deskhand.actions.ops import Click, Drag, Key, Scroll, Type
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.live import create_app, ops_from_event
+from deskhand.desktop.live_view import create_app, ops_from_event
+from deskhand.desktop.local.desktop import LocalDesktop
 
 SMALL = DesktopSpec("plain", 320, 240)
 ROOT = Path(__file__).resolve().parents[2]

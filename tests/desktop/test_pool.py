@@ -6,10 +6,10 @@ import asyncio
 import time
 
 import pytest
-from painted_pool import painted_pool
+from fake_pool import painted_pool
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError, InfrastructureError
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from assembly import checkpoint
+from training_fixture import checkpoint
 
-from deskhand.engines.base import Completion, Grammar, GrammarRefused, Prompt, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf.grammar import GrammarState
 from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.training.policy import Policy
+from deskhand.trainer.policy import Policy
+from deskhand.types import Completion, Grammar, GrammarRefused, Prompt, Sampling
 
 POINT = {"type": "integer", "minimum": 0, "maximum": 999}
 CLICK = {

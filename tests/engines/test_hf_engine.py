@@ -10,10 +10,10 @@ import pytest
 import torch
 from random_models import IMAGE, STOP, VOCABULARY, Conversation, build, image, wrap
 
-from deskhand.engines.base import ImageSpan, Prompt, Sampling
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import AgentError, ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel
+from deskhand.types import ImageSpan, Prompt, Sampling
 
 TEXT = Prompt((1, 2, 3, 4, 5, 6, 7, 8))
 ALL_BUT_STOP = tuple(index for index in range(VOCABULARY) if index != STOP)

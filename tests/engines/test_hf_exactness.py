@@ -15,11 +15,11 @@ import pytest
 import torch
 from random_models import IMAGE, STOP, Conversation, wrap
 
-from deskhand.engines.base import Completion, Prompt, Sampling
-from deskhand.engines.hf import HfEngine, batch, slots
+from deskhand.engines.hf import HfEngine, decode_batch, kv_cache
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.training.policy import Policy
+from deskhand.trainer.policy import Policy
+from deskhand.types import Completion, Prompt, Sampling
 
 BANNED = (IMAGE, 151, 152, 154)
 Calls = list[tuple[Prompt, Sampling, Completion]]
@@ -126,43 +126,43 @@ async def test_log_probs_equal_without_reuse_of_prefixes(loaded: LoadedModel) ->
 
 
 def _delta_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batch.positions
+    real = decode_batch.positions
 
     def wrong(*arguments: Any) -> Any:
         places, following = real(*arguments)
         return places, following + 1
 
-    monkeypatch.setattr(batch, "positions", wrong)
+    monkeypatch.setattr(decode_batch, "positions", wrong)
 
 
 def _joined_rows_see_stale_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = slots.KVCacheView.__init__
+    real = kv_cache.KVCacheView.__init__
 
-    def wrong(self: slots.KVCacheView, *arguments: Any) -> None:
+    def wrong(self: kv_cache.KVCacheView, *arguments: Any) -> None:
         real(self, *arguments)
         if self.mask is not None:
             self.mask = torch.ones_like(self.mask)
 
-    monkeypatch.setattr(slots.KVCacheView, "__init__", wrong)
+    monkeypatch.setattr(kv_cache.KVCacheView, "__init__", wrong)
 
 
 def _images_told_apart_by_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batch.key_of
-    monkeypatch.setattr(batch, "key_of", lambda ids, spans: real(ids, ()))
+    real = decode_batch.key_of
+    monkeypatch.setattr(decode_batch, "key_of", lambda ids, spans: real(ids, ()))
 
 
 def _deepstack_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batch.encode_images
-    monkeypatch.setattr(batch, "encode_images", lambda *arguments: real(*arguments)[:1])
+    real = decode_batch.encode_images
+    monkeypatch.setattr(decode_batch, "encode_images", lambda *arguments: real(*arguments)[:1])
 
 
 def _freed_slot_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self: slots.KVCache, slot: int) -> int:
+    def wrong(self: kv_cache.KVCache, slot: int) -> int:
         self.lengths[slot] = self.lengths[-1]
         self.lengths.pop()
         return len(self.lengths)
 
-    monkeypatch.setattr(slots.KVCache, "free", wrong)
+    monkeypatch.setattr(kv_cache.KVCache, "free", wrong)
 
 
 BUGS = (

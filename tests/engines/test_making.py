@@ -6,14 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from assembly import checkpoint
+from training_fixture import checkpoint
 
-from deskhand.config import load_config
-from deskhand.engines.base import Prompt, Sampling
+from deskhand.config.load import load_config
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.making import build_engine, newest_venv
-from deskhand.engines.remote import OpenAIEndpointEngine
+from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.errors import ConfigError
+from deskhand.recipes.engine_factory import build_engine
+from deskhand.types import Prompt, Sampling
+from deskhand.venvs import newest_venv
 
 
 def nothing(sha256: str) -> bytes:

@@ -13,15 +13,15 @@ from recording import ScriptedEngine, png
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.base import Prompt, Sampling
-from deskhand.engines.remote import OpenAIEndpointEngine
+from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, ImagePart, message
-from deskhand.recorder.proxy import create_app
+from deskhand.recorder.messages import ImagePart, Message, message
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app
+from deskhand.types import Prompt, Sampling
 
 
 class Desk:

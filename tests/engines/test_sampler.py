@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.engines.base import Sampling
 from deskhand.engines.hf.sampler import Sampler
+from deskhand.types import Sampling
 
 CPU = torch.device("cpu")
 

@@ -18,15 +18,15 @@ import torch
 from recording import png
 from safetensors.torch import save_file
 
-from deskhand.engines.base import ImageSpan, Prompt, Sampling
-from deskhand.engines.served.endpoint import HttpEndpoint
-from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
-from deskhand.engines.served.pixels import ImageEncoder
-from deskhand.engines.served.server import ServerProcess
-from deskhand.engines.vllm.wire import VllmProtocol
+from deskhand.engines.http_engine.endpoint import HttpEndpoint
+from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
+from deskhand.engines.http_engine.server_process import ServerProcess
+from deskhand.engines.vllm.vllm_protocol import VllmProtocol
 from deskhand.errors import AgentError, ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import TINY_FOLDER
 from deskhand.recorder.images import ImageCache
+from deskhand.types import ImageSpan, Prompt, Sampling
 
 FAKE = Path(__file__).parent.parent / "support" / "fake_vllm.py"
 PLACEHOLDER, STOP = 1400, 1397
@@ -123,7 +123,7 @@ async def test_pictures_are_sent_once_and_again_when_the_server_dropped_them(ben
 
 
 async def test_ids_that_were_expanded_twice_are_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deskhand.engines.vllm.wire.one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    monkeypatch.setattr("deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids))
     engine = await bench.engine()
     prompt = bench.prompt(1)
     done = await engine.generate(prompt, long(3))

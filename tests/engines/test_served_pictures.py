@@ -9,10 +9,10 @@ import pytest
 from recording import picture, png
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.base import PreparedImage
-from deskhand.engines.served.pixels import ImageEncoder
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.errors import RecordError
 from deskhand.recorder.images import ImageCache, read_data_uri
+from deskhand.types import PreparedImage
 
 
 def processor(patch: int, mean: list[float], deviation: list[float], longest: int) -> Any:

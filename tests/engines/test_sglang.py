@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from assembly import checkpoint
 from fake_sglang import FakeSglang, listening
 from recording import png
 from safetensors.torch import load_file, save_file
+from training_fixture import checkpoint
 
-from deskhand.config import load_config as settings
-from deskhand.engines import sglang
-from deskhand.engines.base import Completion, Grammar, Prompt, Sampling
-from deskhand.engines.making import build_engine
-from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.config.load import load_config as settings
+from deskhand.config.trainer import LoraConfig, PolicyConfig
+from deskhand.engines import sglang_protocol
+from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel, load
+from deskhand.recipes.engine_factory import build_engine
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ImagePart, message
+from deskhand.recorder.recorder import ChatRequest, Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest, Recorder
-from deskhand.training.config import LoraConfig, PolicyConfig
-from deskhand.training.policy import Policy
-from deskhand.training.publish import push_weights
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.weight_sync import push_weights
+from deskhand.types import Completion, Grammar, Prompt, Sampling
 
 PATIENCE = ServerTimeouts(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
 
@@ -72,7 +72,7 @@ async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens: a call that went there would fail
     model = load(source)
     with listening(fake.app()) as url:
-        engine = sglang.connect_sglang(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
+        engine = sglang_protocol.connect_sglang(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
         await engine.start()
         yield Desk(fake, engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
         await engine.close()
@@ -99,7 +99,7 @@ async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: D
 
 
 async def test_ids_that_are_expanded_already_are_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang, "one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    monkeypatch.setattr(sglang_protocol, "one_placeholder_each", lambda prompt: list(prompt.token_ids))
     with pytest.raises(InfrastructureError, match=r"answered 400: \d+ placeholders, 1 images"):
         await desk.engine.generate(desk.prompt(1), desk.sampling())
 
@@ -261,9 +261,9 @@ async def test_likely_ids_and_grammars_go_out_as_the_server_knows_them(desk: Des
 async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, desk: Desk) -> None:
     for url, reason in (("localhost:30000", "write http://host:port"), ("http://me:secret@host", "no password")):
         with pytest.raises(ConfigError, match=reason) as caught:
-            sglang.connect_sglang(url, desk.model.image_processor, tmp_path)
+            sglang_protocol.connect_sglang(url, desk.model.image_processor, tmp_path)
         assert "secret" not in str(caught.value)
-    nobody = sglang.connect_sglang("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=ServerTimeouts(start_s=0.3, poll_s=0.1))
+    nobody = sglang_protocol.connect_sglang("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=ServerTimeouts(start_s=0.3, poll_s=0.1))
     with pytest.raises(
         InfrastructureError, match=r"SGLang did not start in 0\.3 s: http://127\.0\.0\.1:9/health cannot be reached"
     ):

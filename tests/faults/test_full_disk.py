@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deskhand.rollout.ledger import EpisodeCounts
+from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.store.run import Run
-from deskhand.training.checkpoint import verify
+from deskhand.trainer.checkpoint import verify
 
 SUPPORT = Path(__file__).parent.parent / "support"
 BOUNDED = """

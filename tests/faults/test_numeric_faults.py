@@ -9,16 +9,16 @@ import pytest
 import torch
 from random_models import IMAGE, Conversation, wrap
 
-from deskhand.engines.base import PreparedImage, Prompt, Sampling
+from deskhand.config.loop import HealthConfig
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.hf import batch as engine_batch
+from deskhand.engines.hf import decode_batch as engine_batch
 from deskhand.models import forward
+from deskhand.recipes.health import HealthMetrics, find_alerts
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.rollout.config import HealthConfig
-from deskhand.rollout.health import HealthMetrics, find_alerts
-from deskhand.training.batch import TrainingSample
-from deskhand.training.policy import Policy
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.batch import TrainingSample
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
+from deskhand.types import PreparedImage, Prompt, Sampling
 
 torch.set_num_threads(1)
 

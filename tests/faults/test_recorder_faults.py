@@ -24,21 +24,21 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.base import Checksum, Sampling
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.hf import batch as engine_batch
+from deskhand.engines.hf import decode_batch as engine_batch
 from deskhand.errors import ConfigError, DeskhandError, InfrastructureError, RecordError
 from deskhand.models import forward, load
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder import graph as graph_module
 from deskhand.recorder import renderer as renderer_module
-from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, ImagePart, message
+from deskhand.recorder.messages import ImagePart, Message, message
+from deskhand.recorder.recorder import ChatRequest, Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest, Recorder
-from deskhand.training.batch import check_sequence
+from deskhand.recorder.session_store import SessionStore
+from deskhand.trainer.batch import check_sequence
+from deskhand.types import Checksum, Sampling
 
 torch.set_num_threads(1)
 

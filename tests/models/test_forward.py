@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import END, IMAGE, MERGE, START, Conversation, build, image
 
-from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.models import forward
-from deskhand.models.patches import PatchProjection, embed_patches_by_product
+from deskhand.models.patch_embed import PatchProjection, embed_patches_by_product
+from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 
 @pytest.fixture(params=["qwen3_vl", "qwen2_5_vl"])

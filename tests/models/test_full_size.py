@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from deskhand.engines.base import ImageSpan, PreparedImage
+from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.forward import positions
 from deskhand.recorder.graph import Sequence
-from deskhand.training.config import LoraConfig, PolicyConfig
-from deskhand.training.policy import Policy
+from deskhand.trainer.policy import Policy
+from deskhand.types import ImageSpan, PreparedImage
 
 torch.set_num_threads(1)
 BILLIONS = {"qwen2.5-vl-3b": 3.75, "qwen3-vl-4b": 4.44}

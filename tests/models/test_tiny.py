@@ -11,17 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.formats import deskhand_json
 from deskhand.actions.ops import Click, to_screen_px
-from deskhand.engines.base import PreparedImage
 from deskhand.models.load import load
-from deskhand.models.tiny import architecture, build, scenes, warm_start
-from deskhand.models.tiny.team import DataParallelGroup
+from deskhand.models.tiny import architecture
 from deskhand.models.tiny.tokenizer import NUMBERS, build_tokenizer
-from deskhand.recorder.messages import Message, ImagePart
+from deskhand.recipes.tiny import build, demonstrations, pretrain
+from deskhand.recipes.tiny.data_parallel import DataParallelGroup
+from deskhand.recorder.messages import ImagePart, Message
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.tasks.task import Rect
-from deskhand.training.sft import Schedule, run_sft
+from deskhand.trainer.supervised import Schedule, run_sft
+from deskhand.types import PreparedImage
 
 TOKENIZER = build_tokenizer(build.corpus(build.BuildPlan().families))
 
@@ -60,7 +61,7 @@ def test_patches_are_those_of_the_checkpoints_image_processor(tmp_path, width: i
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     expected = load(str(tmp_path)).image_processor(images=[pixels], return_tensors="pt")
     assert expected["image_grid_thw"].tolist() == [[1, height // 16, width // 16]]
-    assert torch.allclose(warm_start.patches(pixels[None]), expected["pixel_values"], atol=1e-6)
+    assert torch.allclose(pretrain.patches(pixels[None]), expected["pixel_values"], atol=1e-6)
 
 
 def test_rows_are_what_the_recorder_renders_for_the_same_conversation(tmp_path) -> None:
@@ -69,8 +70,8 @@ def test_rows_are_what_the_recorder_renders_for_the_same_conversation(tmp_path) 
     renderer = ChatRenderer(load(str(tmp_path)).tokenizer)
     frame = np.zeros((192, 256, 3), np.uint8)
     question, answers = "Close the red terminal", ['{"op":"click","x":520,"y":300}', '{"op":"done"}']
-    demonstration = scenes.RecordedDemonstration("terminal_close", question, [frame, frame], answers, "", 1.0)
-    row = warm_start.PretrainRowBuilder(TOKENIZER).demonstration(demonstration)
+    demonstration = demonstrations.RecordedDemonstration("terminal_close", question, [frame, frame], answers, "", 1.0)
+    row = pretrain.PretrainRowBuilder(TOKENIZER).demonstration(demonstration)
     user = Message("user", (ImagePart("a"), question))
     messages = (user, Message("assistant", (answers[0],)), user)
     prompt = renderer.render(messages, {"a": PreparedImage("a", None, (1, 12, 16), 48, 256, 192)})
@@ -85,31 +86,31 @@ def test_a_taught_click_lands_inside_its_rectangle(left: int, top: int, width: i
     rect = Rect(left, top, min(left + width, 320), min(top + height, 256))
     if rect.right - rect.left < 12 or rect.bottom - rect.top < 10:
         return
-    (click,) = deskhand_json.parse(scenes.click_text(rect, 320, 256, random.Random(seed)))
+    (click,) = deskhand_json.parse(demonstrations.click_text(rect, 320, 256, random.Random(seed)))
     assert isinstance(click, Click)
     assert click.point is not None
     assert rect.contains(*to_screen_px(click.point, 320, 256))
 
 
 def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_path) -> None:
-    model, writer, rng = architecture.build_model(TOKENIZER), warm_start.PretrainRowBuilder(TOKENIZER), random.Random(0)
+    model, writer, rng = architecture.build_model(TOKENIZER), pretrain.PretrainRowBuilder(TOKENIZER), random.Random(0)
     pixels = np.full((192, 256, 3), 90, np.uint8)
     pixels[40:90, 60:130] = (200, 30, 30)
-    scene = scenes.LabeledScreen("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
-    inputs, taught_BT = warm_start.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
-    before = float(warm_start.taught_loss(model, inputs, taught_BT).detach())
+    scene = demonstrations.LabeledScreen("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
+    inputs, taught_BT = pretrain.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
+    before = float(pretrain.taught_loss(model, inputs, taught_BT).detach())
     team = DataParallelGroup(0, 1, tmp_path / "meeting")
     ids = {"pad_id": TOKENIZER.pad_token_id, "image_pad": writer.image_pad}
-    learner = warm_start.PretrainLearner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
+    learner = pretrain.PretrainLearner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
     run_sft(learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds)
-    assert float(warm_start.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
+    assert float(pretrain.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
 
 
 def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
     frame = np.zeros((192, 256, 3), np.uint8)
     texts = ['{"op":"click","x":520,"y":300}', '{"op":"type","text":"touch apple\\n"}', '{"op":"done"}']
-    demonstration = scenes.RecordedDemonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
-    row = warm_start.PretrainRowBuilder(TOKENIZER).dictation(
+    demonstration = demonstrations.RecordedDemonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
+    row = pretrain.PretrainRowBuilder(TOKENIZER).dictation(
         demonstration, "In the blue terminal run touch melon", "touch melon\n", random.Random(0)
     )
     taught = [token for token, is_taught in zip(row.ids, row.taught, strict=True) if is_taught]

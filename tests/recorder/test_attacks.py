@@ -20,17 +20,17 @@ from PIL import Image
 from recording import ScriptedEngine, data_uri, png
 from serving import on_a_port
 
-from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.errors import InfrastructureError
-from deskhand.recorder import lines
-from deskhand.recorder.files import SessionStore
+from deskhand.recorder import append_log
 from deskhand.recorder.graph import Call
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import Message, message
-from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.recorder import ChatRequest, Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest, Recorder
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.recorder.session_store import SessionStore
+from deskhand.types import Completion, Prompt, Sampling
 
 ADMIN = "admin-key-of-the-tests"
 ASK = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 6}
@@ -148,7 +148,7 @@ class Disk:
 async def test_a_disk_that_is_full_for_a_moment_costs_one_call_and_tears_nothing(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "os", Disk(1, 4, 6))  # the first is of the journal's head
+    monkeypatch.setattr(append_log, "os", Disk(1, 4, 6))  # the first is of the journal's head
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
@@ -169,7 +169,7 @@ async def test_a_disk_that_is_full_for_a_moment_costs_one_call_and_tears_nothing
 async def test_of_several_replies_none_is_trained_when_one_cannot_be_written(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "os", Disk(3))
+    monkeypatch.setattr(append_log, "os", Disk(3))
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
@@ -318,8 +318,8 @@ async def test_hostile_pictures_are_refused(renderer: ChatRenderer, images: Imag
 async def test_a_check_that_fails_after_its_client_went_away_stops_the_session(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deskhand.recorder.files._NUMBER_BYTES", 0)
-    monkeypatch.setattr("deskhand.recorder.files._LINE_BYTES", 0)
+    monkeypatch.setattr("deskhand.recorder.session_store._NUMBER_BYTES", 0)
+    monkeypatch.setattr("deskhand.recorder.session_store._LINE_BYTES", 0)
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
     session = recorder.session(recorder.open_session("s"))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.engines.base import Completion, ImageSpan
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import Call, CallGraph
+from deskhand.types import Completion, ImageSpan
 
 PAD = 9
 SHAS = ("a" * 64, "b" * 64)

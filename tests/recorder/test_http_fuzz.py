@@ -22,9 +22,9 @@ from request_bodies import BODIES, PICTURE
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
 
 ROOT = Path(__file__).parents[2]
 ADMIN = "admin-key-of-the-tests"

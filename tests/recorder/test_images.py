@@ -17,12 +17,12 @@ from PIL import Image
 from recording import data_uri, picture, png
 
 from deskhand.desktop.base import Frame
-from deskhand.engines.base import Checksum
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models import forward
+from deskhand.recorder.fast_patches import PatchExtractor, PatchLookup
 from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
-from deskhand.recorder.patches import PatchLookup, PatchExtractor
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Checksum
 
 
 class CountingProcessor:

@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ToolCall
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
 
 ADMIN = "admin-key-of-the-tests"
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}

@@ -19,9 +19,9 @@ from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
 
 
 @pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])

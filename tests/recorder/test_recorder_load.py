@@ -8,14 +8,14 @@ import pytest
 from recording import ScriptedEngine, image_part, png
 
 from benchmarks import sessions
-from benchmarks.bars import Bars
+from benchmarks.thresholds import Bars
 from deskhand.recorder import images as images_module
-from deskhand.recorder.files import SessionStore
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.recorder.session_store import SessionStore
 
 
 def test_a_soak_loses_no_call_and_its_memory_stays() -> None:

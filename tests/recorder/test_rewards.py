@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.engines.base import Completion
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
+from deskhand.types import Completion
 
 VALUES = st.floats(-4, 4).map(lambda value: round(value, 3))
 

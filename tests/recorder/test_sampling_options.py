@@ -10,11 +10,11 @@ import openai
 import pytest
 from recording import ScriptedEngine
 
-from deskhand.engines.base import Completion
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.types import Completion
 
 ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
 

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import ScriptedEngine, png
 
-from deskhand.engines.base import Completion, PreparedImage, Prompt, Sampling
 from deskhand.errors import InfrastructureError, RecordError
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.messages import Message, ImagePart, message
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.messages import ImagePart, Message, message
+from deskhand.recorder.recorder import ChatRequest, Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest, Recorder
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Completion, PreparedImage, Prompt, Sampling
 
 GO = (message("user", "go"),)
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from recording import ScriptedEngine
 
-from deskhand.engines.base import Completion, Prompt, Sampling
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.refusal import InvalidRequestError
-from deskhand.recorder.registry import SessionRegistry
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.recorder.sessions import SessionRegistry
+from deskhand.types import Completion, Prompt, Sampling
 
 ADMIN = "admin-key-of-the-tests"
 ASK = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 6}

@@ -17,10 +17,10 @@ from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ToolCall
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
-from deskhand.recorder.tool_formats import XmlToolFormat, HermesToolFormat
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.recorder.tool_formats import HermesToolFormat, XmlToolFormat
 
 ADMIN = "admin-key-of-the-tests"
 CLICK = {

@@ -4,31 +4,31 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import assembly
+import fake_desktop
 import openai
-import painted
 import pytest
+import training_fixture
 
-from deskhand.actions.dialects import deskhand_json
+from deskhand.actions.formats import deskhand_json
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import EvaluatorError, InfrastructureError
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
+from deskhand.recorder.server import create_app, in_process_client
 from deskhand.rollout.episode import ScoredWorkflow
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
-from deskhand.tasks.outcome import Scored, Errored
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(assembly.CORPUS, merges=60)
+    return build_tokenizer(training_fixture.CORPUS, merges=60)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def stage(tokenizer, image_processor, tmp_path):
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
 
     def make(script=oracle, pool=None):
-        pool = pool or painted.PaintedPool(2)
+        pool = pool or fake_desktop.PaintedPool(2)
         return RecordedRunner(pool, recorder, DesktopAgent(), frames, script=script, playing=engine.playing)
 
     yield make
@@ -70,7 +70,7 @@ def stage(tokenizer, image_processor, tmp_path):
 
 
 def ticket(**changes):
-    return EpisodeRequest("e1", replace(painted.square_task(7), **changes), "g", 2)
+    return EpisodeRequest("e1", replace(fake_desktop.square_task(7), **changes), "g", 2)
 
 
 async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
@@ -88,7 +88,7 @@ async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
 
 
 async def test_the_wrong_square_is_a_zero_with_its_terms(stage):
-    task = painted.square_task(7)
+    task = fake_desktop.square_task(7)
     wrong = 187 if "red" in task.instruction else 687
     result = await stage(saying(f'{{"op":"click","x":{wrong},"y":800}}', '{"op":"done"}')).run(ticket())
     assert result.outcome == Scored(0.0, {"end_state": 0.0, "milestone: touched": 0.0}, False)
@@ -178,7 +178,7 @@ async def test_an_outage_is_never_a_zero(stage, changes, cause, part):
 
 
 async def test_an_outage_in_the_middle_keeps_what_was_recorded(stage):
-    result = await stage(pool=painted.PaintedPool(1, fail_at=1)).run(ticket())
+    result = await stage(pool=fake_desktop.PaintedPool(1, fail_at=1)).run(ticket())
     assert result.outcome == Errored("infrastructure", "painted desktop: told to fail")
     assert len(result.graph.calls) == 1
 
@@ -215,18 +215,18 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
 
     @asynccontextmanager
     async def lease():
-        yield painted.PaintedDesktop()
+        yield fake_desktop.PaintedDesktop()
 
     async def breaks(desktop):
         raise KeyError("x")
 
-    workflow = ScoredWorkflow(lease, lambda family, seed: painted.square_task(seed))
-    said = [deskhand_json.emit(ops) for ops in await actions(painted.square_task(7))]
+    workflow = ScoredWorkflow(lease, lambda family, seed: fake_desktop.square_task(seed))
+    said = [deskhand_json.emit(ops) for ops in await actions(fake_desktop.square_task(7))]
     with runner.recorder.engine.playing(saying(*said, *said)(None, None)):
         reward = await workflow.run({"family": "square", "seed": 7}, base_url="http://recorder", api_key=key, http_client=http)
         assert type(reward) is float
         assert reward == 1.0
-        workflow = ScoredWorkflow(lease, lambda family, seed: replace(painted.square_task(seed), check=breaks))
+        workflow = ScoredWorkflow(lease, lambda family, seed: replace(fake_desktop.square_task(seed), check=breaks))
         monkeypatch.setenv("OPENAI_BASE_URL", "http://recorder")
         monkeypatch.setenv("OPENAI_API_KEY", key)
         with pytest.raises(EvaluatorError, match="painted/square/7 has no score"):
@@ -237,8 +237,8 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
 
 
 async def actions(task):
-    desktop = painted.PaintedDesktop()
-    await desktop.reset(painted.DesktopSpec("plain", task.width, task.height))
+    desktop = fake_desktop.PaintedDesktop()
+    await desktop.reset(fake_desktop.DesktopSpec("plain", task.width, task.height))
     await task.setup(desktop)
     return [ops async for ops in task.oracle(desktop)]
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import painted
+import episode_results
+import fake_desktop
 import pytest
-import results
 
 from deskhand.errors import ConfigError
-from deskhand.rollout.evaluate import evaluate, build_eval_report
+from deskhand.rollout.eval_loop import build_eval_report, evaluate
 from deskhand.store.run import Run
 from deskhand.tasks.task import seed_for
 
@@ -25,7 +25,7 @@ class Player:
         if isinstance(reward, Exception):
             raise reward
         return dataclasses.replace(
-            results.result(
+            episode_results.result(
                 reward, episode_id=ticket.episode_id, first_click_on_target=reward == 1.0 if reward is not None else None
             ),
             task_id=ticket.task.id,
@@ -37,7 +37,7 @@ class Player:
 
 
 def held_out(count: int):
-    return [painted.square_task(seed_for("held_out", index)) for index in range(count)]
+    return [fake_desktop.square_task(seed_for("held_out", index)) for index in range(count)]
 
 
 async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
@@ -107,7 +107,7 @@ async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played
 
 @pytest.mark.parametrize(("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})])
 async def test_tasks_of_files_are_reported_by_domain_and_families_by_name(tmp_path, variants, names):
-    made = [painted.square_task(seed_for("held_out", index)) for index in range(3 * variants)]
+    made = [fake_desktop.square_task(seed_for("held_out", index)) for index in range(3 * variants)]
     families = ("chrome/a", "chrome/b", "gimp/c")
     tasks = [dataclasses.replace(task, family=families[index % 3]) for index, task in enumerate(made)]
     with Run.create(tmp_path / "run", {}) as run:

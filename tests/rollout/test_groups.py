@@ -2,9 +2,9 @@
 
 import dataclasses
 
-import painted
+import episode_results
+import fake_desktop
 import pytest
-import results
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +13,11 @@ from deskhand.rollout.groups import GroupBuffer
 
 
 def groups(size: int = 3, limit: int = 2, **more) -> GroupBuffer:
-    return GroupBuffer(painted.square_task, size=size, limit=limit, **more)
+    return GroupBuffer(fake_desktop.square_task, size=size, limit=limit, **more)
 
 
 def finished(ticket, reward):
-    made = results.result(reward, episode_id=ticket.episode_id)
+    made = episode_results.result(reward, episode_id=ticket.episode_id)
     return dataclasses.replace(made, group_id=ticket.group_id, member=ticket.member)
 
 
@@ -87,8 +87,8 @@ def test_the_bound_holds_and_no_member_is_counted_twice(size, limit, rewards, ch
 
 def test_restored_groups_go_on_where_they_were():
     members = [
-        results.result(1.0, episode_id="a", group_id="g", member=0, task_id=painted.square_task(0).id),
-        results.result(0.0, episode_id="b", group_id="g", member=4, task_id=painted.square_task(0).id),
+        episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(0).id),
+        episode_results.result(0.0, episode_id="b", group_id="g", member=4, task_id=fake_desktop.square_task(0).id),
     ]
     it = groups(size=3, limit=2)
     it.restore([("w", 1, "waiting", 0, []), ("g", 0, "open", 5, members)])
@@ -104,8 +104,8 @@ def test_restored_groups_go_on_where_they_were():
 
 def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
     """Else it would count against the bound for ever, and the run would wait for it."""
-    task = painted.square_task(0)
-    members = [results.result(float(n % 2), episode_id=str(n), group_id="g", member=n, task_id=task.id) for n in range(4)]
+    task = fake_desktop.square_task(0)
+    members = [episode_results.result(float(n % 2), episode_id=str(n), group_id="g", member=n, task_id=task.id) for n in range(4)]
     for size in (2, 4):
         it = groups(size=size, limit=1)
         it.restore([("g", 0, "open", 4, members)])
@@ -119,7 +119,7 @@ def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
 
 
 def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
-    members = [results.result(1.0, episode_id="a", group_id="g", member=0, task_id=painted.square_task(9).id)]
+    members = [episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(9).id)]
     with pytest.raises(
         ConfigError, match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with"
     ):

@@ -6,19 +6,19 @@ import asyncio
 import dataclasses
 import json
 
-import assembly
-import painted
+import episode_results
+import fake_desktop
 import pytest
-import results
 import structlog.testing
+import training_fixture
 
 from deskhand.actions.ops import Done, Wait
 from deskhand.agents.desktop_agent import Transcript
+from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.rollout.config import HealthConfig
+from deskhand.recipes.health import Alert, HealthMetrics, find_alerts, no_signal_alert
+from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
-from deskhand.rollout.health import Alert, HealthMetrics, find_alerts, no_signal_alert
-from deskhand.rollout.progress import StepAccumulator
 from deskhand.tasks.task import seed_for
 
 WELL = HealthMetrics(
@@ -107,9 +107,9 @@ def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
 def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
     since = StepAccumulator()
     for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "waiting")):
-        group = Group("g", 0, painted.square_task(seed_for("train", 0)), 2, 0, state=group_state)
-        group.scored = [results.result(reward) for reward in rewards]
-        since.add(results.result(0.0), group)
+        group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0, state=group_state)
+        group.scored = [episode_results.result(reward) for reward in rewards]
+        since.add(episode_results.result(0.0), group)
     assert (since.groups, since.zero_variance_groups) == (4, 1)
 
 
@@ -118,8 +118,8 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
     heard = asyncio.Event()
     monkeypatch.setattr(Group, "teaches", property(lambda self: False))
     health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
-    config = assembly.small(steps=1, groups_per_step=1, group_size=2, health=health)
-    async with assembly.assembled(tmp_path / "run", config) as parts:
+    config = training_fixture.small(steps=1, groups_per_step=1, group_size=2, health=health)
+    async with training_fixture.assembled(tmp_path / "run", config) as parts:
         parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
         with structlog.testing.capture_logs() as lines:
             work, hearing = asyncio.create_task(parts.loop.run()), asyncio.create_task(heard.wait())
@@ -134,21 +134,21 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
 
 async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_named_once(tmp_path):
     told: list[Alert] = []
-    nothing = Transcript((results.step(2, (Wait(1.0),)), results.step(3, (Done(),))), "done")
+    nothing = Transcript((episode_results.step(2, (Wait(1.0),)), episode_results.step(3, (Done(),))), "done")
     gave_up = dataclasses.replace(nothing, stopped="fail")
-    async with assembly.assembled(tmp_path / "run", assembly.small(steps=1)) as parts:
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1)) as parts:
         parts.loop.alarmed = told.append
-        group = Group("g", 0, painted.square_task(seed_for("train", 0)), 2, 0)
+        group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0)
         for transcript, reward in ((None, 1.0), (nothing, 0.5), (gave_up, 1.0)):
             changes = {"transcript": transcript} if transcript else {}
-            parts.loop._when_ended(results.result(reward, **changes), None)
+            parts.loop._when_ended(episode_results.result(reward, **changes), None)
         assert told == [], "something was done, or it was not solved, or the word counts that it cannot be done"
         for _ in range(2):
-            parts.loop._when_ended(results.result(1.0, transcript=nothing, family="os/1"), None)
+            parts.loop._when_ended(episode_results.result(1.0, transcript=nothing, family="os/1"), None)
         lost = Group("h", 1, group.task, 0, 0, state="closed")
         lost.unscored = ["a", "b"]
         for cause in ("cancelled", "evaluator", "evaluator"):
-            parts.loop._when_ended(results.result(None, cause=cause, family="os/2"), lost)
+            parts.loop._when_ended(episode_results.result(None, cause=cause, family="os/2"), lost)
     assert [alarm.metric for alarm in told] == ["unearned", "unscored_share"]
     assert "os/1 was solved by an episode in which nothing was done" in told[0].line()
     assert "suite.exclude: [os/1]" in told[0].line()
@@ -161,8 +161,8 @@ def test_equal_rewards_mean_too_easy_or_too_hard():
 
 
 async def test_every_step_records_its_vital_signs(tmp_path):
-    async with assembly.assembled(
-        tmp_path / "run", assembly.small(steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
     ) as parts:
         with structlog.testing.capture_logs() as lines:
             await parts.loop.run()
@@ -186,8 +186,8 @@ async def test_every_step_records_its_vital_signs(tmp_path):
 
 async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
     """The pictures are lost on the way into the model: its tower says the same of every one."""
-    config = assembly.small(steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2))
-    async with assembly.assembled(tmp_path / "run", config) as parts:
+    config = training_fixture.small(steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2))
+    async with training_fixture.assembled(tmp_path / "run", config) as parts:
         import torch
 
         with torch.no_grad():
@@ -216,9 +216,9 @@ async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
         return parts.loop.run()
 
     health = HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
-    async with assembly.assembled(tmp_path / "run", assembly.small(steps=1, groups_per_step=1, health=health)) as parts:
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1, groups_per_step=1, health=health)) as parts:
         await blinded(parts)
-    async with assembly.assembled(tmp_path / "run", assembly.small(steps=50, groups_per_step=1, health=health)) as parts:
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=50, groups_per_step=1, health=health)) as parts:
         with pytest.raises(HealthError, match="in the last 2 canaries"):
             await blinded(parts)
         assert parts.run.checkpoint().step == 2

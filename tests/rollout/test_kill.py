@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from deskhand.rollout.ledger import EpisodeCounts
+from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.store.run import TRAIN, Run
 
 SUPPORT = Path(__file__).parent.parent / "support"

@@ -3,16 +3,16 @@
 import asyncio
 import json
 
-import assembly
+import fake_desktop
 import numpy as np
-import painted
 import pytest
+import training_fixture
 
 from deskhand.algorithms.registry import ALGORITHMS
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recipes.samples import group_to_samples
 from deskhand.rollout.groups import Group
-from deskhand.rollout.journal import load_result
-from deskhand.rollout.loop import group_to_samples
+from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, Run
 
 
@@ -20,10 +20,10 @@ from deskhand.store.run import TRAIN, Run
 def trained(tmp_path_factory):
     """A run of three steps, and what its progress said."""
     folder = tmp_path_factory.mktemp("loop") / "run"
-    said, pool = [], painted.PaintedPool(3)
+    said, pool = [], fake_desktop.PaintedPool(3)
 
     async def train():
-        async with assembly.assembled(folder, assembly.small(), pool=pool, progress=said.append) as parts:
+        async with training_fixture.assembled(folder, training_fixture.small(), pool=pool, progress=said.append) as parts:
             await parts.loop.run()
             return parts.engine.version
 
@@ -70,14 +70,14 @@ async def test_what_was_trained_is_recorded_whole(trained):
         assert len(result.graph.calls) == len(result.transcript.steps)
         for step, call in zip(result.transcript.steps, result.graph.calls, strict=True):
             assert call.spans[-1].sha256 == step.frame_sha256
-            assert run.frames.rgb(step.frame_sha256).shape == (painted.HEIGHT, painted.WIDTH, 3)
+            assert run.frames.rgb(step.frame_sha256).shape == (fake_desktop.HEIGHT, fake_desktop.WIDTH, 3)
 
 
 async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_no_rows(trained):
     run, _, _, _ = trained
     name = run.episodes(TRAIN, "trained")[0].group_id
     members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
-    group = Group(name, 0, painted.square_task(0), 4, 0, scored=members)
+    group = Group(name, 0, fake_desktop.square_task(0), 4, 0, scored=members)
     samples = group_to_samples(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
     worth = {sample.episode_id: sample.advantage for sample in samples}
@@ -86,8 +86,8 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
 
 
 async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
-    pool = painted.PaintedPool(3, fail_at=0)
-    async with assembly.assembled(tmp_path / "run", assembly.small(), pool=pool) as parts:
+    pool = fake_desktop.PaintedPool(3, fail_at=0)
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(), pool=pool) as parts:
         with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
             await parts.loop.run()
         books = parts.run.episode_counts()
@@ -105,8 +105,8 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         if report.step == 2:
             stopping.set()
 
-    config = assembly.small(steps=50)
-    async with assembly.assembled(folder, config, progress=progress) as parts:
+    config = training_fixture.small(steps=50)
+    async with training_fixture.assembled(folder, config, progress=progress) as parts:
         work = asyncio.create_task(parts.loop.run())
         await stopping.wait()
         work.cancel()
@@ -119,7 +119,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         at = parts.run.checkpoint().step
         unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert unfinished
-    async with assembly.assembled(folder, assembly.small(steps=at + 1), progress=progress) as parts:
+    async with training_fixture.assembled(folder, training_fixture.small(steps=at + 1), progress=progress) as parts:
         await parts.loop.run()
         assert parts.run.episode_counts()["started"] > books["started"]
         assert said[-1] == at + 1

@@ -5,9 +5,9 @@ import gc
 import time
 import uuid
 
-import painted
+import episode_results
+import fake_desktop
 import pytest
-import results
 
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import EpisodeRequest
@@ -26,7 +26,7 @@ class Endless:
         if self.exhausted:
             return None
         self.started += 1
-        return EpisodeRequest(uuid.uuid4().hex, painted.square_task(self.started))
+        return EpisodeRequest(uuid.uuid4().hex, fake_desktop.square_task(self.started))
 
     async def on_result(self, result):
         self.results.append(result)
@@ -34,15 +34,15 @@ class Endless:
 
 async def episodes_per_place(delays: list[float], seconds: float) -> list[int]:
     """How many episodes each desktop ran; an episode is four actions of `delays[place]`."""
-    pool, source = painted.PaintedPool(len(delays), delays=delays), Endless()
+    pool, source = fake_desktop.PaintedPool(len(delays), delays=delays), Endless()
 
     async def run_one(ticket):
         lease = await pool.lease()
-        await lease.desktop.reset(painted.DesktopSpec("plain", 64, 48))
+        await lease.desktop.reset(fake_desktop.DesktopSpec("plain", 64, 48))
         for step in range(4):
             await lease.desktop.perform([], action_id=f"{ticket.episode_id}-{step}")
         await pool.release(lease)
-        return results.result(episode_id=ticket.episode_id)
+        return episode_results.result(episode_id=ticket.episode_id)
 
     scheduler = Scheduler(source, run_one, len(delays))
     running = asyncio.create_task(scheduler.run())
@@ -84,7 +84,7 @@ async def test_outages_in_a_row_end_the_run_and_a_good_episode_forgives_them():
     source, ends = Endless(), iter([None] * 4 + [1.0] + [None] * 5)
 
     async def run_one(ticket):
-        return results.result(next(ends), episode_id=ticket.episode_id)
+        return episode_results.result(next(ends), episode_id=ticket.episode_id)
 
     with pytest.raises(InfrastructureError, match="5 episodes in a row had no score; the last: it broke"):
         await Scheduler(source, run_one, 1, failures=5).run()
@@ -114,7 +114,7 @@ async def test_places_that_wait_are_woken_by_news():
 
     async def run_one(ticket):
         source.exhausted = True
-        return results.result(episode_id=ticket.episode_id)
+        return episode_results.result(episode_id=ticket.episode_id)
 
     scheduler = Scheduler(source, run_one, 2)
     running = asyncio.create_task(scheduler.run())

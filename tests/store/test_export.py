@@ -2,13 +2,13 @@
 
 import time
 
+import episode_results
 import pytest
-import results
 from test_frames import screen
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.rollout.journal import row_of
-from deskhand.rollout.record import from_record, to_record
+from deskhand.rollout.episode_record import from_record, to_record
+from deskhand.rollout.run_writer import row_of
 from deskhand.store.export import export_run, exported_about, exported_episodes, exported_frames, screens_of
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 
@@ -25,7 +25,7 @@ def run(tmp_path):
             made.start_episode(EpisodeRow(name, TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time()))
             if name == "killed":
                 continue
-            result = results.result(1.0 if name == "one" else None, episode_id=name)
+            result = episode_results.result(1.0 if name == "one" else None, episode_id=name)
             record, tensors = to_record(result)
             text = {"d" * 64: "d", "e" * 64: "e", "f" * 64: "f"} | {f"{key:0>64}": key for key in ("a1", "a2", "a3")}
             record["transcript"]["last_frame_sha256"] = names["d"]

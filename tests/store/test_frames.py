@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from deskhand.errors import InfrastructureError
+from deskhand.store import frame_delta
 from deskhand.store import frames as module
-from deskhand.store import tiles
 from deskhand.store.frames import Frames
-from deskhand.store.pictures import PngFrames
+from deskhand.store.png_frames import PngFrames
 
 
 def named(pixels: np.ndarray) -> tuple[str, np.ndarray]:
@@ -150,11 +150,11 @@ def test_tiles_that_are_cut_and_pasted_give_the_screen(before, data):
     for _ in range(data.draw(st.integers(0, 4))):
         row, column = data.draw(st.integers(0, before.shape[0] - 1)), data.draw(st.integers(0, before.shape[1] - 1))
         after[row : row + 3, column : column + 5] = data.draw(st.integers(0, 255))
-    cut, pixels = tiles.encode_delta(before, after)
-    assert cut.shape == tiles.grid(before.shape[1], before.shape[0])
-    assert (tiles.apply_delta(before, cut, pixels) == after).all()
+    cut, pixels = frame_delta.encode_delta(before, after)
+    assert cut.shape == frame_delta.grid(before.shape[1], before.shape[0])
+    assert (frame_delta.apply_delta(before, cut, pixels) == after).all()
     with pytest.raises(ValueError, match="bytes of tiles"):
-        tiles.apply_delta(before, cut, pixels + b"x")
+        frame_delta.apply_delta(before, cut, pixels + b"x")
 
 
 def test_several_threads_may_keep_the_same_screens(tmp_path):

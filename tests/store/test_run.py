@@ -4,12 +4,12 @@ import json
 import sqlite3
 import time
 
+import episode_results
 import pytest
-import results
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.rollout.journal import row_of
-from deskhand.rollout.record import from_record, to_record
+from deskhand.rollout.episode_record import from_record, to_record
+from deskhand.rollout.run_writer import row_of
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 
 
@@ -18,7 +18,7 @@ def row(name: str, state: str = "in_flight") -> EpisodeRow:
 
 
 def finish(run: Run, name: str, reward: float | None = 1.0, **more) -> None:
-    result = results.result(reward, episode_id=name)
+    result = episode_results.result(reward, episode_id=name)
     record, tensors = to_record(result)
     run.finish_episode(row_of(result, TRAIN, "waiting" if reward is not None else "unscored"), record, tensors, **more)
 
@@ -35,7 +35,7 @@ def run(tmp_path):
 def test_a_finished_episode_is_read_back_equal(run):
     finish(run, "a", 0.5)
     kept, record, tensors = run.episode("a")
-    assert from_record(record, tensors) == results.result(0.5, episode_id="a")
+    assert from_record(record, tensors) == episode_results.result(0.5, episode_id="a")
     assert (kept.state, kept.reward, kept.first_click) == ("waiting", 0.5, True)
     assert run.count_states() == {("in_flight", None): 2, ("waiting", None): 1}
 

@@ -6,8 +6,8 @@ import asyncio
 from itertools import count
 from typing import Any, ClassVar
 
-from deskhand.areal.agent import OSWorldAgent
 from deskhand.errors import InfrastructureError
+from deskhand.integrations.areal.agent import OSWorldAgent
 
 
 class Watched(OSWorldAgent):

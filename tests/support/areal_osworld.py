@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import areal_workflows
 
-from benchmarks.osworld.hands import Hands
+from benchmarks.osworld.scripted_actor import Hands
 from benchmarks.osworld.solutions import SOLUTIONS
 from deskhand.actions.ops import Done
-from deskhand.compat.osworld.task import load_task
+from deskhand.osworld.task import load_task
 from deskhand.tasks.task import Task
 
 SIZE = (1280, 720)

@@ -10,14 +10,14 @@ from itertools import count
 from typing import Any, ClassVar
 from zlib import crc32
 
-import painted
+import fake_desktop
 
 from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.areal.workflow import OSWorldWorkflow
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import InfrastructureError
+from deskhand.integrations.areal.workflow import OSWorldWorkflow
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import CheckResult, Task
 
@@ -51,7 +51,7 @@ class TimidAgent(DesktopAgent):
         return await super()._act(desktop, view, text, False, action_id)
 
 
-class FailingPool(painted.PaintedPool):
+class FailingPool(fake_desktop.PaintedPool):
     """Every fourth desktop fails at its third action."""
 
     def __init__(self, size: int = 16) -> None:
@@ -73,7 +73,7 @@ def pool() -> FailingPool:
 
 
 def square(data: Mapping[str, Any]) -> Task:
-    return replace(painted.square_task(int(data["seed"])), max_steps=TURNS)
+    return replace(fake_desktop.square_task(int(data["seed"])), max_steps=TURNS)
 
 
 class PaintedWorkflow(OSWorldWorkflow):
@@ -88,7 +88,7 @@ class PaintedWorkflow(OSWorldWorkflow):
     async def _play(self, place, engine, task, size, temperature):
         group, results = await super()._play(place, engine, task, size, temperature)
         from deskhand.algorithms.registry import ALGORITHMS
-        from deskhand.rollout.loop import group_to_samples
+        from deskhand.recipes.samples import group_to_samples
 
         PaintedWorkflow.results.extend(results)
         PaintedWorkflow.samples.extend(group_to_samples(group, ALGORITHMS[self.settings.algorithm]))

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 
-from deskhand.desktop.remote.parking import Clock
+from deskhand.desktop.remote.quota import Clock
 
 
 class FakeClock:

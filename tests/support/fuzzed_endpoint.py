@@ -24,14 +24,14 @@ from recording import ScriptedEngine
 from request_bodies import BODIES
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from deskhand.engines.base import Completion
 from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.types import Completion
 
 with atheris.instrument_imports(include=["deskhand.recorder"]):
     from deskhand.recorder.images import ImageCache
-    from deskhand.recorder.proxy import create_app
+    from deskhand.recorder.recorder import Recorder
     from deskhand.recorder.renderer import ChatRenderer
-    from deskhand.recorder.session import Recorder
+    from deskhand.recorder.server import create_app
 
 ADMIN = "admin-key-of-the-tests"
 PATHS = [*BODIES, "/sessions/s/end", "/sessions", "/health", "/v1/models"]

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from deskhand.actions import conformance, dialects
-from deskhand.actions.dialects.base import ScreenView
+from deskhand.actions import conformance, formats
+from deskhand.actions.formats.base import ScreenView
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import AgentError, ParseError
 from deskhand.recorder.messages import ToolCall
 from deskhand.recorder.tool_formats import FORMATS
@@ -125,7 +125,7 @@ _SYNTAX = re.compile(rf"(not (?:Python|JSON): )(?!{_OURS}).*", re.DOTALL)
 
 def outcome(name: str, text: str, view: ScreenView) -> str:
     """Why a reply is refused, in the words that the model is told, or how its own format writes what it means."""
-    action_format = dialects.get(name)
+    action_format = formats.get(name)
     try:
         found = action_format.parse(text, view)
     except ParseError as error:
@@ -138,9 +138,9 @@ def outcome(name: str, text: str, view: ScreenView) -> str:
 
 def format_texts() -> Iterator[tuple[str, str]]:
     """(key, text) of prompts, schemas, and what becomes of replies, for every action format."""
-    corpus = {name: conformance.load_cases(name) for name in dialects.available_formats()}
-    for name in dialects.available_formats():
-        top, action_format = f"format/{name}", dialects.get(name)
+    corpus = {name: conformance.load_cases(name) for name in formats.available_formats()}
+    for name in formats.available_formats():
+        top, action_format = f"format/{name}", formats.get(name)
         for size, sides in SIZES.items():
             view = ScreenView(*sides)
             yield f"{top}/prompt/{size}", action_format.prompt(view)
@@ -151,7 +151,7 @@ def format_texts() -> Iterator[tuple[str, str]]:
         view = ScreenView.of_screen(1920, 1080)
         for number, text in enumerate(NO_ACTIONS, 1):
             yield f"{top}/no action/{number}", outcome(name, text, view)
-        for other in dialects.available_formats():
+        for other in formats.available_formats():
             said = "\n".join(outcome(name, case.text, ScreenView(*case.view)) for case in corpus[other][:10])
             if other != name:
                 yield f"{top}/replies of another format/{other}", said
@@ -184,7 +184,7 @@ BAD_ACTIONS: tuple[Any, ...] = (
 
 async def performing_texts() -> dict[str, str]:
     """Why a desktop of this machine does not perform what a format lets through, by key."""
-    action_format, view, found = dialects.get("deskhand_json"), ScreenView.of_screen(320, 240), {}
+    action_format, view, found = formats.get("deskhand_json"), ScreenView.of_screen(320, 240), {}
     desktop = LocalDesktop(quiet_ms=1, cap_s=0.2)
     try:
         await desktop.reset(DesktopSpec("plain", view.screen_width, view.screen_height))

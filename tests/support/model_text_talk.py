@@ -11,31 +11,31 @@ from collections.abc import Iterator
 from typing import Any
 
 import chat_templates
+import fake_desktop
 import httpx2
 import numpy as np
 import openai
-import painted
 from recording import ScriptedEngine, data_uri
 
-from deskhand.actions import dialects
-from deskhand.actions.dialects.base import ScreenView
-from deskhand.agents import words
-from deskhand.agents.context import summarize_dropped
+from deskhand.actions import formats
+from deskhand.actions.formats.base import ScreenView
+from deskhand.agents import text_observation
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise_frame
-from deskhand.agents.draws import call_seed
+from deskhand.agents.history import summarize_dropped
 from deskhand.agents.prompts import Turn, build_messages
-from deskhand.desktop.base import Frame, DesktopSpec
-from deskhand.engines.base import Prompt, Sampling
-from deskhand.engines.remote import OpenAIEndpointEngine
+from deskhand.agents.seeding import call_seed
+from deskhand.desktop.base import DesktopSpec, Frame
+from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.models.load import TINY_FOLDER, load_processors
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ToolCall
-from deskhand.recorder.proxy import create_app, in_process_client
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import Recorder
-from deskhand.tasks.checks.looks import VlmJudgeClient, VlmJudgeCheck
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.tasks.checks.vlm_judge import VlmJudgeCheck, VlmJudgeClient
 from deskhand.tasks.suites import basics, miniwob
 from deskhand.tasks.task import Family, seed_for
+from deskhand.types import Prompt, Sampling
 
 SEEDS = range(10)
 KEY = "a-key-of-the-tests"
@@ -93,7 +93,7 @@ class Window:
     title, x, y, width, height = "Notes é", 3, 4, 200, 100
 
 
-class Described(painted.PaintedDesktop):
+class Described(fake_desktop.PaintedDesktop):
     """A painted desktop that says what is on its screen: the windows, or an accessibility tree."""
 
     def __init__(self, tree: str | None = None, windows: int = 0) -> None:
@@ -107,9 +107,9 @@ class Described(painted.PaintedDesktop):
         return [Window()] * self.count
 
 
-async def screen(desktop: painted.PaintedDesktop) -> Frame:
-    await desktop.reset(DesktopSpec("plain", painted.WIDTH, painted.HEIGHT))
-    await painted.square_task(1).setup(desktop)
+async def screen(desktop: fake_desktop.PaintedDesktop) -> Frame:
+    await desktop.reset(DesktopSpec("plain", fake_desktop.WIDTH, fake_desktop.HEIGHT))
+    await fake_desktop.square_task(1).setup(desktop)
     return await desktop.observe()
 
 
@@ -132,8 +132,8 @@ async def agent_texts() -> dict[str, str]:
         "windows": Described(windows=2),
         "nothing": Described(),
     }.items():
-        found[f"agent/screen in words/{name}"] = await words.describe_screen(desktop)
-    pixels = noise_frame(await screen(painted.PaintedDesktop()), "Click the blue square-0").bgrx
+        found[f"agent/screen in words/{name}"] = await text_observation.describe_screen(desktop)
+    pixels = noise_frame(await screen(fake_desktop.PaintedDesktop()), "Click the blue square-0").bgrx
     found["agent/noise"] = hashlib.sha256(pixels.tobytes()).hexdigest()
     for parts in ((0, 0), (1, "a"), (7, "family", 3, 2)):
         found[f"agent/seed/{len(parts)}"] = str(call_seed(*parts))
@@ -145,7 +145,7 @@ async def agent_texts() -> dict[str, str]:
         "full, all told": AgentConfig(prompt_style="full", history=Last(), dropped="steps", max_dropped_turns=3),
         "full, nothing told": AgentConfig(prompt_style="full", history=Last(), dropped="nothing", error_feedback=False),
         "in words": AgentConfig(prompt_style="full", observation="words"),
-        "qwen3_vl": AgentConfig(prompt_style="full", action_format=dialects.get("qwen3_vl"), max_consecutive_errors=9),
+        "qwen3_vl": AgentConfig(prompt_style="full", action_format=formats.get("qwen3_vl"), max_consecutive_errors=9),
     }.items():
         endpoint, desktop = Endpoint(*REPLIES), Described("a blue square")
         await screen(desktop)
@@ -308,7 +308,7 @@ async def prompt_texts() -> dict[str, str]:
 
 async def judge_texts() -> dict[str, str]:
     """What a model that judges is asked, by key."""
-    endpoint, desktop = Endpoint(("yes", "stop")), painted.PaintedDesktop()
+    endpoint, desktop = Endpoint(("yes", "stop")), fake_desktop.PaintedDesktop()
     await screen(desktop)
     check = VlmJudgeCheck(question="Is the lamp on the screen red?", votes=1)
     await check.judged(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
@@ -321,7 +321,7 @@ def bundled_texts() -> Iterator[tuple[str, str]]:
         yield f"bundled model/file/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
     tokenizer, processor = load_processors("tiny")
     view = ScreenView.of_screen(640, 480)
-    said = "\n".join(dialects.get(name).prompt(view) for name in ("deskhand_json", "qwen3_vl"))
+    said = "\n".join(formats.get(name).prompt(view) for name in ("deskhand_json", "qwen3_vl"))
     yield "bundled model/token ids", str(tokenizer.encode(said, add_special_tokens=False))
     sizes = [np.asarray(processor(frame, return_tensors="np")["image_grid_thw"]).tolist() for frame in _frames()]
     yield "bundled model/image grids", str(sizes)

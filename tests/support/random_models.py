@@ -22,8 +22,8 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from deskhand.engines.base import ImageSpan, PreparedImage, Prompt
 from deskhand.models.load import LoadedModel
+from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 VOCABULARY = 160
 IMAGE, START, END, STOP = 150, 151, 152, 153

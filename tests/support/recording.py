@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from deskhand.engines.base import Completion, Feature, Prompt, Sampling
+from deskhand.types import Completion, Feature, Prompt, Sampling
 
 
 def picture(seed: int, width: int = 32, height: int = 24) -> Image.Image:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deskhand.engines.base import Completion, Prompt, Sampling
-from deskhand.engines.served.engine import ServerTimeouts, HttpEngine
+from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.engines.vllm import launch_vllm
 from deskhand.models.load import TINY_FOLDER, LoadedModel, load
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.types import Completion, Prompt, Sampling
 
 PATIENCE = ServerTimeouts(start_s=300, outage_s=300, request_s=120, stall_s=60, poll_s=0.5)
 

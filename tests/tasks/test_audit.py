@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from deskhand import auditing
+from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
 from deskhand.tasks.audit import ALLOWED, AuditResult
-from deskhand.tasks.suites import catalogue
+from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
@@ -19,14 +19,14 @@ CHEATS = ("nearly", "gold", "path", "windows", "tree", "clock", "overwrite", "di
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
-    (row,), skipped = await auditing.run([task], list(agents), None, lambda _: None)
+    (row,), skipped = await audit.run([task], list(agents), None, lambda _: None)
     assert skipped == []
     return row
 
 
 @pytest.mark.parametrize("family", ["editor_append", "form_fill"])
 async def test_every_agent_scores_what_it_may(family: str) -> None:
-    row = await audited(catalogue.make_task(family, 2))
+    row = await audited(family_registry.make_task(family, 2))
     assert set(row.values) == set(ALLOWED) - {"forge"}
     assert row.wrong == []
     assert {row.values[name] for name in ("nothing", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
@@ -34,8 +34,8 @@ async def test_every_agent_scores_what_it_may(family: str) -> None:
 
 
 async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_worth_nothing() -> None:
-    task = catalogue.make_task("sheet_cell", 2)
-    if lacking := missing(list(auditing.packages_of(task))):
+    task = family_registry.make_task("sheet_cell", 2)
+    if lacking := missing(list(audit.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
     row = await audited(task, "forge")
     assert (row.values, row.wrong) == ({"oracle": 1.0, "forge": 0.0}, [])
@@ -47,7 +47,7 @@ async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_
 
 
 async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> None:
-    good = catalogue.make_task("terminal_run", 3)
+    good = family_registry.make_task("terminal_run", 3)
 
     async def by_title(desktop) -> CheckResult:
         return CheckResult(float(any("Success" in window.title for window in await desktop.windows())))
@@ -63,7 +63,7 @@ async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> 
 
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     row = await audited(
-        replace(catalogue.make_task("terminal_run", 3), no_oracle="there is none"), "done", "nearly", "slip", "misled"
+        replace(family_registry.make_task("terminal_run", 3), no_oracle="there is none"), "done", "nearly", "slip", "misled"
     )
     assert (row.values, row.wrong) == ({"done": 0.0, "nearly": 0.0}, [])
 
@@ -72,9 +72,9 @@ async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_
     async def check(desktop) -> CheckResult:
         return CheckResult(1.0)
 
-    solved = replace(catalogue.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none")
-    other = replace(catalogue.make_task("terminal_run", 3), no_oracle="there is none")
-    (row, fine), _ = await auditing.run([solved, other], ["done"], None, lambda _: None)
+    solved = replace(family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none")
+    other = replace(family_registry.make_task("terminal_run", 3), no_oracle="there is none")
+    (row, fine), _ = await audit.run([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"nothing": 1.0}
     (why,) = row.wrong
     assert why.startswith("solved/at/start: nothing scores 1 (task solved/at/start: the start state already scores 1; stage it")
@@ -93,4 +93,4 @@ def test_a_row_says_what_must_not_be() -> None:
 
 async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, hasty, nothing, done"):
-        await audited(catalogue.make_task("terminal_run", 0), "burglar")
+        await audited(family_registry.make_task("terminal_run", 0), "burglar")

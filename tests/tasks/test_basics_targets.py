@@ -8,7 +8,7 @@ import pytest
 
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks.suites.basics import calculator, make_task
 from deskhand.tasks.suites.basics.layout import close_button
 

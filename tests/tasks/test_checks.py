@@ -16,11 +16,11 @@ from PIL import Image, ImageDraw
 from pydantic import ValidationError
 
 from deskhand.desktop.base import CommandResult
-from deskhand.desktop.embedded.home import Home
-from deskhand.tasks import readers
+from deskhand.desktop.local.home import Home
+from deskhand.tasks import document_readers
 from deskhand.tasks.checks import database
-from deskhand.tasks.sources.native import CheckNode
-from deskhand.tasks.sources.native_task import measure
+from deskhand.tasks.formats.yaml_schema import CheckNode
+from deskhand.tasks.formats.yaml_task import measure
 from deskhand.tasks.task import CheckResult
 
 
@@ -161,11 +161,11 @@ async def test_a_file_that_is_to_be_gone_is_not_gone_when_something_else_is_ther
 async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answers(kind: str, tmp_path: Path) -> None:
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
-        with pytest.raises(readers.InvalidDocument):
-            readers.sheet(whole[:length], None) if kind == "sheet" else readers.document(whole[:length])
+        with pytest.raises(document_readers.InvalidDocument):
+            document_readers.sheet(whole[:length], None) if kind == "sheet" else document_readers.document(whole[:length])
     bomb = BytesIO(whole)
     with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb", bytes(readers.LARGEST_UNPACKED_BYTES))
+        archive.writestr("bomb", bytes(document_readers.LARGEST_UNPACKED_BYTES))
     for data, said in ((whole[:1000], ""), (packed.zipped({"any": "thing"}), ""), (bomb.getvalue(), "unpacks to")):
         (tmp_path / "a").write_bytes(data)
         check = await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)

@@ -15,10 +15,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from deskhand.cli import app
+from deskhand.cli.main import app
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks.sources import osworld
-from deskhand.tasks.sources.downloads import FileCache, addresses_of, default_folder, fill, from_folder, from_web
+from deskhand.tasks.formats import osworld
+from deskhand.tasks.formats.file_cache import (
+    FileCache,
+    addresses_of,
+    default_folder,
+    fill,
+    from_folder,
+    from_web,
+)
 
 BASE = "https://files.example/datasets/x/resolve/main"
 FIRST, SECOND, GOLD = f"{BASE}/calc/1/a%20b.xlsx", f"{BASE}/calc/1/b.txt", f"{BASE}/calc/1/gold.xlsx"

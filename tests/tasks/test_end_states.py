@@ -11,17 +11,17 @@ from threading import Barrier
 
 import pytest
 
-from deskhand.cli import app
+from deskhand.cli.main import app
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks import end_state
-from deskhand.tasks.end_state import BLOBS, EndState, save_end_state, load_end_states
+from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, save_end_state
+from deskhand.tasks.family_checks import oracle, stops_early
 from deskhand.tasks.judge import judge
-from deskhand.tasks.lint import stops_early, oracle
-from deskhand.tasks.outcome import Scored, Errored
-from deskhand.tasks.rejudging import rescore_states
-from deskhand.tasks.suites import catalogue
+from deskhand.tasks.outcome import Errored, Scored
+from deskhand.tasks.rescoring import rescore_states
+from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import CheckResult
 
 NEW_CHECK = """deskhand: 1
@@ -37,7 +37,7 @@ check:
 
 async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndState:
     """An end state of the oracle, or of the oracle that stops before its last act."""
-    task, desktop = catalogue.make_task(family, seed), LocalDesktop()
+    task, desktop = family_registry.make_task(family, seed), LocalDesktop()
     try:
         await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         await task.setup(desktop)
@@ -53,11 +53,11 @@ async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndSta
 async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause(tmp_path: Path) -> None:
     solved = await played("editor_append", 4, tmp_path / "states", early=False)
     failed = await played("editor_append", 4, tmp_path / "states", early=True)
-    found = [result async for result in rescore_states(load_end_states([tmp_path / "states"]), lambda _: catalogue.make_task("editor_append", 4))]
+    found = [result async for result in rescore_states(load_end_states([tmp_path / "states"]), lambda _: family_registry.make_task("editor_append", 4))]
     assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
     assert (solved.value, failed.value) == (1.0, 0.0)
     (said,) = found[1].lines()[1:]
-    target = catalogue.make_task("editor_append", 4).metadata["target"]
+    target = family_registry.make_task("editor_append", 4).metadata["target"]
     assert f"the texts in Lists: read {target}: '" in said
     assert f", expected {target}: '" in said
     assert solved.record["outcome"]["findings"][0]["read"] == "2 files as they must be"
@@ -68,7 +68,7 @@ async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause
 
 async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, capsys) -> None:
     state = await played("editor_append", 5, tmp_path / "states", early=False)
-    target = catalogue.make_task("editor_append", 5).metadata["target"]
+    target = family_registry.make_task("editor_append", 5).metadata["target"]
     for word, value in (("", 1.0), ("no such word", 0.0)):
         file = tmp_path / f"new{len(word)}.yaml"
         file.write_text(NEW_CHECK.replace("NAME", f"Lists/{target}").replace("WORD", word or "e"))
@@ -82,7 +82,7 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
 
 async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None:
     state = await played("terminal_run", 1, tmp_path, early=False)
-    task = catalogue.make_task("terminal_run", 1)
+    task = family_registry.make_task("terminal_run", 1)
 
     async def by_command(desktop) -> CheckResult:
         return CheckResult(float((await desktop.run(["true"])).returncode == 0))
@@ -100,14 +100,14 @@ async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None
     assert isinstance(await judge(task, state, grace_s=0), Scored)
     for blob in (tmp_path / BLOBS).iterdir():
         blob.write_bytes(b"changed")
-    changed = await judge(catalogue.make_task("editor_append", 0), state, grace_s=0)
+    changed = await judge(family_registry.make_task("editor_append", 0), state, grace_s=0)
     assert isinstance(changed, Scored)  # it asks for other files, which are not there
     with pytest.raises(Exception, match="its bytes have changed"):
         await state.pull(".bashrc")
 
 
 async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
-    task, desktop = catalogue.make_task("terminal_run", 0), LocalDesktop()
+    task, desktop = family_registry.make_task("terminal_run", 0), LocalDesktop()
     try:
         await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
         await desktop.run(["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"])

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
-from deskhand.desktop.applications.table import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
-from deskhand.tasks.lint import check_family, check_family_live
-from deskhand.tasks.suites import catalogue
+from deskhand.tasks.family_checks import check_family, check_family_live
+from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics import FAMILIES, make_task
 from deskhand.tasks.task import HELD_OUT_START, CheckResult, Task, seed_for
 
@@ -108,7 +108,7 @@ def test_an_unknown_family_is_named_with_those_that_exist() -> None:
 
 
 def test_every_program_is_a_package_that_set_up_or_the_command_for_applications_installs() -> None:
-    listed = set(files("deskhand.desktop.embedded").joinpath("packages.txt").read_text().split())
+    listed = set(files("deskhand.desktop.local").joinpath("packages.txt").read_text().split())
     on_demand = {package for profile in PROFILES.values() for package in profile.packages}
     for family in FAMILIES.values():
         assert set(family.applications) <= listed | on_demand, family.name
@@ -125,8 +125,8 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
 
 def test_the_families_that_are_trained_by_default_are_those_of_the_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
-    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(catalogue.DEFAULT)
-    said = "\n".join(make_task(name, seed).instruction for name in catalogue.DEFAULT for seed in range(400))
+    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(family_registry.DEFAULT)
+    said = "\n".join(make_task(name, seed).instruction for name in family_registry.DEFAULT for seed in range(400))
     assert hashlib.sha256(said.encode()).hexdigest() == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
 
 

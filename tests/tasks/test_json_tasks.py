@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, full, on_windows, task, written
 
-from deskhand.tasks.sources import files, osworld, waa
-from deskhand.tasks.sources.documents import TaskFileError, canonical, load_json
-from deskhand.tasks.sources.getters import OtherGetter
-from deskhand.tasks.sources.needs import requirements_of
-from deskhand.tasks.sources.osworld import Loaded
-from deskhand.tasks.sources.steps import CommandStep, OtherStep
+from deskhand.tasks.formats import osworld, task_files, waa
+from deskhand.tasks.formats.located_yaml import TaskFileError, canonical, load_json
+from deskhand.tasks.formats.osworld import Loaded
+from deskhand.tasks.formats.osworld_getters import OtherGetter
+from deskhand.tasks.formats.osworld_setup_steps import CommandStep, OtherStep
+from deskhand.tasks.formats.requirements import requirements_of
 
 SMALL = {"osworld": full(STEPS, GETTERS), "waa": on_windows(full(STEPS + WINDOWS_STEPS, GETTERS + WINDOWS_GETTERS))}
 LOAD: dict[str, Callable[[Path], Loaded[Any]]] = {"osworld": osworld.load, "waa": waa.load}
@@ -35,7 +35,7 @@ def test_a_file_with_every_kind_of_step_and_getter_loads_and_is_dumped_as_it_was
     assert_round_trip(loaded)
     assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps())
     assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters())
-    assert files.problems_of(loaded.path) == []
+    assert task_files.problems_of(loaded.path) == []
 
 
 @pytest.mark.parametrize("source", LOAD)
@@ -50,14 +50,14 @@ def test_every_public_task_file_loads_and_is_dumped_as_it_was(source: str) -> No
         assert_round_trip(loaded)
         assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps()), loaded.path
         assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters()), loaded.path
-        assert files.problems_of(loaded.path) == list(loaded.problems)
+        assert task_files.problems_of(loaded.path) == list(loaded.problems)
 
 
 def test_nothing_is_wrong_with_the_public_files_and_one_key_of_them_is_read_by_nobody() -> None:
     if not SHARED.is_dir():
         pytest.skip(f"the public task files are not beside the checkout ({SHARED})")
     found = [
-        problem for source in ("osworld", "waa") for path in files.below([SHARED / source]) for problem in files.problems_of(path)
+        problem for source in ("osworld", "waa") for path in task_files.below([SHARED / source]) for problem in task_files.problems_of(path)
     ]
     assert [problem for problem in found if not problem.note] == []
     assert [(problem.key, problem.line) for problem in found if "not known" in problem.message] == [("env_may_change", 55)]

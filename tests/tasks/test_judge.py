@@ -11,8 +11,8 @@ import pytest
 from deskhand.actions.ops import Done, Op
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
-from deskhand.tasks.outcome import Finding, Scored, Errored, dense_reward
-from deskhand.tasks.task import CheckResult, CheckFunction, Milestone, Rect, Task
+from deskhand.tasks.outcome import Errored, Finding, Scored, dense_reward
+from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Rect, Task
 
 
 def value_of(key: str, guest_trusted: bool = False) -> CheckFunction:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from deskhand.actions.ops import Click, Key, Point, screen_px
-from deskhand.cli import app
+from deskhand.cli.main import app
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
-from deskhand.rollout.journal import load_result
+from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import Run
-from deskhand.tasks import browser
+from deskhand.tasks import chromium
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Finding, Scored
 from deskhand.tasks.suites import miniwob
@@ -40,11 +40,11 @@ async def desktop_for_pages() -> AsyncIterator[LocalDesktop]:
         await made.close()
 
 
-async def go_to(desktop: LocalDesktop, name: str, seed: int) -> browser.ChromiumSession:
+async def go_to(desktop: LocalDesktop, name: str, seed: int) -> chromium.ChromiumSession:
     """Another task in the browser that is open already, which is quicker than a new one."""
     for place, path in miniwob.files_of(name).items():
         await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
-    page = browser.of(desktop)
+    page = chromium.of(desktop)
     folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
     await page.go_to(f"{folder}/{name}.html")
     await miniwob.begin(page, seed)
@@ -93,7 +93,7 @@ async def test_a_wrong_click_is_worth_nothing_and_its_reward_below_zero_is_told(
         task = miniwob.make_task("click-test-2", 3)
         await task.setup(desktop)
         assert await task.resolve_instruction(desktop) == "Click button ONE."
-        box = await browser.of(desktop).evaluate(
+        box = await chromium.of(desktop).evaluate(
             "(() => { const b = document.getElementById('subbtn2').getBoundingClientRect();"
             " return [b.right - 4, b.bottom - 4]; })()"
         )
@@ -126,7 +126,7 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         task = miniwob.make_task("click-test", 5)
         await task.setup(desktop)
         await desktop.perform([Key(keys)], action_id="leave")
-        page = browser.of(desktop)
+        page = chromium.of(desktop)
         await page.evaluate("new Promise(done => setTimeout(done, 500))")
         await page.loaded()
         await page.evaluate("core.startEpisodeReal(), core.endEpisode(1.0, false)")  # as a page that was spoken to would have it
@@ -161,7 +161,7 @@ async def test_keys_open_no_developer_tools() -> None:
             await desktop.perform([Key(keys)], action_id="+".join(keys))
             await asyncio.sleep(0.5)
             await desktop.perform([Key(("esc",))], action_id=f"{keys} refused")  # the browser says that they are not allowed here
-        assert await browser.of(desktop).opened_since_mark() == ""
+        assert await chromium.of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")
         outcome = await judge(task, desktop)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from deskhand.errors import ConfigError
-from deskhand.tasks.sources import files, native
-from deskhand.tasks.sources.documents import TaskFileError
-from deskhand.tasks.sources.native_task import load_task
+from deskhand.tasks.formats import task_files, yaml_schema
+from deskhand.tasks.formats.located_yaml import TaskFileError
+from deskhand.tasks.formats.yaml_task import load_task
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
 
@@ -20,7 +20,7 @@ def problems_with(old: str, new: str, folder: Path) -> list[tuple[str, int | Non
     assert text.count(old) >= 1, old
     path = folder / "changed.yaml"
     path.write_text(text.replace(old, new, 1))
-    found = files.problems_of(path)
+    found = task_files.problems_of(path)
     assert all(problem.file == str(path) and str(problem).startswith(str(path)) for problem in found)
     return [(problem.key, problem.line, problem.message) for problem in found if not problem.note]
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said_with_file_key_and_line(old: str, new: str, at: st
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert len(problems_with("tier: easy", "tier: harder\ncolour: red\nformat_penalty: 3", tmp_path)) == 3
     with pytest.raises(ConfigError, match=r"and 2 more; deskhand tasks lint"):
-        native.load(tmp_path / "changed.yaml")
+        yaml_schema.load(tmp_path / "changed.yaml")
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_what_is_no_plain_yaml_is_refused(text: str, word: str, tmp_path: Path) 
     path = tmp_path / "changed.yaml"
     path.write_text(text)
     with pytest.raises(TaskFileError) as caught:
-        native.load(path)
+        yaml_schema.load(path)
     assert word in str(caught.value) or word == "no_value_or_tag"

@@ -10,12 +10,12 @@ import pytest
 
 from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
+from deskhand.tasks.family_checks import play
+from deskhand.tasks.formats.yaml_task import load_task
 from deskhand.tasks.judge import MilestoneTracker, judge
-from deskhand.tasks.lint import play
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.sources.native_task import load_task
 from deskhand.tasks.task import StagedDesktopLike, Task
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"

@@ -9,10 +9,10 @@ import pytest
 
 from deskhand.desktop.base import CommandResult
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import isolated
-from deskhand.tasks.sources import files, openadapt
-from deskhand.tasks.sources.documents import TaskFileError, canonical, load_yaml
-from deskhand.tasks.sources.openadapt_task import load_task
+from deskhand.tasks import subprocess_call
+from deskhand.tasks.formats import openadapt, task_files
+from deskhand.tasks.formats.located_yaml import TaskFileError, canonical, load_yaml
+from deskhand.tasks.formats.openadapt_task import load_task
 
 GOOD = """\
 name: Turn the night light on
@@ -47,7 +47,7 @@ milestones:
 def problems(text: str, folder: Path) -> list[tuple[str, int | None, str, bool]]:
     path = folder / "night.yaml"
     path.write_text(text)
-    return [(each.key, each.line, each.message, each.note) for each in files.problems_of(path)]
+    return [(each.key, each.line, each.message, each.note) for each in task_files.problems_of(path)]
 
 
 def test_a_file_without_mistakes_has_no_problem_and_is_dumped_as_it_was(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_a
         async def shell(self, command: str, *, timeout_s: float) -> CommandResult:
             return CommandResult(0, b"ab" * 100_000, b"")
 
-    monkeypatch.setattr(isolated, "MATCH_S", 1.0)
+    monkeypatch.setattr(subprocess_call, "MATCH_S", 1.0)
     path = tmp_path / "fuzzy.yaml"
     path.write_text(f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n")
     check = asyncio.create_task(load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from task_files import task, written
 
-from deskhand import cli
+from deskhand.cli import main
 from deskhand.tasks.suites import basics, miniwob
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
@@ -18,10 +18,10 @@ REMOTE = {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open":
 def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of `deskhand tasks` in this process."""
     monkeypatch.setattr(sys, "argv", ["deskhand", "tasks", *map(str, arguments)])
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
     code = 0
     try:
-        cli.main()
+        main.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
     out, err = capsys.readouterr()

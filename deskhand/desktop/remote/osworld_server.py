@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from deskhand.desktop.remote.link import RetryingClient
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import InfrastructureError
 
 SERVER_COMMAND_S = 120.0

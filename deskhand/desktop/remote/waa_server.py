@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.desktop.remote.link import RetryingClient
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import EvaluatorError, InfrastructureError
 
 

@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 
-from deskhand.engines.base import LoraWeights, Completion, Feature, GrammarRefused, Prompt, Sampling
-from deskhand.engines.hf.adapters import LoraOverlay
-from deskhand.engines.hf.batch import DecodeBatch, EngineStats, DecodeRequest
+from deskhand.engines.hf.decode_batch import DecodeBatch, DecodeRequest, EngineStats
 from deskhand.engines.hf.grammar import GrammarCompiler, GrammarState
+from deskhand.engines.hf.lora_overlay import LoraOverlay
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
+from deskhand.types import Completion, Feature, GrammarRefused, LoraWeights, Prompt, Sampling
 
 _SMALL_PARAMETERS = 50_000_000
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from deskhand.engines.base import Grammar, GrammarRefused
+from deskhand.types import Grammar, GrammarRefused
 
 _BLANKS = r"[ \n\t]{0,20}"
 """White space between the tokens of JSON; without a bound a reply of nothing else would never end."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.engines.base import Sampling
+from deskhand.types import Sampling
 
 
 class Sampler:

@@ -13,14 +13,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.engines.base import Grammar, Sampling
-from deskhand.recorder.apis import fields
-from deskhand.recorder.apis.fields import reject_unknown_fields, read_field, unsupported, in_range
+from deskhand.recorder.apis import validation
+from deskhand.recorder.apis.validation import in_range, read_field, reject_unknown_fields, unsupported
 from deskhand.recorder.images import ImageStore
-from deskhand.recorder.messages import Message, Part, ImagePart, ToolCall, message
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.messages import ImagePart, Message, Part, ToolCall, message
+from deskhand.recorder.recorder import ChatRequest
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Grammar, Sampling
 
 MAX_REPLIES, MAX_ALTERNATIVES, MAX_STOPS = 64, 20, 16
 IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
@@ -74,12 +74,12 @@ def read_request(
     if alternatives:
         if not logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs", param="top_logprobs")
-        fields.require_feature("top_logprobs", features, "top_logprobs")
+        validation.require_feature("top_logprobs", features, "top_logprobs")
     sampling = Sampling(
-        max_tokens=fields.max_tokens_of(given[0], "max_tokens") if given else default_max_tokens,
+        max_tokens=validation.max_tokens_of(given[0], "max_tokens") if given else default_max_tokens,
         temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
         top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
-        seed=fields.seed_of(body),
+        seed=validation.seed_of(body),
         stop_ids=stop_ids,
         stop_texts=stop_texts,
         grammar=_read_grammar(body, renderer, features) or tool_call_grammar(must, renderer, features),
@@ -107,15 +107,15 @@ def read_stops(stop: Any, name: str, renderer: ChatRenderer, features: Collectio
             continue
         if "stop_texts" not in features:
             raise unsupported(name, f"{text[:40]!r} is not one special token of the model; cut the text in the agent")
-        texts.append(fields.check_encodable(text, name))
+        texts.append(validation.check_encodable(text, name))
     return tuple(ids), tuple(texts)
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
     """(the tools offered, the names of those of which one must be called)."""
     given = body.get("tools") or []
-    if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
-        raise InvalidRequestError(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+        raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
     tools = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
@@ -137,14 +137,14 @@ def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
         raise unsupported(where, 'a tool is {"type": "function", "function": {"name": ...}}')
     where = f"{where}.function"
     reject_unknown_fields(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
-    return fields.tool_definition(function.get("name"), function.get("description"), function.get("parameters"), where)
+    return validation.tool_definition(function.get("name"), function.get("description"), function.get("parameters"), where)
 
 
 def tool_call_grammar(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
     """The grammar of replies that call one of the tools of these names; None when none must be called."""
     if not names:
         return None
-    fields.require_feature("regex", features, "tool_choice")
+    validation.require_feature("regex", features, "tool_choice")
     if renderer.tools.format is None:
         raise InvalidRequestError("the checkpoint's chat template has no known way to write tool calls", param="tools", code="template")
     thinking = r"[\s\S]*</think>\s*" if renderer.opens_thinking else ""
@@ -172,34 +172,34 @@ def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Col
 def _read_response_format(form: Any, features: Collection[str]) -> Grammar:
     kind = form.get("type") if isinstance(form, Mapping) else None
     if kind == "json_object" and set(form) == {"type"}:
-        return fields.schema_grammar({"type": "object"}, features, "response_format")
+        return validation.schema_grammar({"type": "object"}, features, "response_format")
     named = form.get("json_schema") if kind == "json_schema" and not set(form) - {"type", "json_schema"} else None
     if not isinstance(named, Mapping) or set(named) - {"name", "description", "schema", "strict"}:
         raise unsupported("response_format", 'it is {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}')
-    return fields.schema_grammar(named.get("schema"), features, "response_format")
+    return validation.schema_grammar(named.get("schema"), features, "response_format")
 
 
 def _read_structured_outputs(outputs: Any, features: Collection[str]) -> Grammar:
     kind = next(iter(outputs)) if isinstance(outputs, Mapping) and len(outputs) == 1 else None
     where = f"structured_outputs.{kind}"
     if kind == "regex":
-        return fields.regex_grammar(outputs["regex"], features, where)
+        return validation.regex_grammar(outputs["regex"], features, where)
     if kind == "json":
-        return fields.schema_grammar(outputs["json"], features, where)
-    if kind == "choice" and all(isinstance(choice, str) for choice in fields.as_list(outputs["choice"], where)):
-        return fields.regex_grammar("|".join(re.escape(choice) for choice in outputs["choice"]), features, where)
+        return validation.schema_grammar(outputs["json"], features, where)
+    if kind == "choice" and all(isinstance(choice, str) for choice in validation.as_list(outputs["choice"], where)):
+        return validation.regex_grammar("|".join(re.escape(choice) for choice in outputs["choice"]), features, where)
     raise unsupported("structured_outputs", "it holds one of regex, json and choice")
 
 
 def read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
     """The messages of a body. Raises `RequestRefused`."""
-    order = fields.ToolCallOrder()
+    order = validation.ToolCallOrder()
     return tuple(
-        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(fields.as_list(messages, "messages"))
+        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(validation.as_list(messages, "messages"))
     )
 
 
-def _read_message(one: Any, images: ImageStore, where: str, order: fields.ToolCallOrder) -> Message:
+def _read_message(one: Any, images: ImageStore, where: str, order: validation.ToolCallOrder) -> Message:
     if not isinstance(one, Mapping) or one.get("role") not in ("system", "user", "assistant", "tool"):
         raise InvalidRequestError("a message must have the role system, user, assistant or tool", param=f"{where}.role")
     role, calls = one["role"], tuple[ToolCall, ...]()
@@ -216,7 +216,7 @@ def _read_message(one: Any, images: ImageStore, where: str, order: fields.ToolCa
     if content is None and calls:
         content = ""
     if isinstance(content, str):
-        return message(role, fields.check_encodable(content, f"{where}.content"), calls)
+        return message(role, validation.check_encodable(content, f"{where}.content"), calls)
     if not isinstance(content, list):
         raise InvalidRequestError("content must be a string or a list of parts", param=f"{where}.content")
     return message(role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls)
@@ -231,7 +231,7 @@ def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]
         function = call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
         if not isinstance(function, Mapping):
             raise InvalidRequestError('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
-        found.append(fields.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
+        found.append(validation.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
         call_ids.append(read_field(call, "id", str, "", f"{at}."))
     return tuple(found), call_ids
 
@@ -239,7 +239,7 @@ def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]
 def _read_part(part: Any, images: ImageStore, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" and isinstance(part.get("text"), str) and not set(part) - {"type", "text"}:
-        return fields.check_encodable(part["text"], where)
+        return validation.check_encodable(part["text"], where)
     image = part.get("image_url") if kind == "image_url" and not set(part) - {"type", "image_url"} else None
     if not isinstance(image, Mapping) or not isinstance(image.get("url"), str) or set(image) - {"url", "detail"}:
         raise InvalidRequestError(

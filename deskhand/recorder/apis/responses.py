@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.engines.base import Grammar, Sampling
-from deskhand.recorder.apis import fields
-from deskhand.recorder.apis.chat import tool_call_grammar, read_picture
-from deskhand.recorder.apis.fields import reject_unknown_fields, read_field, unsupported, in_range
+from deskhand.recorder.apis import validation
+from deskhand.recorder.apis.chat import read_picture, tool_call_grammar
+from deskhand.recorder.apis.validation import in_range, read_field, reject_unknown_fields, unsupported
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, Part, Role, ToolCall, message
-from deskhand.recorder.refusal import InvalidRequestError
+from deskhand.recorder.recorder import ChatRequest
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.session import ChatRequest
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Grammar, Sampling
 
 HONOURED = (
     *("model", "input", "instructions", "previous_response_id", "store", "stream", "metadata", "user"),
@@ -69,7 +69,7 @@ def read_request(
         raise unsupported("text.format", "a constrained reply can neither call tools nor think")
     limit = read_field(body, "max_output_tokens", int, None)
     sampling = Sampling(
-        max_tokens=default_max_tokens if limit is None else fields.max_tokens_of(limit, "max_output_tokens"),
+        max_tokens=default_max_tokens if limit is None else validation.max_tokens_of(limit, "max_output_tokens"),
         temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
         top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
         grammar=grammar or tool_call_grammar(must, renderer, features),
@@ -82,7 +82,7 @@ def read_request(
     echo = {name: body.get(name) for name in ("instructions", "metadata", "previous_response_id", "max_output_tokens")}
     echo |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "tools": body.get("tools") or []}
     echo |= {"tool_choice": body.get("tool_choice") or "auto", "text": body.get("text") or {"format": {"type": "text"}}}
-    fields.check_encodable(json.dumps(echo, ensure_ascii=False), "metadata")
+    validation.check_encodable(json.dumps(echo, ensure_ascii=False), "metadata")
     request = ChatRequest(system + conversation, sampling, 1, tools)
     return ResponsesBody(request, conversation, read_field(body, "stream", bool, False), read_field(body, "store", bool, True), echo)
 
@@ -98,15 +98,15 @@ def _earlier(body: Mapping[str, Any], earlier: Earlier) -> tuple[Message, ...]:
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
     """(the tools offered, the names of those of which one must be called)."""
     given = body.get("tools") or []
-    if not isinstance(given, list) or len(given) > fields.MAX_TOOLS:
-        raise InvalidRequestError(f"tools must be a list of at most {fields.MAX_TOOLS} tools", param="tools")
+    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+        raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
     tools = []
     for index, tool in enumerate(given):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             raise unsupported(where, "only tools of type function are taken")
         reject_unknown_fields(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
-        tools.append(fields.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
+        tools.append(validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
@@ -134,9 +134,9 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
         raise InvalidRequestError("text.format must be an object", param="text.format")
     kind = form.get("type")
     if kind == "json_object":
-        return fields.schema_grammar({"type": "object"}, features, "text.format")
+        return validation.schema_grammar({"type": "object"}, features, "text.format")
     if kind == "json_schema" and not set(form) - {"type", "name", "description", "schema", "strict"}:
-        return fields.schema_grammar(form.get("schema"), features, "text.format")
+        return validation.schema_grammar(form.get("schema"), features, "text.format")
     raise unsupported("text.format", "it is of type text, json_object, or json_schema with a schema")
 
 
@@ -145,7 +145,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.order = fields.ToolCallOrder()
+        self.order = validation.ToolCallOrder()
         self._parts: list[Part] | None = None
         self._calls: list[ToolCall] = []
         self._call_ids: list[str] = []
@@ -181,10 +181,10 @@ def call_id_of(response_id: str, number: int) -> str:
 def read_input(given: Any, images: ImageStore, asked: list[str] | None = None) -> tuple[Message, ...]:
     """The messages of an input; `asked` are the ids of calls made before it. Raises `RequestRefused`."""
     if isinstance(given, str):
-        return (message("user", fields.check_encodable(given, "input")),)
+        return (message("user", validation.check_encodable(given, "input")),)
     turns = _Turns()
     turns.order.asked(asked or [])
-    for index, item in enumerate(fields.as_list(given, "input")):
+    for index, item in enumerate(validation.as_list(given, "input")):
         where = f"input[{index}]"
         if not isinstance(item, Mapping):
             raise InvalidRequestError("an item of input must be an object", param=where)
@@ -193,7 +193,7 @@ def read_input(given: Any, images: ImageStore, asked: list[str] | None = None) -
             _read_message(item, images, where, turns)
         elif kind == "function_call":
             reject_unknown_fields(item, ("call_id", "name", "arguments", *_ITEM), {}, f"{where}.")
-            call = fields.tool_call(item.get("name"), item.get("arguments"), where)
+            call = validation.tool_call(item.get("name"), item.get("arguments"), where)
             turns.call(call, read_field(item, "call_id", str, "", f"{where}."))
         elif kind == "function_call_output":
             reject_unknown_fields(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
@@ -221,7 +221,7 @@ def _read_message(item: Mapping[str, Any], images: ImageStore, where: str, turns
 
 def _read_parts(content: Any, images: ImageStore, where: str) -> list[Part]:
     if isinstance(content, str):
-        return [fields.check_encodable(content, where)]
+        return [validation.check_encodable(content, where)]
     if not isinstance(content, list):
         raise InvalidRequestError("content must be a string or a list of parts", param=where)
     return [_read_part(part, images, f"{where}[{index}]") for index, part in enumerate(content)]
@@ -231,7 +231,7 @@ def _read_part(part: Any, images: ImageStore, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
         reject_unknown_fields(part, ("type", "text"), {"annotations": ([],), "logprobs": ([],)}, f"{where}.")
-        return fields.check_encodable(part["text"], where)
+        return validation.check_encodable(part["text"], where)
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         reject_unknown_fields(part, ("type", "image_url", "detail"), {}, f"{where}.")
         return read_picture(part["image_url"], part.get("detail"), images, where, f"{where}.image_url")

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from deskhand.tasks.checks.part import UNREADABLE, GuestPath, CheckModel, quoted
-from deskhand.tasks.checks.plain import values_equal
+from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, quoted
+from deskhand.tasks.checks.files import values_equal
 from deskhand.tasks.task import CheckResult, StagedDesktopLike
 
 MOST_STEPS = 20_000

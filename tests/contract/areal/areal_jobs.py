@@ -22,8 +22,8 @@ from typing import Any
 import areal_models
 import recording
 import torch
+from areal_cpu_server import HERE, LOADING, ROOT, inference_server, surroundings
 from areal_osworld import TASK_ID
-from areal_serving import HERE, LOADING, ROOT, inference_server, surroundings
 from fake_sglang import listening
 from safetensors.torch import load_file
 from text_server import TextServer
@@ -133,7 +133,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         settings = (
             f"actor.path={checkpoint}",
             f"++deskhand.servers=[{address}]",
-            "++deskhand.kind=deskhand.areal.agent.OSWorldAgent",
+            "++deskhand.kind=deskhand.integrations.areal.agent.OSWorldAgent",
             "++deskhand.workflow.tasks=areal_workflows.terminal_by_chance",
             "++deskhand.workflow.agent.screen=words",
             "++deskhand.workflow.agent.max_errors=2",

@@ -19,22 +19,23 @@ STAGES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "sm
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
-    from deskhand.areal import launch, mends, ports
-    from deskhand.areal.settings import WorkflowSettings
     from deskhand.errors import ConfigError
+    from deskhand.integrations.areal import entrypoint
+    from deskhand.integrations.areal.patches import ports, worker_launch
+    from deskhand.integrations.areal.settings import WorkflowSettings
 
     found: dict[str, str] = {}
     asked: list[int] = []
     extra: dict[str, object] = {"desktops": asked}
-    launch.check_bridge = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
+    entrypoint.check_bridge = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
     for path in sorted((root / "configs" / "areal").glob("*.yaml")):
         for stage in STAGES.get(path.stem, (None, "smoke", "smoke-text")):
             words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}"]
             words += ["--stage", stage] if stage else []
             try:
-                config = launch.load(words)
+                config = entrypoint.load(words)
                 settings = WorkflowSettings.of(config.deskhand.workflow, {})
-                launch.check(config, settings, launch.rows_of(config)[0])
+                entrypoint.check(config, settings, entrypoint.rows_of(config)[0])
                 found[f"{path.stem} {stage or ''}".strip()] = ""
                 if path.stem == "osworld_qwen3vl_4b" and stage == "smoke-text":
                     extra |= {"words": settings.agent.observation, "max_tokens": settings.agent.max_new_tokens}
@@ -59,23 +60,23 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
         "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"++ref.{word}" for word in reference)],
     }.items():
         try:
-            config = launch.load(words)
-            launch.check(config, WorkflowSettings.of(config.deskhand.workflow, {}), launch.rows_of(config)[0])
+            config = entrypoint.load(words)
+            entrypoint.check(config, WorkflowSettings.of(config.deskhand.workflow, {}), entrypoint.rows_of(config)[0])
             found[name] = ""
         except ConfigError as error:
             found[name] = str(error)
     from areal.infra.scheduler.local import LocalScheduler
 
     extra["slow"] = [
-        mends.allow_slow_forks(500.0),
-        mends.allow_slow_forks(500.0),
+        worker_launch.allow_slow_forks(500.0),
+        worker_launch.allow_slow_forks(500.0),
         LocalScheduler._wait_for_fork_ready.__defaults__,
     ]
-    mends.fork_our_workers()
+    worker_launch.fork_our_workers()
     extra["forked"] = [
         _forked(LocalScheduler, command) for command in (None, "areal.experimental.openai.proxy.proxy_rollout_server")
     ]
-    mends.notice_dead_workers()
+    worker_launch.notice_dead_workers()
     extra["dead"] = _waited_for(LocalScheduler, subprocess.Popen(["false"]))
     by_seed = _drawn_under_one_seed()
     ports.use_random_ports()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal_serving import ROOT
+from areal_cpu_server import ROOT
 
 AT_ONCE = 2
 

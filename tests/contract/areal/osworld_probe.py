@@ -29,7 +29,7 @@ def main(checkpoint: str, address: str, task_file: str, out: Path) -> None:
     results = areal_osworld.OsworldWorkflow.results
     found = {"outcomes": [[str(result.outcome), result.reward] for result in results], "rows": len(trajectories)}
     (out / "found.json").write_text(json.dumps(found))
-    from deskhand.areal.attention import install
+    from deskhand.integrations.areal.patches.sdpa import install
 
     install()
     actor = training_probe.actor_of(checkpoint)

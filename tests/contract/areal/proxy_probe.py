@@ -38,7 +38,7 @@ def config_of(checkpoint: str, style: str) -> Any:
     from areal.api.cli_args import AgentConfig, InferenceEngineConfig
 
     agent = AgentConfig(
-        agent_cls_path="deskhand.areal.agent.OSWorldAgent",
+        agent_cls_path="deskhand.integrations.areal.agent.OSWorldAgent",
         mode="inline",
         admin_api_key=KEY,
         export_style=style,
@@ -133,7 +133,7 @@ def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
     """Clients and judges inside of an episode of AReaL's executor."""
     from areal.api.reward_api import AsyncRewardWrapper
     from areal.engine.sglang_remote import RemoteSGLangEngine
-    from areal_habits import Habits
+    from areal_client_workflow import Habits
 
     engine = RemoteSGLangEngine(config_of(checkpoint, "individual"))
     engine.initialize(addr=address)
@@ -147,8 +147,8 @@ def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
 
 
 async def playing(agent: Any, rows: list[dict[str, Any]], gateway: Any) -> Any:
-    from deskhand.areal.online import run_online
-    from deskhand.areal.place import use_worker_resources
+    from deskhand.integrations.areal.online import run_online
+    from deskhand.integrations.areal.worker_resources import use_worker_resources
 
     async with use_worker_resources(agent.settings, keep=False):
         return await run_online(agent, rows, gateway)
@@ -160,7 +160,7 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
     from areal.experimental.openai.proxy.proxy_gateway import create_proxy_gateway_app
     from areal.experimental.openai.proxy.workflow import OpenAIProxyWorkflow
 
-    from deskhand.areal.online import ProxyGateway
+    from deskhand.integrations.areal.online import ProxyGateway
 
     module, at = proxy(checkpoint, address, "individual")
     gateway = ProxyGateway(served(create_proxy_gateway_app([at], admin_api_key=KEY), "on"), KEY)
@@ -169,7 +169,7 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
     try:
         for _ in rows:
             workflow = OpenAIProxyWorkflow("online", proxy_addr=at, admin_api_key=KEY, proxy_gateway_addr=gateway.address)
-            engine.submit({}, workflow=workflow, should_accept_fn="deskhand.areal.online.is_scored")
+            engine.submit({}, workflow=workflow, should_accept_fn="deskhand.integrations.areal.online.is_scored")
         played = asyncio.run(playing(agent, rows, gateway))
         taken = [one for one in engine.wait(len(rows), timeout=120) if one is not None]
     finally:

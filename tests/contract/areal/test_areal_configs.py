@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from areal_serving import ROOT
+from areal_cpu_server import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
 
 
 def test_a_worker_that_is_forked_is_ours_unless_it_is_a_proxy(parsed):
-    assert parsed["forked"] == ["deskhand.areal.worker", "areal.experimental.openai.proxy.proxy_rollout_server"]
+    assert parsed["forked"] == ["deskhand.integrations.areal.worker", "areal.experimental.openai.proxy.proxy_rollout_server"]
 
 
 def test_a_worker_that_ended_is_not_taken_for_who_answers_at_its_port(parsed):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal_cpu_server import ROOT
 from areal_jobs import STEPS
-from areal_serving import ROOT
 
 from deskhand.store.run import TRAIN, Run
 

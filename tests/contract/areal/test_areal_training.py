@@ -44,10 +44,10 @@ def test_its_transformers_misplaces_pictures_of_one_family_unless_mended(trained
 
 
 def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):
+    from deskhand.config.trainer import TrainerConfig
     from deskhand.models.load import load
-    from deskhand.training.config import TrainerConfig
-    from deskhand.training.policy import Policy
-    from deskhand.training.trainer import Trainer
+    from deskhand.trainer.policy import Policy
+    from deskhand.trainer.trainer import Trainer
 
     samples = _weighed(trained["samples"])
     tokens = sum(sum(sample.sequence.sampled) for sample in samples)
@@ -68,7 +68,7 @@ def _weighed(samples: list[Any]) -> list[Any]:
     """With the advantages that `areal.tensors` gave the rows: each group's episodes count the same."""
     from dataclasses import replace
 
-    from deskhand.areal.tensors import _scales
+    from deskhand.integrations.areal.tensors import _scales
 
     groups: dict[str, list[Any]] = {}
     for sample in samples:
@@ -92,7 +92,7 @@ def test_areal_loses_the_step(trained, cause):
 
 
 def test_every_rule_has_its_damage():
-    import deskhand.areal.trajectory as module
+    import deskhand.integrations.areal.trajectory as module
 
     named = {line.split("`")[1] for line in (module.__doc__ or "").splitlines() if line.startswith("| `")}
     assert named == SILENT | LOUD

@@ -27,7 +27,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
 
     trajectories = training_probe.play(checkpoint, address, [{"seed": 0}, {"seed": 1}], SETTINGS)
     actor = training_probe.actor_of(checkpoint, mb_spec=MicroBatchSpec(max_tokens_per_mb=16384))
-    from deskhand.areal.attention import install
+    from deskhand.integrations.areal.patches.sdpa import install
 
     install()
     found = {

@@ -109,7 +109,7 @@ def update(actor: Any, trajectories: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def damage(actor: Any, good: list[dict[str, Any]], image_id: int) -> dict[str, Any]:
-    """What AReaL does with trajectories that break a rule of `deskhand.areal.trajectory`: an error, or a number that says how wrong
+    """What AReaL does with trajectories that break a rule of `deskhand.integrations.areal.trajectory`: an error, or a number that says how wrong
     it is."""
     import damages
     from areal.utils import stats_tracker
@@ -145,11 +145,11 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     image_id = AutoConfig.from_pretrained(checkpoint).image_token_id
     actor = actor_of(checkpoint)
     found["leaking_gap"] = gap(actor, trajectories)
-    from deskhand.areal.attention import install
+    from deskhand.integrations.areal.patches.sdpa import install
 
     install()
     found["misplaced_gap"] = gap(actor, trajectories)
-    from deskhand.areal.positions import patch_rope_positions
+    from deskhand.integrations.areal.patches.rope import patch_rope_positions
 
     found["mended"] = [patch_rope_positions(), patch_rope_positions()]
     found["gap"] = gap(actor, trajectories)
@@ -159,7 +159,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     found["updates"] = [update(actor, trajectories) for _ in range(3)]
     found["train_s"] = time.monotonic() - played
     images = areal_workflows.PaintedWorkflow.samples
-    from deskhand.areal.place import reading
+    from deskhand.integrations.areal.worker_resources import reading
 
     known = reading(checkpoint, "refuse", 256, True).images
     names = {span.sha256 for sample in images for span in sample.sequence.spans}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.compat.osworld.evaluators import OfficialEvaluators
+from deskhand.osworld.official_evaluators import OfficialEvaluators
 
 ROOT = Path(__file__).parents[3]
 UNREACHABLE = (

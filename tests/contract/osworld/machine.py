@@ -1,4 +1,4 @@
-"""`deskhand/compat/desktop_env_machine.py` in an environment that lacks what only `desktop-env`'s metrics use (see `peer`)."""
+"""`deskhand/integrations/desktop_env/machine_process.py` in an environment that lacks what only `desktop-env`'s metrics use (see `peer`)."""
 
 import importlib
 import sys
@@ -8,4 +8,4 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peer import Finder
 
 sys.meta_path.append(Finder())
-importlib.import_module("deskhand.compat.desktop_env_machine").main()
+importlib.import_module("deskhand.integrations.desktop_env.machine_process").main()

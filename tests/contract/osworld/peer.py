@@ -110,7 +110,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     sys.meta_path.append(Finder())
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from deskhand.compat.desktop_env_provider import register_server_provider
+    from deskhand.integrations.desktop_env.server_provider import register_server_provider
 
     DesktopEnv: Any = importlib.import_module("desktop_env.desktop_env").DesktopEnv
     environment: Any = None
@@ -119,7 +119,7 @@ def main() -> None:
         try:
             if told["do"] == "make":
                 if told.get("gateway"):
-                    importlib.import_module("deskhand.compat.desktop_env_gateway").register_gateway(told["address"], told["key"])
+                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_gateway(told["address"], told["key"])
                 else:
                     register_server_provider(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])

@@ -12,13 +12,20 @@ from metric_cases import CASES
 from packed_documents import xlsx
 from task_files import SHARED
 
-from benchmarks.osworld.siblings import outcomes
-from deskhand.compat.osworld.evaluation import score_with_own_metrics
-from deskhand.compat.osworld.evaluators import GetterRequest, OfficialEvaluators, Files, MetricRequest, Read, Value
+from benchmarks.osworld.sibling_episodes import outcomes
 from deskhand.errors import EvaluatorError
+from deskhand.osworld.official_evaluators import (
+    Files,
+    GetterRequest,
+    MetricRequest,
+    OfficialEvaluators,
+    Read,
+    Value,
+)
+from deskhand.osworld.scoring import score_with_own_metrics
+from deskhand.tasks.formats import osworld
+from deskhand.tasks.formats.osworld_metric_options import INFEASIBLE
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.sources import osworld
-from deskhand.tasks.sources.metrics import INFEASIBLE
 
 NOT_IN_THE_WHEEL = {"check_play_and_exit", "check_structure_sim_with_threshold"}
 """Metrics that OSWorld's task files name and desktop-env 1.0.2 does not have."""

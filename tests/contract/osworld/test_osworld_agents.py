@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from deskhand.compat.desktop_env import DesktopEnv
+from deskhand.integrations.desktop_env.env import DesktopEnv
 
 SIZE = (640, 480)
 TASK: dict[str, Any] = {

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_client import OWNER_KEY, bridge
 from PIL import Image
+from server_client import OWNER_KEY, bridge
 
-from deskhand.bridge.server import RunningServer
-from deskhand.desktop.applications.table import PROFILES
-from deskhand.desktop.embedded.walls import available_isolation
+from deskhand.desktop.applications.catalog import PROFILES
+from deskhand.desktop.local.isolation import available_isolation
+from deskhand.server.process import RunningServer
 
 ANSWER_S = 90.0
 

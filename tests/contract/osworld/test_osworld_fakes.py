@@ -11,19 +11,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bridge_client import OWNER_KEY, bridge
 from fake_osworld import FakeOsworld
 from fake_waa import FakeWaa
 from PIL import Image
+from server_client import OWNER_KEY, bridge
 from serving import on_a_port
 from test_osworld_controllers import Osworld
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.bridge.gateway import SandboxGatewayServer, UpstreamServer
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.desktop_env import ProviderMachine, ProviderPool
-from deskhand.desktop.osworld import ScreenPolling
+from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.errors import ConfigError
+from deskhand.integrations.desktop_env.provider_pool import ProviderMachine, ProviderPool
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 HERE = Path(__file__).parent
 

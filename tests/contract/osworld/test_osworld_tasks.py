@@ -13,14 +13,14 @@ from task_files import SHARED
 
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS
 from benchmarks.osworld_tasks import FIRST, candidates, play
-from deskhand.compat.osworld.evaluators import OfficialEvaluators
-from deskhand.compat.osworld.task import load_task
-from deskhand.desktop.embedded.desktop import LocalDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
+from deskhand.osworld.official_evaluators import OfficialEvaluators
+from deskhand.osworld.task import load_task
 from deskhand.rollout.episode import desktop_spec
+from deskhand.tasks.formats import osworld
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.sources import osworld
 
 FILES = SHARED / "osworld"
 PLAYED = (FIRST, "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.osworld.recipe import _authority
+from benchmarks.osworld.vm_client_recipe import _authority
 from deskhand.actions.ops import Click, Drag, Key, Move, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.embedded.desktop import LocalDesktop
-from deskhand.desktop.remote import guest_code
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.remote import guest_scripts
 
 ROOT = Path(__file__).parents[3]
 PYTHON = "/usr/bin/python3"
@@ -64,11 +64,11 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
         await desktop.launch(["xterm", "-geometry", "60x18+0+0", "-e", "sh", "-c", "cat > typed.txt"])
         await desktop.wait_window("xterm")
         await desktop.observe()
-        typing = guest_code.with_marker(guest_code.action_script([Move(at(60, 60)), Type(TEXT)], 400, 300, "linux"), "one", wait_s=5)
+        typing = guest_scripts.with_marker(guest_scripts.action_script([Move(at(60, 60)), Type(TEXT)], 400, 300, "linux"), "one", wait_s=5)
         assert await run(typing) == "deskhand done"
         assert await run(typing) == "deskhand done", "sent again, it says the same and types nothing"
         ops = [Scroll(0, 2, at(50, 50)), Drag((at(10, 10), at(90, 80))), Click(at(60, 60)), Key(("ctrl", "d"))]
-        ending = guest_code.with_marker(guest_code.action_script(ops, 400, 300, "linux"), "two", wait_s=5, old=["one"])
+        ending = guest_scripts.with_marker(guest_scripts.action_script(ops, 400, 300, "linux"), "two", wait_s=5, old=["one"])
         assert await run(ending) == "deskhand done"
         for _ in range(100):
             if (await desktop.pull("typed.txt")).decode() == TEXT:
@@ -77,9 +77,9 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
         assert (await desktop.pull("typed.txt")).decode() == TEXT
         assert (await desktop.observe()).cursor == (60, 60)
         assert not (tmp_path / "deskhand-one").exists()
-        wrong = guest_code.with_marker("raise ValueError('no')", "three", wait_s=1)
+        wrong = guest_scripts.with_marker("raise ValueError('no')", "three", wait_s=1)
         assert (await run(wrong)).startswith("deskhand failed 0 ")
-        said = await run(guest_code.with_marker(guest_code.run_script(["sh", "-c", "echo x; exit 3"], 5, None, None), "four", wait_s=5))
+        said = await run(guest_scripts.with_marker(guest_scripts.run_script(["sh", "-c", "echo x; exit 3"], 5, None, None), "four", wait_s=5))
         assert said == 'deskhand done [3, "eAo=", ""]'
     finally:
         await desktop.close()

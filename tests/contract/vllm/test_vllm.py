@@ -24,14 +24,14 @@ import torch
 from recording import image_part, png, text_part
 from vllm_serving import PATIENCE, Served, serving
 
-from deskhand.engines.base import Grammar, GrammarRefused, Prompt, Sampling
 from deskhand.errors import AgentError
 from deskhand.models.load import load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.messages import ImagePart, message
-from deskhand.recorder.proxy import create_app, in_process_client
-from deskhand.recorder.session import Recorder
-from deskhand.training.policy import Policy
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.server import create_app, in_process_client
+from deskhand.trainer.policy import Policy
+from deskhand.types import Grammar, GrammarRefused, Prompt, Sampling
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 BAR = 1e-2
@@ -120,7 +120,7 @@ def endless(served: Served, tokens: int, temperature: float = 1.0) -> Sampling:
 async def test_ids_that_are_expanded_already_are_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(served, 77)
     with monkeypatch.context() as patch:
-        patch.setattr("deskhand.engines.vllm.wire.one_placeholder_each", lambda prompt: list(prompt.token_ids))
+        patch.setattr("deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids))
         done = await served.generate(prompt, endless(served, 2))
     assert done.served_ids != prompt.token_ids
     assert (await served.generate(prompt, endless(served, 2))).served_ids == prompt.token_ids

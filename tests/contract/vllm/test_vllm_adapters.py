@@ -11,16 +11,16 @@ import torch
 from recording import png
 from vllm_serving import Served, serving
 
-from deskhand.engines.base import Completion, Prompt, Sampling
+from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import TINY_FOLDER, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.training.checkpoint import CheckpointManager
-from deskhand.training.config import LoraConfig, PolicyConfig
-from deskhand.training.policy import Policy
-from deskhand.training.publish import push_weights
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
+from deskhand.trainer.weight_sync import push_weights
+from deskhand.types import Completion, Prompt, Sampling
 
 BAR = 1e-2
 RANK, REPLY = 4, 120

@@ -11,16 +11,16 @@ from pydantic import ValidationError
 from serving import on_a_port
 
 from deskhand.actions.ops import KeyDown, MouseDown, Point, screen_px
-from deskhand.config import DesktopSection
+from deskhand.config.load import DesktopSection
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.bridge import ServerPool
-from deskhand.desktop.gateway import SandboxPool
-from deskhand.desktop.machines import MachinePool
-from deskhand.desktop.making import build_machine_pool, build_remote_pool
-from deskhand.desktop.remote.first_looks import FILE
-from deskhand.desktop.remote.link import RemoteTimeouts
-from deskhand.desktop.remote.parking import QuotaManager
-from deskhand.desktop.remote.reverting import ResetCommand
+from deskhand.desktop.factory import build_machine_pool, build_remote_pool
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.remote.baselines import FILE
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.reset_command import ResetCommand
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts
+from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import ConfigError, InfrastructureError
 
 

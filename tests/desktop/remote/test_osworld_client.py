@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from bridge_client import bridge, leased
 from fake_osworld import FakeOsworld
+from server_client import bridge, leased
 from serving import on_a_port
 from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Desktop, DesktopSpec
-from deskhand.desktop.making import build_machine_pool
-from deskhand.desktop.osworld import ScreenPolling, OsworldDesktop
-from deskhand.desktop.remote import link
-from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
+from deskhand.desktop.factory import build_machine_pool
+from deskhand.desktop.remote import retrying_client
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 SCREEN = DesktopSpec("plain", 320, 240)
@@ -242,7 +242,7 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
 
 
 async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(retrying_client, "MOST_BYTES", 1 << 20)
     state = {"status": 429, "parts": 1}
 
     async def answer(request):

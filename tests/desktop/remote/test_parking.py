@@ -14,10 +14,16 @@ import pytest
 from fake_clock import FakeClock
 from starlette.websockets import WebSocketDisconnect
 
-from deskhand import deadlines
-from deskhand.desktop.remote.capacity import QuotaExceeded, QuotaSignal, quota_signal_from_reply, quota_signal_from_close, quota_signal_from_error
-from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
-from deskhand.desktop.remote.parking import QuotaGate, QuotaManager, saved_summary
+from deskhand import pausable_timeout
+from deskhand.desktop.remote.quota import QuotaGate, QuotaManager, saved_summary
+from deskhand.desktop.remote.quota_errors import (
+    QuotaExceeded,
+    QuotaSignal,
+    quota_signal_from_close,
+    quota_signal_from_error,
+    quota_signal_from_reply,
+)
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
 from deskhand.errors import DeliveryUnknown, InfrastructureError
 
 NOW = 1_800_000_000.0
@@ -281,26 +287,26 @@ async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
 
 
 async def test_parked_time_counts_against_no_deadline():
-    with deadlines.measure_paused() as meter:
-        async with deadlines.pausable_timeout(0.15), deadlines.pausable_timeout(5.0):
-            with deadlines.pause_timeouts():
+    with pausable_timeout.measure_paused() as meter:
+        async with pausable_timeout.pausable_timeout(0.15), pausable_timeout.pausable_timeout(5.0):
+            with pausable_timeout.pause_timeouts():
                 await asyncio.gather(asyncio.sleep(0.3), asyncio.create_task(nested()))
             await asyncio.sleep(0.05)
         assert 0.3 <= meter.parked_s < 1.0
-    async with deadlines.pausable_timeout(None):
+    async with pausable_timeout.pausable_timeout(None):
         with pytest.raises(TimeoutError):
             await late()
 
 
 async def late() -> None:
-    async with deadlines.pausable_timeout(0.1):
-        with deadlines.pause_timeouts():
+    async with pausable_timeout.pausable_timeout(0.1):
+        with pausable_timeout.pause_timeouts():
             await asyncio.sleep(0.2)
         await asyncio.sleep(1.0)
 
 
 async def nested() -> None:
-    with deadlines.pause_timeouts():
+    with pausable_timeout.pause_timeouts():
         await asyncio.sleep(0.1)
 
 

@@ -14,11 +14,11 @@ from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.making import build_machine_pool
-from deskhand.desktop.remote.link import RetryingClient, RemoteTimeouts
-from deskhand.desktop.remote.qemu import QemuMonitor
+from deskhand.desktop.factory import build_machine_pool
+from deskhand.desktop.remote.qemu_monitor import QemuMonitor
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
-from deskhand.desktop.waa import AccessibilityOptions, WaaDesktop
 from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.basics import (
-    across,
     calculator,
+    calculator_sum,
+    code_copy,
+    cross_app,
     dialogs,
     editors,
-    files,
+    file_manager,
     folders,
     forms,
-    pages,
     pictures,
-    reading,
-    sheets,
-    shell_work,
-    shells,
-    sums,
+    spreadsheets,
+    terminal_count,
+    terminal_files,
     terminals,
-    writing,
+    text_documents,
+    web_pages,
 )
 from deskhand.tasks.task import Family, Task
 
 MODULES = (
-    terminals, dialogs, calculator, editors, files, sums, forms, shells, reading,
-    sheets, writing, pages, pictures, across, shell_work, folders,
+    terminals, dialogs, calculator, editors, file_manager, calculator_sum, forms, terminal_count, code_copy,
+    spreadsheets, text_documents, web_pages, pictures, cross_app, terminal_files, folders,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
 

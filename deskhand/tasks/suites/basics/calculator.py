@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.compact import use_compact_look
+from deskhand.tasks.suites.basics.gtk_compact import use_compact_look
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
-from deskhand.tasks.suites.basics.compact import DIALOG_BUTTON_PX, use_compact_look
+from deskhand.tasks.suites.basics.gtk_compact import DIALOG_BUTTON_PX, use_compact_look
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Rect, StagedDesktopLike, Task
 

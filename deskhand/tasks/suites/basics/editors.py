@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Callable
 from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, body, folder_contents, plain_area, wait_until
+from deskhand.tasks.suites.basics.screen_search import (
+    HEIGHT,
+    THEMES,
+    WIDTH,
+    body,
+    folder_contents,
+    plain_area,
+    wait_until,
+)
 from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
 
 FOLDER = "Lists"

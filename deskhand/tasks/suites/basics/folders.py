@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import UNREADABLE, folder_names
-from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, hd_task
+from deskhand.tasks.suites.basics.screen_search import THEMES
 from deskhand.tasks.task import ExampleEndStates, Family, StagedDesktopLike, Task
 
 SHELF = "Documents"
@@ -30,7 +30,7 @@ def make_folder(seed: int) -> Task:
             await desktop.push(f"{SHELF}/{name}/about.txt", f"{name}\n".encode())
         await desktop.launch(["pcmanfm", f"{SHELF}/{inside}"])
         await desktop.wait_window(inside)
-        await wide.wait_still(desktop, 0.5)
+        await hd_screen.wait_still(desktop, 0.5)
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         found = {name: await folder_names(desktop, f"{SHELF}/{name}") for name in await folder_names(desktop, SHELF)}
@@ -57,10 +57,10 @@ def make_folder(seed: int) -> Task:
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield press("ctrl+shift+n")
-        await wide.wait_still(desktop, 0.4)
+        await hd_screen.wait_still(desktop, 0.4)
         yield [*press("ctrl+a"), Type(new)]
         yield press("enter")
-        await wide.wait_still(desktop, 0.4)
+        await hd_screen.wait_still(desktop, 0.4)
         yield [Done()]
 
     return hd_task(

@@ -8,7 +8,15 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.suites.basics.screen import HEIGHT, THEMES, WIDTH, click_in, find_entries, wait_until_visible, wait_until
+from deskhand.tasks.suites.basics.screen_search import (
+    HEIGHT,
+    THEMES,
+    WIDTH,
+    click_in,
+    find_entries,
+    wait_until,
+    wait_until_visible,
+)
 from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
 
 FIELDS = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.tasks import isolated, readers
-from deskhand.tasks.readers import InvalidDocument
+from deskhand.tasks import document_readers, subprocess_call
+from deskhand.tasks.document_readers import InvalidDocument
 
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
@@ -52,7 +52,7 @@ class Workbook:
 async def read_workbook(data: bytes | None) -> Workbook | None:
     """None for what is no XLSX file. Raises `EvaluatorError`."""
     try:
-        return Workbook(**await asyncio.to_thread(isolated.call_in_subprocess, f"{readers.__name__}:workbook_facts", data)) if data else None
+        return Workbook(**await asyncio.to_thread(subprocess_call.call_in_subprocess, f"{document_readers.__name__}:workbook_facts", data)) if data else None
     except InvalidDocument:
         return None
 
@@ -103,7 +103,7 @@ class TextDocument:
 async def read_document(data: bytes | None) -> TextDocument | None:
     """None for what is no DOCX file. Raises `EvaluatorError`."""
     try:
-        facts = await asyncio.to_thread(isolated.call_in_subprocess, f"{readers.__name__}:document_facts", data) if data else None
+        facts = await asyncio.to_thread(subprocess_call.call_in_subprocess, f"{document_readers.__name__}:document_facts", data) if data else None
     except InvalidDocument:
         return None
     if facts is None:

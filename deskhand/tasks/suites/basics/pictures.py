@@ -14,12 +14,12 @@ from PIL import Image, ImageDraw, ImageOps
 
 from deskhand.actions.ops import Done, Op, Type
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics import wide
+from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
-from deskhand.tasks.suites.basics.screen import THEMES
-from deskhand.tasks.suites.basics.wide import press, hd_task
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task, Difficulty
+from deskhand.tasks.suites.basics.screen_search import THEMES
+from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
@@ -63,13 +63,13 @@ class PictureScenario:
     async def setup(self, desktop: StagedDesktopLike) -> None:
         await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
         await desktop.launch(["gimp", "--no-splash", f"{FOLDER}/{self.source}"])
-        await desktop.wait_window(self.source.split(".")[0], timeout_s=wide.WINDOW_S)
-        await wide.wait_still(desktop, 1.0, 30.0)
+        await desktop.wait_window(self.source.split(".")[0], timeout_s=hd_screen.WINDOW_S)
+        await hd_screen.wait_still(desktop, 1.0, 30.0)
 
     def build(
         self,
         what: str,
-        steps: wide.Oracle,
+        steps: hd_screen.Oracle,
         wanted: Callable[[Image.Image], Image.Image],
         *,
         tier: Difficulty = "medium",
@@ -94,7 +94,7 @@ class PictureScenario:
         return Milestone("a picture was exported", 0.1, there)
 
     async def picture_at_end(self, desktop: StagedDesktopLike) -> Image.Image | None:
-        return await asyncio.to_thread(opened, await wide.file_bytes(desktop, f"{FOLDER}/{self.result}"))
+        return await asyncio.to_thread(opened, await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.result}"))
 
     def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
         """A milestone of the exported picture's width and height."""
@@ -108,7 +108,7 @@ class PictureScenario:
     def build_with(
         self,
         what: str,
-        steps: wide.Oracle,
+        steps: hd_screen.Oracle,
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
         *,
@@ -119,7 +119,7 @@ class PictureScenario:
 
         async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
             picture = await self.picture_at_end(desktop)
-            original = await wide.file_bytes(desktop, f"{FOLDER}/{self.source}")
+            original = await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.source}")
             names = await folder_names(desktop, FOLDER)
             return [
                 clause("the files of the folder", names, sorted([self.source, self.result])),
@@ -131,12 +131,12 @@ class PictureScenario:
             async for ops in steps(desktop):
                 yield ops
             yield press("ctrl+shift+e")
-            await wide.shown(desktop, "Export Image")
+            await hd_screen.shown(desktop, "Export Image")
             yield [*press("ctrl+a"), Type(self.result)]
             yield press("enter")
-            await wide.shown(desktop, "Export Image as PNG")
+            await hd_screen.shown(desktop, "Export Image as PNG")
             yield press("enter")
-            await wide.written(desktop, f"{FOLDER}/{self.result}", None)
+            await hd_screen.written(desktop, f"{FOLDER}/{self.result}", None)
             yield [Done()]
 
         def end_states() -> ExampleEndStates:
@@ -196,12 +196,12 @@ def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float =
 async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[Op]]:
     """GIMP's search for a command, by its name."""
     yield press("/")
-    await wide.shown(desktop, "Search Actions")
+    await hd_screen.shown(desktop, "Search Actions")
     yield [Type(words)]
-    await wide.wait_still(desktop, 0.4)
+    await hd_screen.wait_still(desktop, 0.4)
     yield press("enter")
-    await wide.gone(desktop, "Search Actions")
-    await wide.wait_still(desktop, 0.3)
+    await hd_screen.gone(desktop, "Search Actions")
+    await hd_screen.wait_still(desktop, 0.3)
 
 
 def flip(seed: int) -> Task:
@@ -256,10 +256,10 @@ def scale(seed: int) -> Task:
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Scale Image"):
             yield ops
-        await wide.shown(desktop, "Scale Image")
+        await hd_screen.shown(desktop, "Scale Image")
         yield [*press("ctrl+a"), Type(f"{width}\t")]
         yield press("alt+s")
-        await wide.gone(desktop, "Scale Image")
+        await hd_screen.gone(desktop, "Scale Image")
 
     def findings(picture: Image.Image | None) -> list[Finding]:
         if picture is None or picture.size != (width, height):

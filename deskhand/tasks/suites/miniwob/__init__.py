@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deskhand.actions.ops import Done, Op
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks import browser
+from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
 from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
@@ -91,41 +91,41 @@ async def start(desktop: StagedDesktopLike, name: str, seed: int) -> None:
     for place, path in files_of(name).items():
         await desktop.push(f"{FOLDER}/{place}", path.read_bytes())
     size = f"--window-size={WIDTH},{HEIGHT}"
-    page = await browser.start(desktop, f"{FOLDER}/miniwob/{name}.html", "--kiosk", size, "--window-position=0,0")
+    page = await chromium.start(desktop, f"{FOLDER}/miniwob/{name}.html", "--kiosk", size, "--window-position=0,0")
     await begin(page, seed)
     await desktop.observe()
 
 
-async def begin(page: browser.ChromiumSession, seed: int) -> None:
+async def begin(page: chromium.ChromiumSession, seed: int) -> None:
     """Begin the episode of a page that is loaded. Raises `InfrastructureError` when its script does not."""
     try:
         await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=LONGEST_EPISODE_MS))
-    except browser.PageError as error:
+    except chromium.PageError as error:
         raise InfrastructureError(f"the page did not begin its episode: {error}") from None
     page.mark()
 
 
 async def instruction(desktop: StagedDesktopLike) -> str:
     """What the page asks for, in its own words."""
-    return " ".join(str(await browser.of(desktop).evaluate(_INSTRUCTION)).split())
+    return " ".join(str(await chromium.of(desktop).evaluate(_INSTRUCTION)).split())
 
 
 async def page_reward(desktop: StagedDesktopLike) -> float | None:
     """The page's own reward, in [-1, 1], not discounted by time; None while its episode goes on."""
-    state = await browser.of(desktop).evaluate(_STATE)
+    state = await chromium.of(desktop).evaluate(_STATE)
     return float(state["reward"]) if state["done"] else None
 
 
 async def check(desktop: StagedDesktopLike) -> CheckResult:
     """The page's reward, where one below 0 counts 0. A page that was closed or loaded anew, or a browser in which something else
     was opened, is worth 0: the reward would be of the agent's own making."""
-    page = browser.of(desktop)
+    page = chromium.of(desktop)
     try:
         if not any("chromium" in window.wm_class.lower() for window in await desktop.windows()):
-            raise browser.PageGone("the browser was closed")
+            raise chromium.PageGone("the browser was closed")
         reward = await page_reward(desktop)
         strange = await page.opened_since_mark()
-    except (browser.PageError, browser.PageGone) as error:
+    except (chromium.PageError, chromium.PageGone) as error:
         told = f"no page of the suite: {error}"
         return CheckResult(0.0, told, untrusted_source=True, findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),))
     page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
@@ -144,7 +144,7 @@ def make_task(name: str, seed: int) -> Task:
         raise ConfigError(f"there is no MiniWoB++ task {name!r}; `deskhand tasks list --suite miniwob` lists them")
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        async for ops in solutions.solve(name, browser.of(desktop), WIDTH, HEIGHT):
+        async for ops in solutions.solve(name, chromium.of(desktop), WIDTH, HEIGHT):
             yield ops
         yield [Done()]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from deskhand.actions.ops import Click, Op, Point, Type, screen_px
 from deskhand.errors import ConfigError
-from deskhand.tasks.browser import ChromiumSession
+from deskhand.tasks.chromium import ChromiumSession
 
 _LOOK = """(() => {
   const told = core.getUtterance();

@@ -1,0 +1,152 @@
+"""What a bridge adds to a desktop's own time: `python -m benchmarks.server_latency [--full]`.
+
+One bridge process with a key, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no
+time, so all that is measured is the bridge, its protocol and its client. Steps arrive in an open loop: a step that is late does not
+put off the next one, and its waiting counts. Whether the bridge's memory grows is measured over all runs after the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+
+from benchmarks.thresholds import ROOT, Bars, print_head
+from deskhand.actions.ops import Move, Op, Point, screen_px
+from deskhand.desktop import host_capacity
+from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
+from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.server.process import ServerConfig, serve_pool
+
+WIDTH, HEIGHT = 1280, 720
+STEPS_PER_S = 32
+KEY = "the-key-of-the-benchmark"
+TIMER_S = 0.0015
+"""The event loop's timers are rounded up to a millisecond, which is the load's and not the bridge's: the end of each pause is
+waited for without them."""
+P50_MS, P99_MS, GROWTH_MIB = 5.0, 50.0, 16.0
+
+
+def screens() -> list[np.ndarray]:
+    """Two screens that differ as a screen before and after an action does: in a window's part of 400x300 pixels."""
+    generator = np.random.default_rng(0)
+    before = generator.integers(0, 256, (HEIGHT, WIDTH, 4), np.uint8)
+    after = before.copy()
+    after[200:500, 300:700] = generator.integers(0, 256, (300, 400, 4), np.uint8)
+    for screen in (before, after):
+        screen.flags.writeable = False
+    return [before, after]
+
+
+SCREENS = screens()
+
+
+class Prepared:
+    """A desktop whose screens are ready. It has what the benchmark uses of one."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+
+    async def reset(self, template: DesktopSpec) -> Frame:
+        return await self.observe()
+
+    async def observe(self) -> Frame:
+        self._sequence += 1
+        number = self._sequence % 2
+        return Frame(SCREENS[number], self._sequence, f"screen {number}", 0.0, "quiet", (300, 200, 700, 500), (0, 0))
+
+    async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        return await self.observe()
+
+    async def close(self) -> None:
+        return
+
+
+def prepared() -> StageableDesktop:
+    desktop: object = Prepared()
+    return desktop  # pyright: ignore[reportReturnType]
+
+
+async def serve(leases: int) -> None:
+    """Prints the port, and serves until standard input ends."""
+    template = DesktopSpec(width=WIDTH, height=HEIGHT)
+    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = leases, 1  # prepared screens take no processor to start, and no memory of their own
+    async with (
+        DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
+        serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
+    ):
+        print(running.port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+async def steps(held: list[Lease], seconds: float) -> list[float]:
+    """Latencies in ms of steps that arrive `STEPS_PER_S` a second, from their due time to the frame."""
+    latencies: list[float] = []
+    point = Point(5, 5, screen_px(WIDTH, HEIGHT))
+
+    async def step(number: int, due: float) -> None:
+        await held[number % len(held)].desktop.perform([Move(point)], action_id=str(number))
+        latencies.append((time.monotonic() - due) * 1000)
+
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(int(seconds * STEPS_PER_S)):
+            due = began + number / STEPS_PER_S
+            await asyncio.sleep(max(0.0, due - time.monotonic() - TIMER_S))
+            while time.monotonic() < due:  # noqa: ASYNC110 what is waited for is a time
+                await asyncio.sleep(0)
+            tasks.create_task(step(number, due))
+    return latencies
+
+
+async def measure(leases: int, seconds: float, runs: int) -> None:
+    bars = Bars()
+    print_head()
+    command = [sys.executable, "-m", "benchmarks.server_latency", "--serve", str(leases)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        assert process.stdout is not None
+        address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        async with ServerPool(address, KEY, template=DesktopSpec(width=WIDTH, height=HEIGHT)) as pool:
+            held = [await pool.lease() for _ in range(leases)]
+            for lease in held:
+                await lease.desktop.observe()
+            middles, tails, memory = [], [], []
+            for number in range(runs):
+                found = await steps(held, seconds)
+                cuts = statistics.quantiles(found, n=100)
+                middles.append(cuts[49])
+                tails.append(cuts[98])
+                memory.append(psutil.Process(process.pid).memory_info().rss / 2**20)
+                shown = f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, bridge {memory[-1]:.0f} MiB"
+                print(f"run {number + 1}: {leases} leases, {len(found)} steps at {STEPS_PER_S}/s: {shown}", flush=True)
+        assert process.stdin is not None
+        process.stdin.close()
+    p50, p99 = statistics.median(middles), statistics.median(tails)
+    bars.check("added to a step, p50", p50 <= P50_MS, f"{p50:.1f} ms", f"<= {P50_MS:g} ms, median of {runs} runs")
+    bars.check("added to a step, p99", p99 <= P99_MS, f"{p99:.1f} ms", f"<= {P99_MS:g} ms, median of {runs} runs")
+    if runs > 1:
+        growth = memory[-1] - memory[0]
+        bars.check("memory is flat", growth <= GROWTH_MIB, f"{growth:+.1f} MiB from run 1 to {runs}", f"<= {GROWTH_MIB:g} MiB")
+    bars.finish()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="64 leases, five runs of 30 s")
+    parser.add_argument("--serve", type=int, metavar="LEASES", help="only serve; this is for the benchmark itself")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        asyncio.run(serve(arguments.serve))
+    else:
+        asyncio.run(measure(64, 30, 5) if arguments.full else measure(64, 4, 1))
+
+
+if __name__ == "__main__":
+    main()

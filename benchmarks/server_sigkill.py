@@ -1,0 +1,153 @@
+"""SIGKILL of a bridge at work. Invariant: episodes on its desktops are unscored, nothing of it is left, and the bridge that is
+started next on the same port and book ends its leases, refuses their keys and gives out higher epochs.
+
+The bridge is `deskhand serve` as a user starts it, in a process of its own; the episodes play over HTTP (`BridgePool`), and while
+their clients still try again the next bridge is already there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import httpx2
+
+from benchmarks.episodes import staged
+from benchmarks.free_ports import free_port
+from benchmarks.recording import EASY
+from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
+from benchmarks.thresholds import ROOT
+from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.local import processes
+from deskhand.desktop.local.runtime_dir import tmpfs
+from deskhand.desktop.pool import Lease
+from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.errors import InfrastructureError
+from deskhand.rollout.groups import EpisodeRequest
+
+KEY = "key-of-a-bridge-that-is-killed"
+START_S = 60.0
+
+
+class ObservedBridgePool(ServerPool):
+    """Knows which desktops were given to which episode: the holder is the task that leases. None is forgotten."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, KEY)
+        self.given: list[tuple[Observed, str]] = []
+        self.out: set[int] = set()
+
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+        lease = await super().lease(template)
+        task = asyncio.current_task()
+        observed = Observed(lease.desktop)
+        self.given.append((observed, task.get_name() if task else ""))
+        self.out.add(lease.epoch)
+        return Lease(cast(StageableDesktop, observed), lease.epoch)
+
+    async def release(self, lease: Lease) -> None:
+        self.out.discard(lease.epoch)
+        await super().release(lease)
+
+
+@asynccontextmanager
+async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subprocess.Popen[str]]:
+    """`deskhand serve` on `port`, ready; killed at the end. Raises `InfrastructureError` when it does not start."""
+    command = [sys.executable, "-m", "deskhand", "serve", "--port", str(port), "--desktops", str(desktops)]
+    command += ["--screen", "320x240", "--no-accessibility", "--book", str(book)]
+    log = book.with_name("bridge.log")
+    with log.open("a") as errors:
+        process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds
+            command, cwd=ROOT, env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY}, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    assert process.stdout is not None
+    try:
+        if not await asyncio.to_thread(process.stdout.readline):
+            raise InfrastructureError(f"deskhand serve did not start: {log.read_text()[-2000:]}")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def owner_of(bridge_pid: int) -> str:
+    """The label of its desktops. Raises `InfrastructureError` when it has none."""
+    label = f"{processes.OWNER_LABEL}=".encode()
+    for pid in processes.descendants(bridge_pid):
+        try:
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for word in words:
+            if word.startswith(label):
+                return word.removeprefix(label).decode()
+    raise InfrastructureError("the bridge has started no desktop")
+
+
+def held_in(book: Path) -> list[int]:
+    """Epochs that the book has as going on, read beside its owner."""
+    try:
+        with sqlite3.connect(f"file:{book}?mode=ro", uri=True) as rows:
+            return [epoch for (epoch,) in rows.execute("SELECT epoch FROM leases WHERE ended_at IS NULL")]
+    except sqlite3.Error:
+        return []
+
+
+async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float, tally: Tally) -> None:
+    """Play over a bridge, kill it `delay_s` after the first lease or later, start the next at once, and look at what is left.
+
+    Nothing is counted when the episodes ended before the kill.
+    """
+    port, book = free_port(1 + at_a_time), folder / "leases.sqlite"
+    async with bridge(port, at_a_time, book) as victim:
+        pool = ObservedBridgePool(f"http://127.0.0.1:{port}")
+        async with staged(folder / "run", EASY, at_a_time, lambda size: pool) as stage:
+            tickets = [EpisodeRequest(f"{number}-{index}", stage.task(number * at_a_time + index)) for index in range(at_a_time)]
+            playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
+            began = time.monotonic()
+            while not pool.out or time.monotonic() - began < delay_s:
+                await asyncio.sleep(0.005)
+                if all(task.done() for task in playing):
+                    return
+            held, owner, marked = held_in(book), owner_of(victim.pid), processes.descendants(victim.pid)
+            given = list(pool.given)
+            done = {task.get_name() for task in playing if task.done()}
+            at = time.monotonic()
+            victim.kill()
+            tally.rounds["bridge"] += 1
+            async with bridge(port, at_a_time, book):
+                results = await asyncio.gather(*playing)
+                await _fenced(port, book, held, [observed for observed, _ in given], tally)
+            hit = [(observed, episode) for observed, episode in given if episode not in done]
+            known = done | {episode for _, episode in hit}  # who waited for a desktop may have got one of the next bridge's
+            judge([result for result in results if result.episode_id in known], hit, at, "bridge", tally)
+            await asyncio.to_thread(_left, owner, marked, at, tally)
+
+
+async def _fenced(port: int, book: Path, held: list[int], before: list[Observed], tally: Tally) -> None:
+    """The next bridge has ended the leases in its book, answers none of their keys, and its epochs are higher."""
+    tally.leases += len(held)
+    tally.unfenced += len(set(held) & set(held_in(book)))
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
+        for observed in before:
+            late = await http.get(f"{observed._root}/desktop/frame", headers=observed._headers)
+            tally.unfenced += late.status_code < 400
+        reply = await http.post("/leases", json={}, headers={"authorization": f"Bearer {KEY}"})
+        tally.unfenced += reply.status_code != 201 or reply.json()["epoch"] <= max(held, default=0)
+
+
+def _left(owner: str, marked: list[int], at: float, tally: Tally) -> None:
+    """Whether processes or folders of the killed bridge stay."""
+    gone(marked, at, tally)
+    while list(tmpfs().glob(f"*-{owner}")) and time.monotonic() - at < GONE_WITHIN_S:
+        time.sleep(0.01)
+    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, owner)) + len(list(tmpfs().glob(f"*-{owner}")))

@@ -1,0 +1,91 @@
+"""Made-up screens and an endpoint over an engine that answers at once, for benchmarks of the recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.server import create_app
+from deskhand.types import Completion, PreparedImage, Prompt, Sampling
+
+QUESTION = "Click the button named Save."
+REPLY = '{"op":"click","x":512,"y":300}'
+
+
+def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
+    """PNG of windows, buttons and lines of text, never the same twice."""
+    image = Image.new("RGB", (width, height), (58, 110, 165))
+    draw = ImageDraw.Draw(image)
+    for _ in range(6):
+        left, top = int(random.integers(0, width * 3 // 4)), int(random.integers(0, height * 3 // 4))
+        draw.rectangle((left, top, left + width // 3, top + height // 3), fill=(236, 236, 236), outline=(90, 90, 90))
+        for line in range(height // 60):
+            draw.text((left + 4, top + 4 + 12 * line), f"File {random.integers(10**9)} Edit View", fill=(20, 20, 20))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+async def forever() -> AsyncIterator[str]:
+    """A script that says the same for ever."""
+    while True:
+        yield REPLY
+
+
+def turn(screen: bytes) -> dict[str, Any]:
+    """A user's message with a screenshot."""
+    url = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]}
+
+
+def body(talk: list[dict[str, Any]]) -> bytes:
+    """A request of chat completions."""
+    return json.dumps({"model": "m", "messages": talk, "max_tokens": 64}).encode()
+
+
+class LookingEngine(ScriptedEngine):
+    """One that takes the patches of every picture that it has not seen before it answers, as engines do that have a model."""
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
+        super().__init__(encode, stop_id)
+        self._seen: set[str] = set()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """The script's next text, when the new pictures were looked at in a thread."""
+        new = [image for image in (prompt.images or {}).values() if image.sha256 not in self._seen]
+        if new:
+            self._seen.update(image.sha256 for image in new)
+            await asyncio.to_thread(self._look, new)
+        return await super().generate(prompt, sampling)
+
+    def _look(self, images: list[PreparedImage]) -> None:
+        for image in images:
+            np.asarray(image.pixel_values)
+
+
+class Endpoint:
+    """A recorder over an engine that answers at once, and its application. `looks`: whether that takes the pictures' patches."""
+
+    def __init__(self, prepared_bytes: int = 512 << 20, *, looks: bool = True) -> None:
+        self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])
+        self.renderer = ChatRenderer(self.tokenizer)
+        self.processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PREPROCESSOR.items() if "type" not in key})
+        self.engine = (LookingEngine if looks else ScriptedEngine)(self.renderer.encode_text, self.renderer.stop_ids[0])
+        self.images = ImageCache(self.processor, prepared_bytes=prepared_bytes)
+        self.recorder = Recorder(self.renderer, self.engine, self.images)
+        self.app = create_app(self.recorder, secrets.token_urlsafe(32))

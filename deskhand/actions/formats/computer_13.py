@@ -1,0 +1,148 @@
+"""OSWorld's action space computer_13. Invariant: coordinates are pixels of the screen, and the wheel is positive upwards.
+
+Thirteen actions and WAIT, FAIL, DONE, as `{"action_type": T, "parameters": {...}}` or with the parameters beside the type; the
+three may stand as bare words. One unit of SCROLL is one notch, as the wheel of pyautogui has it on Linux. A button goes down,
+and the wheel turns, where the pointer is; DRAG_TO starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.formats import json_fields, json_schema
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import Values
+from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_scan import Found, Word, parse_lenient_values
+from deskhand.actions.key_names import PYAUTOGUI
+from deskhand.actions.ops import Point
+from deskhand.actions.pointer_merge import DragTo
+from deskhand.errors import AgentError
+
+WAIT_S = 2.0
+"""OSWorld's pause after an action, which is all that WAIT waits."""
+_WORDS = frozenset({"WAIT", "FAIL", "DONE"})
+_BUTTONS = {name: name for name in ("left", "middle", "right")}
+
+
+@lru_cache(maxsize=64)
+def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
+    screen = view.screen
+    at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
+    button = json_fields.choice("button", "button", _BUTTONS, default="left", brief=True)
+    centre, other = Point(view.screen_width // 2, view.screen_height // 3, screen), Point(view.screen_width // 4, 0, screen)
+    clicks = json_fields.numeral("num_clicks", "count", json_schema.integer(1, 3), default=1)
+    return (
+        JsonAction("MOVE_TO", ir.Move, (must_be_at,), about="move the cursor to the specified position", example=ir.Move(centre)),
+        JsonAction(
+            "CLICK",
+            ir.Click,
+            (button, at, clicks),
+            about="click the left button, or the one given, at the position, or where the cursor is",
+            example=ir.Click(centre),
+        ),
+        JsonAction("MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()),
+        JsonAction("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
+        JsonAction("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
+        JsonAction("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
+        JsonAction(
+            "DRAG_TO",
+            DragTo,
+            (must_be_at,),
+            about="drag from where the cursor is with the left button",
+            example=DragTo(other),
+        ),
+        JsonAction(
+            "SCROLL",
+            ir.Scroll,
+            (json_fields.wheel("dx", "dy", y_sign=-1, lenient=True),),
+            about="turn the wheel; dx positive is right, dy positive is up",
+            example=ir.Scroll(0, 3),
+        ),
+        JsonAction("TYPING", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
+        JsonAction("KEY_DOWN", ir.KeyDown, (json_fields.key_name("key", PYAUTOGUI),), about="press the key", example=ir.KeyDown("shift")),
+        JsonAction("KEY_UP", ir.KeyUp, (json_fields.key_name("key", PYAUTOGUI),), about="release the key", example=ir.KeyUp("shift")),
+        JsonAction(
+            "HOTKEY", ir.Key, (json_fields.key_list("keys", PYAUTOGUI),), about="press the keys together", example=ir.Key(("ctrl", "s"))
+        ),
+        JsonAction("WAIT", ir.Wait, (json_fields.constant("seconds", WAIT_S),), about="wait until the next action", example=ir.Wait(WAIT_S)),
+        JsonAction("FAIL", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
+        JsonAction("DONE", ir.Done, about="the task is done", example=ir.Done()),
+    )
+
+
+def _one_key() -> json_fields.JsonField:
+    """The only key of a `Key`."""
+    name = json_fields.key_name("key", PYAUTOGUI)
+
+    def write(fields: Values) -> dict[str, Any]:
+        if len(fields["keys"]) != 1:
+            raise AgentError("it presses one key")
+        return name.write({"key": fields["keys"][0]})
+
+    return json_fields.JsonField(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
+
+
+class Computer13(JsonActionFormat):
+    """See the module."""
+
+    name = "computer_13"
+    tag = "action_type"
+    apart_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left, middle or right; no keys held",
+        ir.MouseDown: "left, middle or right; a point is a MOVE_TO before it",
+        ir.MouseUp: "left, middle or right; a point is a MOVE_TO before it",
+        ir.Drag: "left, from one point to another: MOVE_TO and DRAG_TO",
+        ir.Scroll: "no keys held; a point is a MOVE_TO before it",
+        ir.Key: "keys that pyautogui names",
+    }
+    losses: Mapping[type[Any], str] = {ir.Wait: f"waits {WAIT_S:g} s, whatever was asked", ir.Fail: "the reason is not said"}
+
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _forms(view)
+
+    def opening(self, view: ScreenView) -> list[str]:
+        return [
+            "For each screenshot reply with the next action as JSON in a code fence (or with several, in a fence each):",
+            self.emit([ir.Done()], view),
+            f"x and y are pixels of the screen of {view.screen_width}x{view.screen_height}, from its top left corner. The actions:",
+        ]
+
+    def closing(self, view: ScreenView) -> list[str]:
+        return ["WAIT, FAIL and DONE may stand as bare words in a code fence; nothing may follow FAIL or DONE."]
+
+    def values(self, text: str) -> Found:
+        return parse_lenient_values(text, _WORDS)
+
+    def named(self, action: Any) -> tuple[str, Values]:
+        if isinstance(action, Word):
+            return action, {}
+        name, values = super().named(action)
+        inner = values.get("parameters")
+        if "parameters" not in values:
+            return name, values
+        if not isinstance(inner, dict) or len(values) > 1:
+            raise AgentError("parameters must be an object, with no parameters beside it")
+        return name, self.given(inner)
+
+    def action(self, name: str, values: Values) -> dict[str, Any]:
+        return {"action_type": name} | ({"parameters": dict(values)} if values else {})
+
+    def reply(self, actions: Sequence[dict[str, Any]]) -> str:
+        return "\n".join(f"```json\n{self.written(action)}\n```" for action in actions)
+
+    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        made = {"type": "object", "properties": {"action_type": {"const": name}}, "required": ["action_type"]}
+        if properties["properties"]:
+            made["properties"]["parameters"] = properties
+            made["required"] += ["parameters"] if properties["required"] else []
+        return made | {"additionalProperties": False}
+
+
+DIALECT = Computer13()

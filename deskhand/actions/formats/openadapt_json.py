@@ -1,0 +1,178 @@
+"""OpenAdapt's JSON actions. Invariant: a reply holds one action, and x and y are fractions of the screen unless the action itself
+says that they are pixels.
+
+Read are the flat form (`{"type": "click", "x": 0.5, "y": 0.3}`), that of openadapt-types (`"target": {"x": ..., "y": ...}` and
+`"drag_end"`) and that of openadapt-ml (`"action_type"` and `"coordinate": [x, y]`); the flat form is written. A point of another
+space is written as the nearest 1/10000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.formats import json_fields, json_schema
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import JsonField, Values
+from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.limits import MAX_WAIT_S
+from deskhand.actions.key_names import PYAUTOGUI
+from deskhand.actions.ops import REL_1, Point
+from deskhand.errors import AgentError
+
+DEFAULT_NOTCHES = 3
+DEFAULT_WAIT_S = 1
+_REASONING = ("reasoning", "thought", "thinking")
+_ECHOED = ("text", "key")
+"""Keys that a model repeats empty from the published prompt, whose one example shows all of them."""
+
+
+def _place(view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None) -> JsonField:
+    """A point as x and y, as an object under `nested`, or as a list under `listed`."""
+    flat = json_fields.xy(REL_1, field, names, required=required, whole=False)
+    fraction, pixels = json_schema.number(0, 1), json_fields.coordinate(view.screen, whole=False)
+
+    def read(values: Values) -> json_fields.Fields:
+        given = [key for key in (names[0], nested, listed) if key and (key in values or (key == names[0] and names[1] in values))]
+        if len(given) > 1:
+            raise AgentError(f"takes only one of {' and '.join(given)}")
+        if not given:
+            if required:
+                raise AgentError(f"needs {names[0]} and {names[1]}")
+            return {}
+        if given[0] == names[0]:
+            return flat.read(values)
+        return {field: _listed(given[0], values[given[0]]) if given[0] == listed else _target(values[nested])}
+
+    def _listed(key: str, value: Any) -> Point:
+        json_schema.check(key, value, json_schema.fixed_items(fraction, fraction))
+        x, y = value
+        return Point(x, y, REL_1)
+
+    def _target(value: Any) -> Point:
+        json_schema.check(nested, value, {"type": "object", "properties": _TARGET, "required": ()})
+        if value.get("x") is None or value.get("y") is None:
+            raise AgentError(f"{nested} needs x and y; elements have no names here")
+        if value.get("is_normalized") is False:
+            for axis, rule in zip("xy", pixels, strict=True):
+                json_schema.check(f"{nested}.{axis}", value[axis], rule)
+            return Point(value["x"], value["y"], view.screen)
+        for axis in "xy":
+            json_schema.check(f"{nested}.{axis}", value[axis], fraction)
+        return Point(value["x"], value["y"], REL_1)
+
+    also = {nested: json_schema.ANYTHING} | ({listed: json_schema.ANYTHING} if listed else {})
+    return JsonField(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True, together=True)
+
+
+_TARGET = dict.fromkeys(("x", "y", "is_normalized", "node_id", "description"), json_schema.ANYTHING)
+
+
+def _keys() -> JsonField:
+    """Keys as "ctrl+s", or as a last key with `modifiers`."""
+    last = json_fields.chord(("key",), PYAUTOGUI)
+    held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
+
+    def read(values: Values) -> json_fields.Fields:
+        return {"keys": (*held.read(values).get("modifiers", ()), *last.read(values)["keys"])}
+
+    return JsonField(last.keys, ("keys",), read, last.write, last.required, held.keys)
+
+
+@lru_cache(maxsize=64)
+def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
+    centre, other = Point(0.5, 0.3, REL_1), Point(0.75, 0.5, REL_1)
+    must_be_at = _place(view, "point", ("x", "y"), "target", required=True, listed="coordinate")
+    at = _place(view, "point", ("x", "y"), "target", required=False, listed="coordinate")
+    start = _place(view, "start", ("x", "y"), "target", required=True, listed="coordinate")
+    end = _place(view, "end", ("end_x", "end_y"), "drag_end", required=True)
+    held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
+    wheel = json_fields.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
+    return (
+        JsonAction("click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)),
+        JsonAction(
+            "double_click",
+            ir.Click,
+            (must_be_at, held),
+            {"button": "left", "count": 2},
+            "double click there",
+            ir.Click(centre, count=2),
+        ),
+        JsonAction(
+            "right_click",
+            ir.Click,
+            (must_be_at, held),
+            {"button": "right", "count": 1},
+            "right click there",
+            ir.Click(centre, "right"),
+        ),
+        JsonAction("hover", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        JsonAction(
+            "drag",
+            ir.Drag,
+            (json_fields.ends(start, end),),
+            about="drag with the left button from x, y to end_x, end_y",
+            example=ir.Drag((centre, other)),
+        ),
+        JsonAction(
+            "scroll",
+            ir.Scroll,
+            (at, wheel),
+            about="turn the wheel by scroll_amount notches, there or where the pointer is",
+            example=ir.Scroll(0, 3, centre),
+        ),
+        JsonAction("type", ir.Type, (json_fields.text_field("text", least=1),), about="type the text", example=ir.Type("hello")),
+        JsonAction("key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))),
+        JsonAction("hotkey", ir.Key, (_keys(),)),
+        JsonAction(
+            "wait",
+            ir.Wait,
+            (json_fields.numeral("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S),),
+            about="wait for the screen to change",
+            example=ir.Wait(2),
+        ),
+        JsonAction("noop", None, reads=lambda fields: [ir.Wait(0)]),
+        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
+        JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
+        JsonAction("fail", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
+        JsonAction("answer", ir.Answer, (json_fields.text_field("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
+    )
+
+
+class OpenAdaptJson(JsonActionFormat):
+    """See the module."""
+
+    name = "openadapt_json"
+    tag = "type"
+    most = 1
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left once or twice, right once; always at a point",
+        ir.Drag: "left, from one point to another; no keys held",
+        ir.Scroll: "one direction at a time; no keys held",
+        ir.Type: "at least one character",
+        ir.Key: "keys that pyautogui names",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
+    }
+    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
+
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _forms(view)
+
+    def opening(self, view: ScreenView) -> list[str]:
+        return [
+            "You control a desktop. Given a screenshot and a task, output the next action as JSON, exactly one per turn.",
+            "x and y are fractions of the screen: 0.0 is left or top, 1.0 is right or bottom. The actions:",
+        ]
+
+    def named(self, action: Any) -> tuple[str, Values]:
+        if isinstance(action, dict) and "type" not in action and "action_type" in action:
+            action = {"type" if key == "action_type" else key: value for key, value in action.items()}
+        name, values = super().named(action)
+        empty = [key for key in _ECHOED if values.get(key) == ""]
+        return name.lower(), self.given(values, *_REASONING, *empty)
+
+
+DIALECT = OpenAdaptJson()

@@ -1,0 +1,212 @@
+"""Qwen's function `computer_use`, called in `<tool_call>` tags. Invariant: Qwen2.5-VL points at pixels of the image that it sees
+after its own resizing, Qwen3-VL at 0..1000 of the screen, where 1000 is the far edge.
+
+A reply is reasoning (also in `<think>`, also a line "Action: ..."), then one or more `<tool_call>` blocks with
+`{"name": "computer_use", "arguments": {"action": ...}}`, or such objects without tags. The wheel turns by pixels where the
+pointer is, positive up and to the right; a drag begins where the pointer is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.formats import json_fields, json_schema
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import JsonField
+from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_scan import (
+    NO_REASONING,
+    Found,
+    parse_lenient_values,
+    skip_whitespace,
+    value_at,
+)
+from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.formats.smart_resize import resized_size
+from deskhand.actions.formats.think_tags import end_of_reasoning
+from deskhand.actions.key_names import PYAUTOGUI
+from deskhand.actions.ops import REL_1000, Point, Space
+from deskhand.actions.pointer_merge import DragTo
+from deskhand.errors import AgentError, ParseError
+
+PIXELS_PER_NOTCH = 120
+FUNCTION = "computer_use"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_UNTAGGED = re.compile(rf'\{{\s*+"name"\s*+:\s*+"{FUNCTION}"')
+_CLICKS = {
+    "left_click": ({"button": "left", "count": 1}, "click the left button"),
+    "right_click": ({"button": "right", "count": 1}, "click the right button"),
+    "middle_click": ({"button": "middle", "count": 1}, "click the middle button"),
+    "double_click": ({"button": "left", "count": 2}, "click the left button twice"),
+    "triple_click": ({"button": "left", "count": 3}, "click the left button three times"),
+}
+_ABOUT_KEYS = {
+    "keys": "for `key`: names of keys, in order",
+    "text": "for `type` and `answer`",
+    "coordinate": "(x, y) from the top left corner",
+    "pixels": f"for `scroll` and `hscroll`, {PIXELS_PER_NOTCH} to the notch; positive is up, or right",
+    "time": "for `wait`: seconds",
+    "status": "for `terminate`",
+}
+
+
+@lru_cache(maxsize=64)
+def _forms(space: Space) -> tuple[JsonAction, ...]:
+    at, must_be_at = json_fields.pair("coordinate", space), json_fields.pair("coordinate", space, required=True)
+    centre = Point(int(space.width) // 2, int(space.height) // 3, space)
+    corner = Point(int(space.width) // 4, int(space.height) // 5, space)
+    vertical, horizontal = (
+        json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False) for keys in ((None, "pixels"), ("pixels", None))
+    )
+    where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
+    seconds = json_fields.numeral("time", "seconds", json_schema.number(0, MAX_WAIT_S))
+    return (
+        JsonAction("key", ir.Key, (json_fields.key_list("keys", PYAUTOGUI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
+        JsonAction("mouse_move", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        *(
+            JsonAction(name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed))
+            for name, (fixed, about) in _CLICKS.items()
+        ),
+        JsonAction(
+            "left_click_drag",
+            DragTo,
+            (must_be_at,),
+            about="drag with the left button from where the pointer is",
+            example=DragTo(corner),
+        ),
+        JsonAction("scroll", ir.Scroll, (where, vertical), about="turn the wheel up or down", example=ir.Scroll(0, 3)),
+        JsonAction("hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)),
+        JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(1)),
+        JsonAction(
+            "terminate",
+            None,
+            (json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail}),),
+            about="end the work: done, or impossible",
+            reads=lambda fields: [fields["status"]()],
+            sample={"status": "success"},
+        ),
+        JsonAction("terminate", ir.Done, (_status("success"),)),
+        JsonAction("terminate", ir.Fail, (_status("failure"), json_fields.constant("reason"))),
+        JsonAction("answer", ir.Answer, (json_fields.text_field("text"),), about="the final answer in words", example=ir.Answer("42")),
+    )
+
+
+def _status(value: str) -> JsonField:
+    return JsonField({"status": json_schema.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",))
+
+
+class Qwen(JsonActionFormat):
+    """The function of one generation. `absolute`: pixels of the resized image."""
+
+    tag = "action"
+    apart_kinds = frozenset({ir.Scroll, DragTo})
+    bounds: Mapping[type[Any], str] = {
+        ir.Click: "left, middle or right once; left twice or three times; no keys held",
+        ir.Drag: "left, from one point to another: mouse_move and left_click_drag",
+        ir.Scroll: "one direction at a time; no keys held; a point is a mouse_move before it",
+        ir.Key: "keys that pyautogui names",
+        ir.Wait: f"at most {MAX_WAIT_S:g} s",
+    }
+    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
+
+    def __init__(self, name: str, *, absolute: bool) -> None:
+        self.name = name
+        self.absolute = absolute
+
+    def space(self, view: ScreenView) -> Space:
+        """The space of the coordinates."""
+        return resized_size(view) if self.absolute else REL_1000
+
+    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _forms(self.space(view))
+
+    def prompt(self, view: ScreenView) -> str:
+        """The function as the chat template of Qwen shows tools."""
+        space, forms = self.space(view), [form for form in self.forms(view) if form.offered]
+        described = "\n".join(f"* `{form.name}`: {form.about}." for form in forms)
+        properties = {"action": {"type": "string", "enum": [form.name for form in forms], "description": described}} | {
+            key: _briefly(rule) | {"description": _ABOUT_KEYS[key]} for form in forms for key, rule in form.keys.items()
+        }
+        function = {
+            "type": "function",
+            "function": {
+                "name": FUNCTION,
+                "description": "Use a mouse and a keyboard to control a computer.\n"
+                f"* The screen's resolution is {space.width}x{space.height}.",
+                "parameters": {"type": "object", "properties": properties, "required": ["action"]},
+            },
+        }
+        return "\n".join(
+            [
+                "# Tools",
+                "",
+                "You may call functions to assist with the user query. Their signatures are within <tools></tools> tags:",
+                f"<tools>\n{self.written(function)}\n</tools>",
+                "",
+                f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} tags; nothing follows the last:",
+                *(self.reply([self.action(form.name, self.shown(form))]) for form in forms if form.name == "left_click"),
+            ]
+        )
+
+    def values(self, text: str) -> Found:
+        start = text.find(_OPEN, end_of_reasoning(text, NO_REASONING))
+        if start < 0:
+            return parse_lenient_values(text)
+        untagged = _UNTAGGED.search(text, end_of_reasoning(text, NO_REASONING), start)
+        if untagged is not None:
+            raise ParseError((untagged.start(), start), f"a call without {_OPEN} in front of one with it")
+        found: Found = []
+        while start < len(text):
+            if not text.startswith(_OPEN, start):
+                raise ParseError((start, len(text)), "unexpected text after the action")
+            begin = skip_whitespace(text, start + len(_OPEN))
+            value, end = value_at(text, begin)
+            found.append((value, (begin, end)))
+            end = skip_whitespace(text, end)
+            if end < len(text) and not text.startswith(_CLOSE, end):
+                raise ParseError((end, len(text)), f"expected {_CLOSE} after the call")
+            start = skip_whitespace(text, end + len(_CLOSE))
+        return found
+
+    def unwrapped(self, value: Any) -> list[Any]:
+        if not isinstance(value, dict):
+            raise AgentError(f"expected an object, not {truncate_repr(value)}")
+        json_schema.check_keys("a call", value, {"name": json_schema.ANYTHING, "arguments": json_schema.ANYTHING}, ("name", "arguments"))
+        if value["name"] != FUNCTION:
+            raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
+        arguments = value["arguments"]
+        return [_from_text(arguments) if isinstance(arguments, str) else arguments]
+
+    def reply(self, actions: Sequence[dict[str, Any]]) -> str:
+        calls = [{"name": FUNCTION, "arguments": action} for action in actions]
+        return "\n".join(f"{_OPEN}\n{self.written(call)}\n{_CLOSE}" for call in calls)
+
+    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        call = {"name": {"const": FUNCTION}, "arguments": super().schema_of(name, properties)}
+        return {"type": "object", "properties": call, "required": list(call), "additionalProperties": False}
+
+
+def _briefly(rule: json_schema.Rule) -> dict[str, Any]:
+    """A rule without the long patterns that are only for grammars."""
+    return {key: value for key, value in rule.items() if key in ("type", "enum")}
+
+
+def _from_text(arguments: str) -> Any:
+    """Arguments that were written as a text, as the chat completions API has them."""
+    try:
+        value, end = value_at(arguments, skip_whitespace(arguments, 0))
+    except ParseError as error:
+        raise AgentError(f"the arguments, {truncate_repr(arguments)}: {error.reason}") from None
+    if skip_whitespace(arguments, end) < len(arguments):
+        raise AgentError(f"the arguments, {truncate_repr(arguments)}: more than one JSON value")
+    return value
+
+
+QWEN25 = Qwen("qwen25_vl", absolute=True)
+QWEN3 = Qwen("qwen3_vl", absolute=False)

@@ -1,0 +1,202 @@
+"""UI-TARS: a thought, and behind "Action:" calls such as `click(start_box='<|box_start|>(235,512)<|box_end|>')` with empty lines
+between.
+
+Invariant: the three dialects differ in how a place is written alone. `uitars_1_0` writes 0 to 1000 of the screen in box tokens,
+`uitars_1_5` pixels of the image as Qwen2.5-VL resizes it, `uitars_point` 0 to 1000 between `<point>` tags. Each form is read by
+all.
+
+Shapes: UI-TARS `codes/ui_tars/prompt.py`, `codes/ui_tars/action_parser.py` and `README_v1.md`, OSWorld `mm_agents/prompts.py`,
+`mm_agents/uitars15_v1.py` and `uitars15_v2.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+from deskhand.actions import ops as ir
+from deskhand.actions.formats import code_blocks
+from deskhand.actions.formats.arg_types import TEXT, ArgType, choice, keys_joined
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_parser import ParsedCall
+from deskhand.actions.formats.call_table import CallReader, CallSpec, CallTable, Parameter
+from deskhand.actions.formats.lenient_calls import parse_lenient_calls
+from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
+from deskhand.actions.formats.quoting import number, quoted
+from deskhand.actions.formats.scroll_units import scroll_row
+from deskhand.actions.formats.smart_resize import resized_size
+from deskhand.actions.formats.think_tags import end_of_reasoning
+from deskhand.actions.ops import REL_1000, Op, Space
+from deskhand.errors import AgentError, ParseError
+
+NOTCHES = 5
+"""What UI-TARS' own translation to pyautogui turns the wheel."""
+WAIT_SECONDS = 5.0
+"""What the prompt says that `wait()` waits."""
+
+_NUMBER = r"(-?\d{1,20}(?:\.\d{1,20})?(?:e-?\d{1,3})?)"
+_PAIR = rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*"
+_PLACE = re.compile(
+    rf"(?:<\|box_start\|>)?\({_PAIR}(?:,{_PAIR})?\)(?:<\|box_end\|>)?|\[{_PAIR}(?:,{_PAIR})?\]"
+    rf"|<point>\s*{_NUMBER}\s+{_NUMBER}\s*</point>|<bbox>\s*{_NUMBER}\s+{_NUMBER}(?:\s+{_NUMBER}\s+{_NUMBER})?\s*</bbox>"
+)
+
+
+def _read_place(name: str, value: Any) -> tuple[float, float]:
+    """A place, or the middle of a box."""
+    found = _PLACE.fullmatch(check_text(name, value).strip())
+    if found is None:
+        raise AgentError(f"{name} must be a place such as (235,512), not {truncate_repr(value)}")
+    numbers = [
+        check_number(name, float(part) if "." in part or "e" in part else int(part)) for part in found.groups() if part is not None
+    ]
+    if len(numbers) == 2:
+        return numbers[0], numbers[1]
+    return (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2
+
+
+def _wait(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
+    program.add(ir.Wait(WAIT_SECONDS), call.span)
+
+
+def _finished(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
+    """The end; what `content` says is the answer."""
+    program.add(ir.Answer(values["text"]) if "text" in values else ir.Done(), call.span)
+
+
+def _write_bare(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+    """The call without arguments, whatever the op's fields are."""
+    return [f"{row.call}()"] if type(op) is row.op else None
+
+
+def _table(start: str, end: str, shape: str) -> CallTable:
+    """The calls, with places written as `shape` under the names `start` and `end`."""
+
+    def write_place(place: tuple[float, float]) -> str:
+        return quoted(shape.format(number(place[0]), number(place[1])))
+
+    place = ArgType(_read_place, write_place)
+    starts, ends = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
+    there = Parameter(start, place, "x,y", required=True, aliases=tuple(starts - {start}))
+    maybe = replace(there, required=False)
+    drag_start = replace(there, name=start.replace("point", "start_point"), aliases=tuple(starts))
+    drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(ends))
+    one_key = Parameter("key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True)
+    first, second = shape.format("x1", "y1"), shape.format("x2", "y2")
+    direction = Parameter("direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True)
+    content = Parameter("content", TEXT, "text", aliases=("text",))
+    chord = Parameter("key", keys_joined(" +"), "keys", required=True, aliases=("hotkey",))
+    return CallTable(
+        (
+            CallSpec("click", (there,), ir.Click, offer=f"click({start}='{first}')"),
+            CallSpec("left_single", (there,), ir.Click, only_read=True),
+            CallSpec("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
+            CallSpec("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
+            CallSpec("hover", (there,), ir.Move),
+            CallSpec("drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"),
+            CallSpec("select", (drag_start, drag_end), ir.Drag, only_read=True),
+            CallSpec("hotkey", (chord,), ir.Key, offer="hotkey(key='ctrl c')", about="keys with a space between, lower case, 3 at most"),
+            CallSpec("keydown", (one_key,), ir.KeyDown),
+            CallSpec("press", (one_key,), ir.KeyDown, only_read=True),
+            CallSpec("keyup", (one_key,), ir.KeyUp),
+            CallSpec("release", (one_key,), ir.KeyUp, only_read=True),
+            CallSpec(
+                "type",
+                (replace(content, required=True),),
+                ir.Type,
+                offer="type(content='xxx')",
+                about="with the escapes \\' \\\" \\n; \\n at the end submits",
+            ),
+            scroll_row(
+                "scroll",
+                (maybe, direction),
+                NOTCHES,
+                offer=f"scroll({start}='{first}', direction='down or up or right or left')",
+            ),
+            CallSpec(
+                "wait",
+                (),
+                ir.Wait,
+                read=_wait,
+                write=_write_bare,
+                offer="wait()",
+                about="5 seconds",
+                loss="any time becomes 5 seconds",
+            ),
+            CallSpec(
+                "finished",
+                (content,),
+                ir.Done,
+                read=_finished,
+                write=_write_bare,
+                offer="finished(content='xxx')",
+                about="done; content is the answer, if any",
+            ),
+            CallSpec("finished", (replace(content, required=True),), ir.Answer),
+            CallSpec(
+                "call_user",
+                (),
+                ir.Fail,
+                write=_write_bare,
+                offer="call_user()",
+                about="cannot be done",
+                loss="the reason is left out",
+            ),
+        )
+    )
+
+
+def _find(text: str, names: Container[str]) -> list[ParsedCall]:
+    """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
+    start = end_of_reasoning(text)
+    mark = code_blocks.after_mark(text, start)
+    begin, end = code_blocks.trimmed(text, start if mark is None else mark, len(text))
+    if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:
+        begin, end = code_blocks.trimmed(text, begin, end - 3)
+    if begin == end:
+        raise ParseError((start, len(text)), "no action found; write it behind Action:")
+    return parse_lenient_calls(text, begin, end, names)
+
+
+_COORDINATES = {
+    "relative": "x runs from 0 to {0.width:g} over the screen's width, y from 0 to {0.height:g} over its height.",
+    "pixels": "x and y are pixels of the image, which is {0.width:g}x{0.height:g}; (0, 0) is the top left corner.",
+}
+
+
+def _introduction(view: ScreenView, space: Space) -> str:
+    return (
+        "You are a GUI agent: you get a task, your action history and screenshots, and do the next action.\n"
+        f"{_COORDINATES[space.kind].format(space)}\n\n"
+        "## Output Format\n```\nThought: ...\nAction: ...\n```\n\n## Action Space\n"
+    )
+
+
+def _dialect(name: str, table: CallTable, space: Callable[[ScreenView], Space]) -> CallActionFormat:
+    parameters = [parameter for row in table.rows for parameter in row.parameters]
+    names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
+    return CallActionFormat(
+        name=name,
+        table=table,
+        space=space,
+        find=lambda text: _find(text, names),
+        lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
+        introduction=_introduction,
+        closing="\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n- An empty line parts two actions.",
+        notes={
+            ir.Click: "at a place: left one or two times, right one time; no keys held",
+            ir.Drag: "two points, left button, no keys held",
+            ir.Move: "`hover`, which the prompt does not offer",
+            ir.KeyDown: "`keydown`, which the prompt does not offer",
+            ir.KeyUp: "`keyup`, which the prompt does not offer",
+        },
+    )
+
+
+_BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
+V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
+V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, least_pixels=100 * 28 * 28))
+POINT = _dialect("uitars_point", _table("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

@@ -1,0 +1,68 @@
+"""Reading an X selection (the clipboard). Invariant: bounded in time and size; what comes back is a guest's word, never more."""
+
+from __future__ import annotations
+
+import time
+
+import xcffib.xproto
+from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
+
+from deskhand.desktop.local.x_connection import XConnection
+
+LIMIT_BYTES = 4 * 1024 * 1024
+
+
+def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str | None:
+    """Text of `selection` ("CLIPBOARD", "PRIMARY") or None when nobody owns it, it is no text, or the owner is silent."""
+    core, atoms = connection.core, connection.atoms
+    name = core.InternAtom(False, len(selection), selection).reply().atom
+    if core.GetSelectionOwner(name).reply().owner == 0:
+        return None
+    window = connection.x.generate_id()
+    mask, values = CW.OverrideRedirect | CW.EventMask, [1, EventMask.PropertyChange]
+    core.CreateWindow(0, window, connection.root, -10, -10, 1, 1, 0, WindowClass.InputOnly, 0, mask, values)
+    try:
+        deadline = time.monotonic() + timeout_s
+        for target in (atoms["UTF8_STRING"], Atom.STRING):
+            core.ConvertSelection(window, name, target, atoms["DESKHAND_SELECTION"], 0)
+            answer = _wait(connection, xcffib.xproto.SelectionNotifyEvent, deadline)
+            if answer is None:
+                return None
+            if answer.property != 0:
+                data = _take(connection, window, deadline)
+                return data.decode("utf-8" if target != Atom.STRING else "latin-1", errors="replace") if data is not None else None
+        return None
+    finally:
+        core.DestroyWindow(window)
+        connection.x.flush()
+
+
+def _wait(connection: XConnection, kind: type, deadline: float):
+    while (remaining := deadline - time.monotonic()) > 0:
+        event = connection.next_event(remaining)
+        if isinstance(event, kind):
+            return event
+    return None
+
+
+def _get_and_delete(connection: XConnection, window: int):
+    return connection.core.GetProperty(True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, LIMIT_BYTES // 4).reply()
+
+
+def _take(connection: XConnection, window: int, deadline: float) -> bytes | None:
+    """The property's bytes; a large selection comes in pieces (ICCCM 2.7.2, INCR), each announced by a property change."""
+    reply = _get_and_delete(connection, window)
+    if reply.type != connection.atoms["INCR"]:
+        return bytes(reply.value.buf())
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < LIMIT_BYTES:
+        event = _wait(connection, xcffib.xproto.PropertyNotifyEvent, deadline)
+        if event is None:
+            return None
+        if event.window != window or event.state != Property.NewValue:
+            continue
+        piece = bytes(_get_and_delete(connection, window).value.buf())
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+    return None

@@ -1,0 +1,121 @@
+"""One virtual X server. Invariant: only holders of the cookie reach it, never over TCP, and its pixels are in a file of ours."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+from deskhand.desktop.local import isolation, processes
+from deskhand.errors import ConfigError, InfrastructureError
+
+MINIMUM_SIZE = (256, 192)
+MAXIMUM_SIZE = (1920, 1200)
+START_TIMEOUT_S = 20.0
+MEMORY_BYTES = 2 * 1024**3
+"""Guests can make it keep pictures for them; a server that needs more has met a hostile one, and ends."""
+
+
+class XServer:
+    """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size.
+
+    `shared_memory`: it offers MIT-SHM, to everybody.
+
+    As root it runs under a user id that no guest has: what a guest might make of a flaw in it owns nothing.
+    """
+
+    def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False) -> None:
+        if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
+            raise ConfigError(f"screen size {width}x{height}: use 256x192 to 1920x1200")
+        program = shutil.which("Xvfb")
+        if program is None:
+            raise ConfigError("Xvfb is not installed; apt-get install xvfb")
+        self.folder = folder
+        self.cookie = os.urandom(16)
+        self.log = folder / "xvfb.log"
+        screen = folder / "screen"
+        screen.mkdir(mode=0o700, exist_ok=True)
+        self.framebuffer_path = screen / "Xvfb_screen0"
+        server_authority = screen / "authority"
+        server_authority.write_bytes(authority_record(self.cookie))
+        uid = isolation.server_uid()
+        isolation.chown_to_guest(screen, uid)
+        reader, writer = os.pipe()
+        command = isolation.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
+        command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
+        command += ["-fbdir", str(screen), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
+        try:
+            with self.log.open("wb") as log:
+                self.process = processes.start(
+                    command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/"
+                )
+        except FileNotFoundError as error:
+            raise ConfigError("setpriv is not installed; apt-get install util-linux") from error
+        finally:
+            os.close(writer)
+        try:
+            self.number = self._read_number(reader)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            os.close(reader)
+        self.name = f":{self.number}"
+        self.socket_path = socket_path(self.number)
+        self.authority = folder / "authority"
+        self.authority.touch(mode=0o600)
+        self.authority.write_bytes(authority_record(self.cookie))
+
+    def _read_number(self, reader: int) -> int:
+        text = b""
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(reader, select.POLLIN)
+        while not text.endswith(b"\n"):
+            chunk = os.read(reader, 64) if waiting.poll(1000 * START_TIMEOUT_S) else b""
+            if not chunk:
+                lines = self.log.read_text(errors="replace").strip().splitlines() or ["no message"]
+                raise InfrastructureError(f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable")
+            text += chunk
+        return int(text)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def busy(self) -> bool:
+        return processes.state(self.process.pid) == "R"
+
+    def stop(self) -> None:
+        """End it and remove its socket. Idempotent."""
+        if self.process.poll() is None:
+            if hasattr(self, "socket_path"):
+                self.socket_path.unlink(missing_ok=True)  # while it lives, no other server can have taken its number
+            self.process.kill()
+            self.process.wait()
+        elif hasattr(self, "number"):
+            remove_dead_socket(self.number)
+
+
+def socket_path(number: int) -> Path:
+    return Path(f"/tmp/.X11-unix/X{number}")
+
+
+def remove_dead_socket(number: int) -> None:
+    """Remove the socket of a server that died, unless a server listens on it (another may have taken the number)."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(socket_path(number)))
+        except ConnectionRefusedError:
+            socket_path(number).unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+def authority_record(cookie: bytes) -> bytes:
+    """One Xauthority entry that matches any host and display: family, address, number, name, data, each length-prefixed."""
+    name = b"MIT-MAGIC-COOKIE-1"
+    return struct.pack(">HHHH", 0xFFFF, 0, 0, len(name)) + name + struct.pack(">H", len(cookie)) + cookie

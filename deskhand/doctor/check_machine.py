@@ -1,0 +1,179 @@
+"""What this machine has of what Deskhand needs. Invariant: every finding that is not fine names its mend; nothing is changed.
+
+`needed` findings are those without which the demo cannot run; the others only make it slower or less isolated.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+
+SHARED_MEMORY_MIB = 64
+"""Of /dev/shm, for the screens of several desktops."""
+MEMORY_GIB = 4
+TRAINING_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "jinja2")
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One line: what was looked at, whether it is fine, what was found, and what to do when it is not."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    needed: bool = True
+
+
+def check_machine() -> list[ProbeResult]:
+    """All findings, in the order in which they are mended best."""
+    return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training()]
+
+
+def format_results(findings: list[ProbeResult]) -> Iterator[str]:
+    """One line each, with the mend where it is needed, and a summary at the end."""
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        state = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
+        mend = f"  ->  {finding.fix}" if not finding.ok and finding.fix else ""
+        yield f"{state}  {finding.name:{width}}  {finding.detail}{mend}"
+    wrong = sum(finding.needed and not finding.ok for finding in findings)
+    yield "everything needed is there" if not wrong else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
+
+
+def debian_packages() -> list[str]:
+    """The Debian packages of the embedded desktop, from the list that set-up installs."""
+    text = resources.files("deskhand.desktop.local").joinpath("packages.txt").read_text(encoding="utf-8")
+    return [line for line in (line.split("#")[0].strip() for line in text.splitlines()) if line]
+
+
+def _python() -> Iterator[ProbeResult]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield ProbeResult("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer")
+    try:
+        asked = metadata.requires("deskhand") or []
+    except metadata.PackageNotFoundError:
+        yield ProbeResult("packages", True, "run from its folder, not installed", needed=False)
+    else:
+        names = [_name(requirement) for requirement in asked if "extra ==" not in requirement]
+        missing = [name for name in names if not _installed(name)]
+        found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
+        yield ProbeResult("packages", not missing, found, "make setup, or: pip install deskhand")
+    missing = [name for name in TRAINING_PACKAGES if not _installed(name)]
+    found = (
+        f"missing: {', '.join(missing)}"
+        if missing
+        else ", ".join(f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2])
+    )
+    yield ProbeResult("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
+
+
+def _name(requirement: str) -> str:
+    end = next((index for index, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")), len(requirement))
+    return requirement[:end]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _debian() -> Iterator[ProbeResult]:
+    from deskhand.desktop.applications import catalog, install
+
+    wanted = debian_packages()
+    if shutil.which("dpkg-query") is None:
+        programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
+        missing = [program for program in programs if shutil.which(program) is None]
+        found = "not a Debian system" + (f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there")
+        yield ProbeResult("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
+        return
+    missing = install.missing(wanted)
+    found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
+    yield ProbeResult("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
+    absent = [profile.name for profile in catalog.PROFILES.values() if not profile.installed]
+    found = f"not installed: {', '.join(absent)}" if absent else f"all {len(catalog.PROFILES)}"
+    yield ProbeResult("applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False)
+
+
+def _machine() -> Iterator[ProbeResult]:
+    cores = len(os.sched_getaffinity(0))
+    yield ProbeResult("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
+    from deskhand.desktop import host_capacity
+
+    memory_gib = host_capacity.available_memory_mib() / 1024
+    yield ProbeResult(
+        "memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", f"free memory: {MEMORY_GIB} GiB are wanted"
+    )
+    try:
+        free_mib = shutil.disk_usage("/dev/shm").free / 2**20
+    except OSError:
+        free_mib = 0.0
+    mend = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
+    yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
+    count, why = host_capacity.max_desktops()
+    yield ProbeResult(
+        "desktops", count >= 4, f"room for {count} small ones at a time ({why})", "4 make the demo finish in time", needed=False
+    )
+    free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
+    yield ProbeResult("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
+
+
+def _isolation() -> Iterator[ProbeResult]:
+    if importlib.util.find_spec("xcffib") is None:
+        return
+    from deskhand.desktop.local.isolation import available_isolation, guest_uids, missing_protections
+
+    level, reason = available_isolation()
+    users = "users of their own" if guest_uids() else "this user"
+    if level == "namespaces":
+        yield ProbeResult("isolation", True, f"namespaces: guests see neither the host nor a network, and run as {users}", needed=False)
+        return
+    missing = missing_protections(level)
+    found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(f"; {lack}" for lack in missing)
+    mend = "allow user namespaces" + (
+        "; until then run only tasks you trust" if missing else " for a network and places of their own"
+    )
+    yield ProbeResult("isolation", False, found, mend, needed=False)
+
+
+def _homes() -> Iterator[ProbeResult]:
+    if importlib.util.find_spec("xcffib") is None:
+        return
+    from deskhand.desktop.local.home_template import best_method
+    from deskhand.desktop.local.runtime_dir import tmpfs
+    from deskhand.errors import ConfigError
+
+    try:
+        method, reason = best_method(tmpfs())
+    except ConfigError as error:
+        method, reason = "none", str(error)
+    how = {
+        "overlay": "laid over a template (overlay)",
+        "reflink": "cloned from a template (reflink)",
+        "copy": "copied from a template",
+    }
+    found = how.get(method, "cannot be made") + ("" if method == "overlay" else f": {reason}")
+    yield ProbeResult("homes", method != "none", found, "give /dev/shm room", needed=False)
+
+
+def _training() -> Iterator[ProbeResult]:
+    weights = Path(str(resources.files("deskhand.models.tiny"))) / "weights"
+    size_mb = sum(path.stat().st_size for path in weights.glob("*.safetensors")) / 1e6
+    found = f"{size_mb:.1f} MB in the package" if size_mb else f"{weights} has no weights"
+    yield ProbeResult("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
+    if _installed("torch"):
+        program = "import torch; print(torch.get_num_threads(), 'threads,', 'a GPU' if torch.cuda.is_available() else 'no GPU')"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "install torch again")

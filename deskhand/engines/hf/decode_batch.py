@@ -1,0 +1,346 @@
+"""The requests in flight and the forward passes that serve them. Invariant: row b of every step is slot b of the cache.
+
+A request enters by a *prefill* together with all others that were waiting, and takes part in every *decoding step* from then
+on until it stops. Everything here runs in the engine's thread, under inference mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deskhand.engines.hf.grammar import GrammarState
+from deskhand.engines.hf.kv_cache import KVCache
+from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
+from deskhand.engines.hf.sampler import Sampler
+from deskhand.errors import ConfigError
+from deskhand.models.forward import encode_images, forward_decoder, positions, stack_images, unwrap
+from deskhand.types import Completion, FinishReason, GrammarRefused, PreparedImage, Prompt, Sampling
+
+_PADDING = 1.5
+"""Requests are prefilled together while padding makes the pass at most this many times larger."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counts since the engine started."""
+
+    requests: int = 0
+    prefills: int = 0
+    """Forward passes that admitted requests."""
+    prefill_tokens: int = 0
+    """Prompt tokens that were run."""
+    reused_tokens: int = 0
+    """Prompt tokens whose keys and values were taken from a finished request."""
+    decode_steps: int = 0
+    decoded_tokens: int = 0
+    images_encoded: int = 0
+    largest_batch: int = 0
+
+    def copy(self) -> EngineStats:
+        return EngineStats(**{item.name: getattr(self, item.name) for item in fields(self)})
+
+
+@dataclass(slots=True, eq=False)
+class DecodeRequest:
+    """One call in flight and what it has sampled so far."""
+
+    prompt: Prompt
+    sampling: Sampling
+    max_tokens: int
+    future: asyncio.Future[Completion]
+    generator: random.Random
+    progress: GrammarState | None = None
+    """Where the reply stands in its grammar."""
+    text_of: Callable[[list[int]], str] | None = None
+    """Text of sampled ids, for `stop_texts`."""
+    key: np.ndarray = field(init=False)
+    cancelled: bool = False
+    failure: Exception | None = None
+    """Why this request alone cannot go on."""
+    served_ids: tuple[int, ...] = ()
+    """The prompt ids that were run, here or (where keys and values are reused) for an earlier request."""
+    reused: CachedPrefix | None = None
+    """A finished request whose keys and values this one continues completely."""
+    first_version: int = -1
+    """Version of the weights that computed the first keys and values."""
+    next_position: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    text_ended: bool = False
+    """The text holds a stop text."""
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.prompt.token_ids, self.prompt.spans)
+
+    @property
+    def images(self) -> Mapping[str, PreparedImage]:
+        return self.prompt.images or {}
+
+    def allowed(self) -> np.ndarray | None:
+        """bool[vocabulary]: what the grammar lets be sampled next; None without one. Sets `failure` when it lets nothing."""
+        if self.progress is None:
+            return None
+        allowed = self.progress.allowed()
+        allowed[list(self.sampling.banned_ids)] = False
+        if allowed.any():
+            return allowed
+        self.failure = GrammarRefused("no id can go on with the reply: the grammar asks for what the tokenizer cannot write")
+        return None
+
+    def take(self, token_id: int, logprob: float, version: int) -> None:
+        """The next token was sampled."""
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if self.progress is not None:
+            self.progress.take(token_id)
+        if self.text_of is not None and token_id not in self.sampling.stop_ids:
+            text = self.text_of(self.token_ids)
+            self.text_ended = any(stop in text for stop in self.sampling.stop_texts)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        if self.text_ended or (self.token_ids and self.token_ids[-1] in self.sampling.stop_ids):
+            return "stop"
+        return "length" if len(self.token_ids) >= self.max_tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Newcomer:
+    """A request about to be prefilled; its first `start` tokens agree with those of a finished request."""
+
+    request: DecodeRequest
+    found: CachedPrefix | None
+    start: int
+
+    @property
+    def width(self) -> int:
+        """Tokens that have to be run."""
+        return len(self.request.key) - self.start
+
+    @property
+    def prefix(self) -> Tensor | None:
+        return None if self.found is None else self.found.keys_values[:, :, : self.start]
+
+    @property
+    def shared_ids(self) -> tuple[int, ...]:
+        return () if self.found is None else self.found.token_ids[: self.start]
+
+    @property
+    def continues(self) -> CachedPrefix | None:
+        """What was found, when this request repeats all of it."""
+        return self.found if self.found is not None and len(self.found.key) == self.start else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An image's placeholders in a prefill, without the first `skip`."""
+
+    image: PreparedImage
+    skip: int
+
+
+class DecodeBatch:
+    """The model, the cache and the requests in flight."""
+
+    def __init__(
+        self, model: Any, *, max_batch: int, max_tokens: int, prefill_tokens: int, parked_tokens: int, image_tokens: int
+    ) -> None:
+        self.model = model
+        core = unwrap(model)
+        self._head = core.lm_head
+        self._merge_size = core.config.vision_config.spatial_merge_size
+        self._vocabulary = core.config.text_config.vocab_size
+        weight = core.lm_head.weight
+        self._device = weight.device
+        self._slots = KVCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
+        if weight.device.type == "cuda":  # taken whole: growing would need the old and the new storage at once, and leave holes
+            try:
+                self._slots.reserve(max_batch, max_tokens)
+            except torch.OutOfMemoryError as error:
+                why = f"the keys and values of engine.max_num_seqs {max_batch} x engine.max_model_len {max_tokens} do not fit on the GPU"
+                raise ConfigError(f"{why}; lower one of them (deskhand plan shows the sum)") from error
+        self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
+        self._parked = PrefixCache(parked_tokens)
+        self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
+        self._image_tokens = image_tokens
+        self._sampler: Sampler | None = None
+        self.requests: list[DecodeRequest] = []
+        """By slot."""
+        self.stats = EngineStats()
+
+    @property
+    def room(self) -> int:
+        """How many more requests can be in flight."""
+        return self._max_batch - len(self.requests)
+
+    def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
+        """Prefill the waiting requests, at most `room` of them, in as few forward passes as their lengths allow."""
+        newcomers = []
+        for request in waiting:
+            found = self._parked.find(request.key)
+            newcomers.append(_Newcomer(request, *(found or (None, 0))))
+        newcomers.sort(key=lambda newcomer: newcomer.width)
+        while newcomers:
+            count = self._fitting(newcomers)
+            self._prefill(newcomers[:count], version)
+            newcomers = newcomers[count:]
+
+    def _fitting(self, newcomers: Sequence[_Newcomer]) -> int:
+        """How many of the newcomers, shortest first, go into one pass: within the limit, and with little padding."""
+        real = 0
+        for count, newcomer in enumerate(newcomers, 1):
+            real += newcomer.width
+            padded = newcomer.width * count
+            if count > 1 and (padded > self._prefill_tokens or padded > real * _PADDING):
+                return count - 1
+        return len(newcomers)
+
+    def _prefill(self, newcomers: Sequence[_Newcomer], version: int) -> None:
+        first, width = len(self.requests), newcomers[-1].width
+        rows = [newcomer.request for newcomer in newcomers]
+        ids_BT = np.zeros((len(rows), width), dtype=np.int64)
+        positions_3BT = np.zeros((3, len(rows), width), dtype=np.int64)
+        placeholders: list[np.ndarray] = []
+        pieces: list[_Piece] = []
+        for b, newcomer in enumerate(newcomers):
+            request, start, length = newcomer.request, newcomer.start, newcomer.width
+            prompt = request.prompt
+            self._slots.open(newcomer.prefix, len(request.key) + 1)
+            request.first_version = version
+            request.reused = newcomer.continues
+            ids_BT[b, :length] = prompt.token_ids[start:]
+            places_3T, request.next_position = positions(len(request.key), prompt.spans, request.images, self._merge_size)
+            positions_3BT[:, b, :length] = places_3T[:, start:]
+            request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
+            for span in prompt.spans:
+                skip = max(0, start - span.start)
+                if skip < span.count:
+                    offset = b * width + span.start + skip - start
+                    placeholders.append(np.arange(offset, offset + span.count - skip))
+                    pieces.append(_Piece(request.images[span.sha256], skip))
+        self.requests.extend(rows)
+        self._sampler = None
+        features = self._image_features(pieces)
+        append = self._slots.append(first, len(rows), width)
+        hidden_BTH = forward_decoder(
+            self.model,
+            torch.from_numpy(ids_BT).to(self._device),
+            torch.from_numpy(positions_3BT).to(self._device),
+            features,
+            torch.from_numpy(np.concatenate(placeholders)).to(self._device) if placeholders else None,
+            append.mask,
+            append,
+        )
+        lengths = [newcomer.width for newcomer in newcomers]
+        for slot, length in enumerate(lengths, first):
+            self._slots.lengths[slot] += length
+        last_B = torch.tensor([b * width + length - 1 for b, length in enumerate(lengths)], device=self._device)
+        logits_BV = self._head(hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, last_B))
+        self.stats.requests += len(rows)
+        self.stats.prefills += 1
+        self.stats.prefill_tokens += sum(lengths)
+        self.stats.reused_tokens += sum(newcomer.start for newcomer in newcomers)
+        self.stats.largest_batch = max(self.stats.largest_batch, len(self.requests))
+        sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
+        self._take(rows, sampler, logits_BV, version)
+
+    def step(self, version: int) -> None:
+        """One decoding step of all requests in flight."""
+        rows = self.requests
+        if self._sampler is None:
+            self._sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
+        inputs_2B = torch.tensor(
+            [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]], device=self._device
+        )
+        append = self._slots.append(0, len(rows), 1)
+        hidden_B1H = forward_decoder(
+            self.model, inputs_2B[0].unsqueeze(1), inputs_2B[1].view(1, -1, 1).expand(3, -1, 1), mask=append.mask, cache=append
+        )
+        for slot, request in enumerate(rows):
+            self._slots.lengths[slot] += 1
+            request.next_position += 1
+        self.stats.decode_steps += 1
+        self._take(rows, self._sampler, self._head(hidden_B1H[:, 0]), version)
+
+    def _take(self, rows: Sequence[DecodeRequest], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
+        uniforms = [1.0 - request.generator.random() for request in rows]
+        allowed = {row: mask for row, request in enumerate(rows) if (mask := request.allowed()) is not None}
+        tokens, logprobs = sampler.sample(logits_BV, uniforms, allowed)
+        if not all(map(math.isfinite, logprobs)):
+            raise FloatingPointError(f"the weights of version {version} give logits that are not finite")
+        for row, (request, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
+            if request.failure is not None:
+                continue
+            request.take(token, logprob, version)
+            if request.sampling.top_logprobs:
+                request.top_logprobs.append(sampler.most_likely(row, request.sampling.top_logprobs))
+        self.stats.decoded_tokens += len(rows)
+
+    def finished(self, version: int) -> list[DecodeRequest]:
+        """Take the requests that stopped or were cancelled out of the batch; their slots are free afterwards."""
+        done = [slot for slot, request in enumerate(self.requests) if request.cancelled or request.failure or request.finish_reason]
+        removed = []
+        for slot in reversed(done):
+            request = self.requests[slot]
+            if request.finish_reason and not request.failure and request.first_version == version:
+                sampled = request.token_ids[:-1]
+                key = np.concatenate([request.key, np.array(sampled, dtype=np.int64)])
+                entry = CachedPrefix(key, request.served_ids + tuple(sampled), self._slots.read(slot))
+                self._parked.add(entry, request.reused)
+            self._slots.free(slot)
+            self.requests[slot] = self.requests[-1]
+            self.requests.pop()
+            removed.append(request)
+        if removed:
+            self._sampler = None
+        return removed
+
+    def _image_features(self, pieces: Sequence[_Piece]) -> tuple[Tensor, ...]:
+        """Features of the placeholders of a prefill, one after the other; images not seen before are encoded together."""
+        if not pieces:
+            return ()
+        missing = list({piece.image.sha256: piece.image for piece in pieces if piece.image.sha256 not in self._features}.values())
+        pixels, grids = stack_images(missing, self._device)
+        if pixels is not None and grids is not None:
+            layers = encode_images(self.model, pixels, grids)
+            counts = [image.tokens for image in missing]
+            for image, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
+                self._features[image.sha256] = tuple(features)
+            self.stats.images_encoded += len(missing)
+        chosen = [tuple(layer[piece.skip :] for layer in self._features[piece.image.sha256]) for piece in pieces]
+        for piece in pieces:
+            self._features.move_to_end(piece.image.sha256)
+        held = sum(len(layers[0]) for layers in self._features.values())
+        while held > self._image_tokens:
+            _, dropped = self._features.popitem(last=False)
+            held -= len(dropped[0])
+        return tuple(torch.cat(layer) for layer in zip(*chosen, strict=True))
+
+    def load_weights(self, weights: Mapping[str, Any], targets: Mapping[str, Tensor]) -> None:
+        """Copy new weights in place. Keys and values of requests in flight stay; all that could serve later requests is dropped."""
+        seen_changed = False
+        for name, value in weights.items():
+            target, value = targets[name], torch.as_tensor(value)
+            if ".visual." in name and not seen_changed:
+                seen_changed = not torch.equal(target, value.to(target.device, target.dtype))
+            target.copy_(value)
+        self.forget(seen_changed)
+
+    def forget(self, seen_changed: bool) -> None:
+        """Drop keys and values of finished requests, and features of images when the vision tower has changed."""
+        self._parked.clear()
+        if seen_changed:
+            self._features.clear()

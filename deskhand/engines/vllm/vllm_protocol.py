@@ -1,0 +1,219 @@
+"""vLLM's protocol. Invariant: one placeholder id and one picture per image go out; the expanded ids that come back are returned.
+
+Used are `POST /inference/v1/generate` (`--enable-scale-out`), which takes and gives token ids, and the development routes
+(`VLLM_SERVER_DEV_MODE=1`) for weights. vLLM expands placeholders itself; ids that are expanded already it expands again without an
+error, which is why the served ids are asked for and compared on every call. A picture is sent once to a server and named by
+its hash afterwards. `--logprobs-mode processed_logprobs` makes the log-probs those of `Sampling` (temperature and banned ids are in
+them) as long as nothing cuts the distribution: with `top_p` or a grammar they are of what is left, and the completion says that
+it is not exact. A server with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` keeps its weights and takes adapters
+(`/v1/load_lora_adapter`): requests in flight end with the one that they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deskhand.engines.http_engine.endpoint import HttpEndpoint, RequestRejected
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
+from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
+from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
+from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.types import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+
+EXTENSION = "deskhand_worker.Extension"
+"""Of the workers of a server that we start (`worker/deskhand_worker.py`)."""
+_CONTROL_S = 60.0
+_LOAD_S = 600.0
+_NEVER = -100.0
+"""Bias of banned ids, the lowest that is taken: e^-100 of a probability is nothing in float32."""
+_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
+
+
+class VllmProtocol:
+    """`engines.served.wire.Wire` for vLLM. `pictures` turns recorded pixels into what is sent."""
+
+    name = "vLLM"
+    features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
+
+    def __init__(self, pictures: ImageEncoder) -> None:
+        self._pictures = pictures
+        self._held: set[str] = set()
+        """Images that the server has been sent."""
+        self._model = ""
+        self.takes_adapters = self.supports_vision_lora = False
+        self._adapters = LoraVersions()
+        self._reload: str | None = None
+        """The worker's method that takes weights; None when the server cannot take them."""
+
+    async def inspect(self, endpoint: HttpEndpoint) -> int:
+        listed = await endpoint.get("/v1/models", timeout_s=_CONTROL_S)
+        self._model = listed["data"][0]["id"]
+        try:
+            info = await endpoint.get("/server_info", timeout_s=_CONTROL_S, query={"config_format": "json"})
+        except RequestRejected as error:
+            raise ConfigError(
+                f"{endpoint.name} has no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
+            ) from None
+        settings = info["vllm_config"]
+        adapters = settings.get("lora_config")
+        self.takes_adapters = adapters is not None
+        self.supports_vision_lora = bool(adapters and adapters.get("enable_tower_connector_lora"))
+        ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
+        on_processor = settings["device_config"].get("device_type") == "cpu"
+        self._reload = "take_weights" if ours else None if on_processor else "reload_weights"
+        mode = settings["model_config"].get("logprobs_mode")
+        if mode != "processed_logprobs":
+            raise ConfigError(f"{endpoint.name} gives {mode}; start vLLM with --logprobs-mode processed_logprobs")
+        try:
+            await endpoint.post("/inference/v1/generate", {}, timeout_s=_CONTROL_S)
+        except RequestRejected as error:
+            if error.status in (403, 404):
+                raise ConfigError(f"{endpoint.name} has no /inference/v1/generate; start vLLM with --enable-scale-out") from None
+        return int(listed["data"][0]["max_model_len"])
+
+    async def label(self, endpoint: HttpEndpoint) -> str:
+        return str((await endpoint.get("/weight_info", timeout_s=_CONTROL_S))["weight_version"])
+
+    async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
+        await endpoint.post("/update_weight_version", {"new_version": label}, timeout_s=_CONTROL_S)
+
+    async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
+        """Requests in flight are put back into the queue, so they go on with keys and values that the new weights compute.
+
+        Every cache is emptied: the worker drops its encoder cache with the old weights, and a scheduler that believes in it still
+        would end the engine at the next known image.
+        """
+        if (folder / ADAPTER_CONFIG).exists():
+            await self._lay(endpoint, folder, label)
+            return
+        if self._reload is None:
+            raise ConfigError(
+                f"{endpoint.name} runs on a processor, where vLLM leaves a tied output layer with its old weights; let Deskhand "
+                "start it (engine.venv_python instead of engine.base_url)"
+            )
+        await self.pause(endpoint)
+        body = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
+        await endpoint.post("/collective_rpc", body, timeout_s=_LOAD_S)
+        await endpoint.post("/reset_mm_cache", timeout_s=_CONTROL_S)
+        await endpoint.post("/reset_encoder_cache", timeout_s=_CONTROL_S)
+        await endpoint.post("/reset_prefix_cache", timeout_s=_CONTROL_S, query={"reset_running_requests": "true"})
+        await self.set_label(endpoint, label)
+
+    async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
+        async def load(name: str) -> None:
+            await endpoint.tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S)
+
+        async def unload(name: str) -> None:
+            await endpoint.tell("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
+
+        await self._adapters.lay(self, endpoint, int(label), load, unload)
+
+    async def pause(self, endpoint: HttpEndpoint) -> None:
+        await endpoint.post("/pause", timeout_s=_CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
+
+    async def resume(self, endpoint: HttpEndpoint) -> None:
+        await endpoint.post("/resume", timeout_s=_CONTROL_S)
+
+    async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
+        await endpoint.get("/health", timeout_s=timeout_s)
+
+    def forget(self) -> None:
+        self._held.clear()
+
+    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+        names = [span.sha256 for span in prompt.spans]
+        known = self._held.intersection(names)
+        adapter = self._adapters.current
+        body: dict[str, Any] = {
+            "model": adapter.name if adapter is not None else self._model,
+            "token_ids": collapse_placeholders(prompt),
+            "sampling_params": _sampling(sampling),
+            "return_token_ids": True,
+        }
+        if names:
+            body["content_parts"] = await asyncio.to_thread(self._parts, prompt, known)
+        try:
+            reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
+        except RequestRejected as error:
+            if adapter is not None and adapter.name in error.said:
+                raise StaleWeights(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
+            if known:  # the server's cache may have dropped one of them, which it says in several ways
+                self._held -= known
+                raise RetryRequest(f"{error}; its pictures are sent again") from None
+            if sampling.grammar is not None and error.status == 400:
+                raise GrammarRefused(f"vLLM cannot keep to the grammar: {error.said}") from None
+            raise
+        self._held.update(names)
+        return _completion(reply, prompt, sampling, endpoint.name, adapter)
+
+    def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:
+        images = prompt.images or {}
+        parts = []
+        for sha256 in (span.sha256 for span in prompt.spans):
+            url = None if sha256 in known else self._pictures.data_uri(images[sha256])
+            known = known | {sha256}
+            parts.append({"type": "image_url", "url": url, "uuid": sha256})
+        return parts
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    """vLLM's `SamplingParams`. `ignore_eos`: only the ids that the caller names end a reply."""
+    params: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "stop_token_ids": list(sampling.stop_ids),
+        "ignore_eos": True,
+        "detokenize": bool(sampling.stop_texts),
+        "logprobs": sampling.top_logprobs,
+        "logit_bias": {str(banned): _NEVER for banned in sampling.banned_ids},
+    }
+    if sampling.stop_texts:
+        params |= {"stop": list(sampling.stop_texts), "include_stop_str_in_output": True, "skip_special_tokens": False}
+    if sampling.seed is not None:
+        params["seed"] = sampling.seed
+    if sampling.grammar is not None:
+        kind = "json" if sampling.grammar.kind == "json_schema" else "regex"
+        text = sampling.grammar.text
+        params["structured_outputs"] = {kind: json.loads(text) if kind == "json" else text}
+    return params
+
+
+def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None) -> Completion:
+    """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
+    server names the weights below it only."""
+    choice = reply["choices"][0]
+    finish = _FINISH.get(choice["finish_reason"])
+    if finish is None:
+        raise InfrastructureError(f"{server} ended a request with {choice['finish_reason']!r}")
+    if finish == "aborted":
+        raise RetryRequest(f"{server} aborted a request")
+    served = tuple(reply["prompt_token_ids"])
+    placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
+    if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:
+        raise RecordError("placeholders", f"{server} placed its images at {placed[:4]}, the prompt says otherwise")
+    ids = tuple(choice["token_ids"])
+    content = choice["logprobs"]["content"]
+    if [entry["token_id"] for entry in content] != list(ids):
+        raise RecordError("lengths", f"{server} gave log-probs of {len(content)} other tokens than the {len(ids)} it sampled")
+    versions = versions_of(choice.get("weight_versions"), len(ids), server)
+    likely = tuple(
+        tuple((one["token_id"], one["logprob"]) for one in sorted(entry["top_logprobs"], key=lambda one: -one["logprob"]))[
+            : sampling.top_logprobs
+        ]
+        for entry in content
+    )
+    return Completion(
+        ids,
+        tuple(min(0.0, entry["logprob"]) for entry in content),
+        versions if adapter is None else adapter.versions(versions, server),
+        finish,
+        served,
+        likely if sampling.top_logprobs else (),
+        exact=sampling.top_p >= 1 and sampling.grammar is None,
+    )

@@ -1,0 +1,91 @@
+"""What is mended in AReaL 1.0.4, in the launcher's process alone. Invariant: a function is replaced only after its name and
+parameters were compared with those of the version that is known.
+
+- A forked worker may take `FORK_READY_S` instead of a fixed minute to import torch.
+- What is forked from a worker of ours for another role is one of ours (AReaL names its own there), but for proxies.
+- A worker that ends before it is ready ends the run; AReaL asks its port for ever, and takes whoever answers there for the worker.
+- Checkpoints are saved without triton. AReaL asks whether an engine is Archon's by importing Archon, whose kernels need it: on a
+  processor every run would end at its first checkpoint.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from deskhand.errors import ConfigError
+from deskhand.integrations.areal import installed_areal
+from deskhand.integrations.areal.validate_objective import WORKER
+
+FORK_READY_S = 600.0
+_KNOWN_FORK_READY_S = 60
+
+
+def apply_launcher_patches() -> None:
+    """All of it. Raises `ConfigError` for a version that is not known."""
+    allow_slow_forks()
+    fork_our_workers()
+    notice_dead_workers()
+    save_without_archon()
+
+
+def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
+    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it is."""
+    scheduler = installed_areal.require_areal("infra.scheduler.local", "a run").LocalScheduler
+    function = getattr(scheduler, "_wait_for_fork_ready", None)
+    if function is None or inspect.signature(function).parameters.get("timeout") is None:
+        return False
+    if function.__defaults__ != (_KNOWN_FORK_READY_S,):
+        return False
+    function.__defaults__ = (seconds,)
+    return True
+
+
+def fork_our_workers() -> None:
+    """Have a reference model that is colocated with the actor, say, computed by `areal.worker`."""
+    for module, name in (("local", "LocalScheduler"), ("slurm", "SlurmScheduler")):
+        scheduler = getattr(installed_areal.require_areal(f"infra.scheduler.{module}", "a run"), name)
+        scheduler.fork_workers = _forking(_known(scheduler, "fork_workers", ["self", "role", "target_role", "command"]))
+
+
+def notice_dead_workers() -> None:
+    """Have AReaL's local scheduler raise its own error for a worker that ended instead of waiting for it."""
+    scheduler = installed_areal.require_areal("infra.scheduler.local", "a run").LocalScheduler
+    failure = installed_areal.require_areal("infra.scheduler.exceptions", "a run").WorkerFailedError
+    is_ready = _known(scheduler, "_is_worker_ready", ["self", "worker_info"])
+
+    def is_alive_and_ready(self: Any, worker_info: Any) -> bool:
+        process = worker_info.process  # None for a forked one
+        if process is not None and process.poll() is not None:
+            raise failure(worker_info.worker.id, process.returncode, self._read_log_tail(worker_info.log_file))
+        return is_ready(self, worker_info)
+
+    scheduler._is_worker_ready = is_alive_and_ready
+
+
+def save_without_archon() -> None:
+    """Where Archon cannot be imported, no engine is Archon's, and checkpoints are saved as those of other engines are."""
+    saver = installed_areal.require_areal("utils.saver", "a run").Saver
+    asks = _known(saver, "_should_use_async", ["self", "engine"])
+
+    def asks_if_it_can(self: Any, engine: Any) -> bool:
+        try:
+            return asks(self, engine)
+        except ImportError:
+            return False
+
+    saver._should_use_async = asks_if_it_can
+
+
+def _forking(fork: Any) -> Any:
+    def forked(self: Any, role: str, target_role: str, command: str | None = None) -> Any:
+        return fork(self, role, target_role, command or WORKER)
+
+    return forked
+
+
+def _known(owner: Any, name: str, parameters: list[str]) -> Any:
+    function = getattr(owner, name, None)
+    if function is None or list(inspect.signature(function).parameters) != parameters:
+        raise ConfigError(f"{name} of AReaL {installed_areal.version()} is not that of the version that is known; {installed_areal.INSTALL_HINT}")
+    return function

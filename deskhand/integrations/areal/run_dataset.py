@@ -1,0 +1,39 @@
+"""Episodes of a run folder as AReaL's rows. Invariant: what is read is what a worker would have handed over when the episodes were
+played: the same rows, the same advantages, checked by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.integrations.areal.trajectory import TrajectoryLimits, check_trajectory
+from deskhand.models.load import load_processors
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.rollout.groups import Group
+from deskhand.rollout.run_writer import load_result
+from deskhand.store.run import TRAIN, Run
+
+
+def load_trajectories(
+    run: Run, model: str, *, algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo", max_tokens: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The trajectory of each group of `run` that teaches something, in order. `model`: the checkpoint that sampled.
+
+    Raises `RecordError` for a group that AReaL would not train as it was sampled, `InfrastructureError` when a screen is missing.
+    """
+    from deskhand.integrations.areal.tensors import samples_to_tensors
+    from deskhand.recipes.samples import group_to_samples
+
+    tokenizer, processor = load_processors(model)
+    renderer, images = ChatRenderer(tokenizer, source=model, history="keep"), ImageCache(processor, fetch=run.frames.png)
+    limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
+    for row in run.groups():
+        scored = [load_result(run, found.id) for found in run.episodes(TRAIN, group_id=row.id) if found.reward is not None]
+        group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
+        if group.has_signal:
+            samples = [one for one in group_to_samples(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
+            made = samples_to_tensors(samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].loss_norm == "episode")
+            check_trajectory(made, limits)
+            yield made

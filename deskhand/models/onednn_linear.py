@@ -1,0 +1,75 @@
+"""Linear layers by oneDNN where torch's own library is slow. Invariant: same parameters, same names, same function in float32.
+
+Torch multiplies float32 matrices on a CPU by MKL, which takes its AVX-512 kernels on Intel's processors only; oneDNN, which torch
+brings along and uses for other types, takes them wherever they are. `python -m benchmarks.onednn_linear` prints the ratio.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+CPU_INFORMATION = Path("/proc/cpuinfo")
+
+
+@functools.cache
+def prefers_onednn() -> bool:
+    """Whether this machine's processor is not one of Intel's and torch has oneDNN's product."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    try:
+        return "GenuineIntel" not in CPU_INFORMATION.read_text()
+    except OSError:
+        return False
+
+
+def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
+
+
+class _Product(torch.autograd.Function):
+    """`input` [..., K] times the transpose of `weight` [N, K], plus `bias` [N]: [..., N]."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        return _product(input, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        input, weight = ctx.saved_tensors
+        wants_input, wants_weight, wants_bias = ctx.needs_input_grad
+        gradient_MN, input_MK = gradient.reshape(-1, gradient.shape[-1]), input.reshape(-1, input.shape[-1])
+        return (
+            _product(gradient_MN, weight.t(), None).view_as(input) if wants_input else None,
+            _product(gradient_MN.t(), input_MK.t(), None) if wants_weight else None,
+            gradient_MN.sum(0) if wants_bias else None,
+        )
+
+
+def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`nn.functional.linear`, by oneDNN in float32 on a CPU."""
+    if input.dtype is torch.float32 and weight.dtype is torch.float32 and input.device.type == "cpu" and input.numel():
+        return _Product.apply(input, weight, bias)  # pyright: ignore[reportReturnType]
+    return nn.functional.linear(input, weight, bias)
+
+
+class OneDnnLinear(nn.Linear):
+    """A linear layer that multiplies by `product`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return product(input, self.weight, self.bias)
+
+
+def replace_linear_with_onednn(model: nn.Module) -> None:
+    """Let the linear layers of a model multiply by oneDNN, in place, where that is the faster library."""
+    if prefers_onednn():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = OneDnnLinear

@@ -1,0 +1,180 @@
+"""`deskhand record`: any agent in front of any engine. Invariant: the agent is not changed; all it is told is an address and a
+key, in the environment variables that its client reads anyway.
+
+While it runs, exchanges are journaled under the folder (`recorder.relay`). At the end they are written as data sets: `sft.jsonl`
+(conversations with targets and rewards) and, with a checkpoint whose processor counts the image tokens, call graphs with token ids
+and log-probs in the recorder's own files (`recorder.files`). Keys are in `keys.json`, which only its owner can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from deskhand.errors import ConfigError
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recording_proxy import (
+    ExchangeLog,
+    RecordingProxy,
+    StoredImages,
+    check_upstream,
+    create_proxy_app,
+)
+from deskhand.recorder.renderer import IMAGE_PAD
+from deskhand.recorder.session_store import SessionStore
+from deskhand.recorder.sft_export import graph_of, read_session, to_sft_rows
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """What the data sets hold. `left_out` counts replies that they lack, by reason."""
+
+    sessions: int
+    exchanges: int
+    conversations: int
+    calls: int
+    left_out: Counter[str]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        counted = f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
+        more = [f"{self.calls} calls with token ids"] if self.calls else []
+        return [", ".join([counted, *more]), *(f"left out: {count} ({reason})" for reason, count in self.left_out.most_common())]
+
+
+async def record(
+    upstream: str,
+    folder: Path,
+    command: Sequence[str] = (),
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    key_env: str = "UPSTREAM_API_KEY",
+    ask_token_ids: bool = False,
+) -> int:
+    """Relay until the command ends (or, without one, until cancelled); returns the command's exit code, 128 and the number of the
+    signal that ended it.
+
+    The upstream's key is in the environment variable `key_env`, which the command does not see. Raises `ConfigError` when an
+    address is none or cannot be bound, or the command cannot be started.
+    """
+    check_upstream(upstream)
+    files = SessionStore(folder)
+    relay = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
+    admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    key = relay.sessions.open(session_id)
+    with _listening(host, port) as listener:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        _write_keys(folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key})
+        app = create_proxy_app(relay, admin_key)
+        server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            if command:
+                return await _run(command, agent_environment(os.environ, address, key, key_env))
+            print(f"recording {address}/v1 in front of {relay.upstream}; its keys are in {folder / 'keys.json'}", flush=True)
+            await serving
+            return 0
+        finally:
+            server.should_exit = True
+            with suppress(asyncio.CancelledError):
+                await serving
+            await relay.close()
+
+
+def agent_environment(given: Mapping[str, str], address: str, key: str, key_env: str) -> dict[str, str]:
+    """The environment of an agent whose OpenAI or Anthropic client shall ask the relay, past any proxy and without its key."""
+    local = ",".join(filter(None, [given.get("NO_PROXY") or given.get("no_proxy"), "127.0.0.1,localhost"]))
+    return {
+        **{name: value for name, value in given.items() if name != key_env},
+        "OPENAI_BASE_URL": f"{address}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": address,
+        "ANTHROPIC_API_KEY": key,
+        "NO_PROXY": local,
+        "no_proxy": local,
+    }
+
+
+def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary:
+    """Write the data sets of all sessions under a record folder. `checkpoint`: folder, hub id or "tiny", for call graphs."""
+    files = SessionStore(folder)
+    log, kept = ExchangeLog(files), StoredImages(files)
+    images, image_id = (None, -1) if checkpoint is None else _processing(checkpoint, files)
+    sessions = exchanges = rows = calls = 0
+    left_out: Counter[str] = Counter()
+    partial = folder / "sft.jsonl.partial"
+    with partial.open("w", encoding="utf-8") as out:
+        for session_id in log.sessions():
+            recorded = read_session(log, kept, session_id)
+            sessions, exchanges = sessions + 1, exchanges + len(recorded.exchanges)
+            for row in to_sft_rows(recorded):
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                rows += 1
+            if images is not None:
+                graph = graph_of(recorded, images, image_id)
+                if graph.calls:
+                    files.finish(session_id, graph, recorded.rewards.of_calls(graph.ids))
+                calls += len(graph.calls)
+            left_out.update(recorded.left_out)
+    partial.replace(folder / "sft.jsonl")
+    return ExportSummary(sessions, exchanges, rows, calls, left_out)
+
+
+def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
+    from deskhand.models.load import load_processors
+
+    tokenizer, image_processor = load_processors(checkpoint)
+    image_id = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
+    if not isinstance(image_id, int):
+        raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; give a Qwen2.5-VL or Qwen3-VL checkpoint")
+    return ImageCache(image_processor, fetch=files.image), image_id
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the command line."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port") from None
+
+
+def _write_keys(path: Path, keys: Mapping[str, str]) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(keys, file, indent=1)
+
+
+async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+    except OSError as error:
+        raise ConfigError(f"{command[0]}: cannot be started ({error.strerror})") from None
+    try:
+        code = await process.wait()
+        return code if code >= 0 else 128 - code
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+        raise

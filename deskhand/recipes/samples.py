@@ -1,0 +1,41 @@
+"""Turn a finished group of episodes into training samples. Used by `recipes.training_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.grpo import group_advantages
+from deskhand.recorder.graph import CallGraph, Sequence
+from deskhand.rollout.episode_record import EpisodeResult
+from deskhand.rollout.groups import Group
+from deskhand.tasks.outcome import Scored
+from deskhand.trainer.batch import TrainingSample
+
+
+def group_to_samples(
+    group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
+) -> list[TrainingSample]:
+    """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh ones
+    give rows. With a critic there are no advantages yet."""
+    scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
+    rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
+    if algorithm.uses_critic:
+        advantages = np.zeros(len(rewards))
+    else:
+        normalise = "std" if algorithm.baseline == "group_std" else "none"
+        advantages = group_advantages(rewards, [True] * len(rewards), normalise).values
+    return [
+        TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
+        for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
+        if fresh(result)
+        for sequence in result.graph.sequences()
+    ]
+
+
+def _replies(graph: CallGraph, sequence: Sequence) -> tuple[tuple[int, int], ...]:
+    """The replies of a row: (which of the episode's calls, sampled tokens)."""
+    places = {call.id: place for place, call in enumerate(graph.calls)}
+    return tuple((places[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids)

@@ -1,0 +1,250 @@
+"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable by stage, training seeds only.
+
+1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
+2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
+3. *grounding*: a fresh model learns where things are, many questions a screenshot, and what follows a first click;
+4. *sharpening*: the same once more, almost only questions about windows of a certain colour, which are found out late;
+5. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest is for RL.
+
+What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.models.onednn_linear import replace_linear_with_onednn
+from deskhand.models.patch_embed import embed_patches_by_product
+from deskhand.models.tiny import architecture
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recipes.tiny import demonstrations, pretrain
+from deskhand.recipes.tiny.data_parallel import DataParallelGroup, run_data_parallel
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import Task, seed_for
+from deskhand.trainer.supervised import Schedule, run_sft
+
+SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
+"""Where in the training split the seeds of scenes and demonstrations begin; RL takes its seeds from 0 on."""
+SEEDS_PER_BUILD = 10_000
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BuildStage:
+    """One run of `training.sft.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
+
+    name: str
+    seconds: float
+    episodes: float
+    """Share of batches of whole demonstrations."""
+    questions: float
+    """Share of batches of questions on screenshots."""
+    dictation: float
+    """Share of batches of dictation, four times as many rows as they are small."""
+    scenes: tuple[tuple[str, float], ...]
+    """Share of each family among the batches of questions."""
+    matrix_rate: float
+    other_rate: float
+    noisy: bool = False
+    """First clicks are taught as the noisy demonstrations have them, and questions begin with a stray click: of the first clicks
+    about a third goes anywhere, and of the rest `BuildPlan.noise` to a wrong thing, which leaves RL something to mend. Otherwise
+    first clicks are taught by questions alone, without noise."""
+
+
+STAGES = (
+    BuildStage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
+    BuildStage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
+    BuildStage("imitation", 600.0, 0.5, 0.25, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
+)
+"""Those of the shipped weights."""
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """Sizes and times of a build; the defaults are those of the shipped weights."""
+
+    families: tuple[str, ...] = ("terminal_run", "terminal_close", "calculator_number")
+    seed: int = 0
+    scenes: tuple[tuple[str, int, int], ...] = (
+        ("terminal_run", 120, 16),
+        ("calculator_number", 6, 120),
+    )
+    """(family, stagings, placements of its windows per staging)."""
+    demonstrations: int = 300
+    """Per family."""
+    noise: float = 0.45
+    """Share of demonstrations whose first click goes to a wrong window, button or key."""
+    questions: int = 6
+    """Asked of one screenshot in a row."""
+    stages: tuple[BuildStage, ...] = STAGES
+    processes: int = 2
+    rows: int = 12
+    """Per process and step."""
+    workers: int = 3
+    """Desktops at a time."""
+
+
+def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
+    """Run all stages that `work` does not hold yet and write the checkpoint folder `target`."""
+    work.mkdir(parents=True, exist_ok=True)
+    _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), say)
+    _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
+    for index, stage in enumerate(plan.stages):
+        if not (work / f"{stage.name}.pt").exists():
+            run_data_parallel(plan.processes, _train_stage, plan, work, index)
+    tokenizer = build_tokenizer(corpus(plan.families))
+    model = architecture.build_model(tokenizer, plan.seed)
+    model.load_state_dict(torch.load(work / f"{plan.stages[-1].name}.pt"))
+    architecture.save(target, model, tokenizer)
+    say(f"wrote {target}")
+
+
+def corpus(families: tuple[str, ...]) -> list[str]:
+    """Sentences that the families say, for the tokeniser."""
+    said = [basics.make_task(family, seed).instruction for family in families for seed in range(400)]
+    return [*said, "error: the text is not an action"]
+
+
+async def fresh_desktop(task: Task) -> LocalDesktop:
+    """A desktop of the task's size, reset."""
+    desktop = LocalDesktop()
+    await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
+    return desktop
+
+
+def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
+    """Keep what `gather` finds in `path`, whole or not at all."""
+    if path.exists():
+        return
+    started = time.monotonic()
+    data = asyncio.run(gather())
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(pickle.dumps(data))
+    partial.rename(path)
+    say(f"{len(data)} {path.stem} in {time.monotonic() - started:.0f} s")
+
+
+async def _gather_scenes(plan: BuildPlan) -> list[demonstrations.LabeledScreen]:
+    placements = {family: count for family, _, count in plan.scenes}
+    tasks = [task for family, stagings, _ in plan.scenes for task in _tasks(plan, family, SCENE_START, stagings)]
+
+    async def play(desktop: LocalDesktop, task: Task) -> list[demonstrations.LabeledScreen]:
+        return await demonstrations.collect_scenes(desktop, task, placements[task.family])
+
+    nested = await demonstrations.gather(fresh_desktop, tasks, play, plan.workers)
+    return [scene for group in nested for scene in group]
+
+
+async def _gather_demonstrations(plan: BuildPlan) -> list[demonstrations.RecordedDemonstration]:
+    tasks = [task for family in plan.families for task in _tasks(plan, family, DEMONSTRATION_START, plan.demonstrations)]
+
+    async def play(desktop: LocalDesktop, task: Task) -> demonstrations.RecordedDemonstration:
+        return await demonstrations.demonstrate(desktop, task, random.Random(f"{plan.seed}:{task.id}"), plan.noise)
+
+    played = await demonstrations.gather(fresh_desktop, tasks, play, plan.workers)
+    return [one for one in played if one.noise or one.value == 1.0]
+
+
+def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
+    first = start + plan.seed * SEEDS_PER_BUILD
+    return [basics.make_task(family, seed_for("train", first + k)) for k in range(count)]
+
+
+def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: int) -> None:
+    """One member's part of a stage; rank 0 writes `<stage>.pt`."""
+    stage = plan.stages[index]
+    tokenizer: Any = build_tokenizer(corpus(plan.families))
+    model, writer = architecture.build_model(tokenizer, plan.seed), pretrain.PretrainRowBuilder(tokenizer)
+    if index:
+        model.load_state_dict(torch.load(work / f"{plan.stages[index - 1].name}.pt"))
+    embed_patches_by_product(model)
+    replace_linear_with_onednn(model)
+    rng, common = random.Random(f"{plan.seed}:{stage.name}:{team.rank}"), random.Random(f"{plan.seed}:{stage.name}")
+    screens: list[demonstrations.LabeledScreen] = pickle.loads((work / "scenes.pickle").read_bytes())
+    played: list[demonstrations.RecordedDemonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
+
+    def question(scene: demonstrations.LabeledScreen) -> pretrain.PretrainRow:
+        return writer.grounding(scene, plan.questions, rng, stray=stage.noisy)
+
+    def episode(one: demonstrations.RecordedDemonstration) -> pretrain.PretrainRow:
+        row = writer.demonstration(one)
+        return row if stage.noisy else pretrain.first_untaught(row)
+
+    sources = [
+        _row_batches(_by_family(played), [(family, 1.0) for family in plan.families], episode, plan.rows, rng, common),
+        _row_batches(_by_family(screens), stage.scenes, question, plan.rows, rng, common),
+        _dictations([one for one in played if one.typed], writer, 4 * plan.rows, rng),
+    ]
+
+    def report(step: int, loss: float, elapsed: float) -> None:
+        print(f"{stage.name} step {step}: loss {loss:.3f}, {elapsed:.0f} s", flush=True)
+
+    learner = pretrain.PretrainLearner(
+        model,
+        team,
+        pad_id=tokenizer.pad_token_id,
+        image_pad=writer.image_pad,
+        matrix_rate=stage.matrix_rate,
+        other_rate=stage.other_rate,
+    )
+    batches = _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common)
+    model.train()
+    run_sft(learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None)
+    model.eval()
+    if team.rank == 0:
+        partial = work / f"{stage.name}.partial"
+        torch.save(model.state_dict(), partial)
+        partial.rename(work / f"{stage.name}.pt")
+
+
+def _by_family(items: list[Any]) -> dict[str, list[Any]]:
+    """Items of a family have screens of one size, so their patches stack."""
+    families: dict[str, list[Any]] = {}
+    for item in items:
+        families.setdefault(item.family, []).append(item)
+    return families
+
+
+def _row_batches(
+    items: dict[str, list[Any]],
+    shares: Sequence[tuple[str, float]],
+    write: Callable[[Any], pretrain.PretrainRow],
+    rows: int,
+    rng: random.Random,
+    common: random.Random,
+) -> Iterator[list[pretrain.PretrainRow]]:
+    """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a step."""
+    while True:
+        family = common.choices([name for name, _ in shares], [share for _, share in shares])[0]
+        yield [write(item) for item in rng.sample(items[family], min(rows, len(items[family])))]
+
+
+def _dictations(
+    typing: list[demonstrations.RecordedDemonstration], writer: pretrain.PretrainRowBuilder, rows: int, rng: random.Random
+) -> Iterator[list[pretrain.PretrainRow]]:
+    """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
+    while True:
+        batch = []
+        for one in rng.choices(typing, k=rows):
+            task = basics.make_task(one.family, seed_for("train", DEMONSTRATION_START + rng.randrange(10**7)))
+            batch.append(writer.dictation(one, task.instruction, task.metadata["types"], rng))
+        yield batch
+
+
+def _mixed(
+    sources: list[Iterator[list[pretrain.PretrainRow]]], shares: tuple[float, ...], rng: random.Random
+) -> Iterator[list[pretrain.PretrainRow]]:
+    """The next batch of a source that is drawn by its share, alike in every process."""
+    while True:
+        yield next(rng.choices(sources, shares)[0])

@@ -1,0 +1,136 @@
+"""Demonstrations for the in-the-box policy, taken from real embedded desktops. Invariant: only training seeds are used.
+
+Two kinds. A *scene* is one screenshot with every (instruction, first-click rectangle) that it admits; windows are placed anew
+many times per start of the programs. A *demonstration* is a whole episode: the oracle's way, or a noisy one, in which the
+first click goes to something else that could be taken for the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deskhand.actions.formats import deskhand_json
+from deskhand.actions.ops import REL_1000, Click, Done, Op, Point, Type
+from deskhand.errors import InfrastructureError
+from deskhand.tasks.task import Rect, Task
+
+GRID = 20
+"""Coordinates are taught on a grid of 20 per mille, so that neighbouring answers are few."""
+MIDDLE = 0.4
+"""Share of a target's width and height in which a good click lands."""
+
+
+@dataclass(frozen=True)
+class LabeledScreen:
+    """`pixels` uint8[H, W, 3]; `questions` are (instruction, rectangle in pixels)."""
+
+    family: str
+    pixels: np.ndarray
+    questions: list[tuple[str, Rect]]
+
+
+@dataclass(frozen=True)
+class RecordedDemonstration:
+    """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does not)."""
+
+    family: str
+    instruction: str
+    frames: list[np.ndarray]
+    texts: list[str]
+    noise: str
+    value: float
+
+    @property
+    def typed(self) -> bool:
+        """Whether it types text."""
+        return any(isinstance(op, Type) for text in self.texts for op in deskhand_json.parse(text))
+
+
+def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: float = MIDDLE) -> str:
+    """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may be hit."""
+    x, y = rect.center
+    jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
+    point = Point(_grid(x + rng.uniform(-jitter_x, jitter_x), width), _grid(y + rng.uniform(-jitter_y, jitter_y), height), REL_1000)
+    return deskhand_json.emit([Click(point)])
+
+
+def _grid(pixel: float, extent: int) -> int:
+    return max(0, min(1000, round((pixel + 0.5) * 1000 / extent / GRID) * GRID))
+
+
+async def collect_scenes(desktop, task: Task, placements: int) -> list[LabeledScreen]:
+    """Stage `task` once and photograph it under `placements` arrangements of its windows."""
+    assert task.grounding_targets is not None
+    assert task.shuffle_windows is not None
+    await task.setup(desktop)
+    scenes = []
+    for k in range(placements):
+        if k:
+            await task.shuffle_windows(desktop, task.seed * 1009 + k)
+        frame = await desktop.observe()
+        scenes.append(LabeledScreen(task.family, frame.rgb(), await task.grounding_targets(desktop)))
+    return scenes
+
+
+async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> RecordedDemonstration:
+    """Play one episode: the oracle's, or with probability `noise` one whose first click misses its target."""
+    await task.setup(desktop)
+    _, others = await task.first_click_targets(desktop)
+    wrong = rng.choice(others) if others and rng.random() < noise else None
+    frames, texts = [], []
+    frame = await desktop.observe()
+    step = 0
+    async for ops in task.oracle(desktop):
+        missed = wrong if step == 0 else None
+        text = click_text(missed, task.width, task.height, rng) if missed else policy_text(ops, task, rng)
+        frames.append(frame.rgb())
+        texts.append(text)
+        performed = deskhand_json.parse(text)
+        if not any(isinstance(op, Done) for op in performed):
+            frame = await desktop.perform(performed, action_id=f"demo-{step}")
+        step += 1
+    check = await task.check(desktop)
+    return RecordedDemonstration(task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value)
+
+
+def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:
+    """The oracle's ops as the policy would write them: clicks on the grid, everything else as it is."""
+    if len(ops) == 1 and isinstance(ops[0], Click) and ops[0].point is not None:
+        point = ops[0].point
+        rect = Rect(int(point.x) - 4, int(point.y) - 3, int(point.x) + 5, int(point.y) + 4)
+        return click_text(rect, task.width, task.height, rng)
+    return deskhand_json.emit(ops)
+
+
+async def gather(
+    make_desktop: Callable[[Task], Awaitable], tasks: Iterable[Task], play: Callable[..., Awaitable[Any]], workers: int
+) -> list[Any]:
+    """Run `play(desktop, task)` for each task on a fresh desktop, `workers` at a time, in no certain order.
+
+    A task whose desktop fails is left out; more than one in twenty raises the last `InfrastructureError`.
+    """
+    pending = list(tasks)[::-1]
+    results: list[Any] = []
+    allowed, failures = len(pending) // 20, []
+
+    async def work() -> None:
+        while pending:
+            task = pending.pop()
+            desktop = await make_desktop(task)
+            try:
+                results.append(await play(desktop, task))
+            except InfrastructureError as error:
+                failures.append(error)
+                if len(failures) > allowed:
+                    raise
+            finally:
+                await desktop.close()
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+    return results

@@ -1,0 +1,183 @@
+"""Supervised training of the in-the-box policy. Invariant: only the assistant's tokens are taught, in the agent's format.
+
+Rows are of two kinds: many questions on one screenshot (grounding), and whole demonstrations, screenshot by screenshot.
+Rows of one batch have the same screen size, so patches stack without padding.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from deskhand.actions.formats import deskhand_json
+from deskhand.actions.ops import Type
+from deskhand.models.tiny.architecture import MERGE, PATCH_PX
+from deskhand.recipes.tiny.data_parallel import DataParallelGroup
+from deskhand.recipes.tiny.demonstrations import MIDDLE, LabeledScreen, RecordedDemonstration, click_text
+from deskhand.tasks.task import Rect
+
+PIECE_PX = 64
+
+
+@dataclass
+class PretrainRow:
+    """`ids` and `taught` (1 where the token is a target) of equal length; `frames` uint8[H, W, 3] in order."""
+
+    ids: list[int] = field(default_factory=list)
+    taught: list[int] = field(default_factory=list)
+    frames: list[np.ndarray] = field(default_factory=list)
+
+
+class PretrainRowBuilder:
+    """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each answer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
+        token = tokenizer.convert_tokens_to_ids
+        self.vision_start, self.vision_end = token("<|vision_start|>"), token("<|vision_end|>")
+        self.image_pad, self.end = token("<|image_pad|>"), token("<|im_end|>")
+        self.user = self.encode("<|im_start|>user\n")
+        self.assistant = self.encode("<|im_start|>assistant\n")
+        self.newline = self.encode("\n")
+
+    def turn(self, row: PretrainRow, frame: np.ndarray | None, question: str, answer: str) -> None:
+        """Append one exchange; `frame` None asks about the screenshot before."""
+        context = list(self.newline) if row.ids else []
+        context += self.user
+        if frame is not None:
+            tokens = (frame.shape[0] // (PATCH_PX * MERGE)) * (frame.shape[1] // (PATCH_PX * MERGE))
+            context += [self.vision_start] + [self.image_pad] * tokens + [self.vision_end]
+            row.frames.append(frame)
+        context += [*self.encode(question), self.end, *self.newline, *self.assistant]
+        target = [*self.encode(answer), self.end]
+        row.ids += context + target
+        row.taught += [0] * len(context) + [1] * len(target)
+
+    def grounding(self, scene: LabeledScreen, questions: int, rng: random.Random, stray: bool = False) -> PretrainRow:
+        """One screenshot and up to `questions` questions of it, each about another place, in random order.
+
+        `stray`: the first answer is a click anywhere on the screen, as of a hand that does not look.
+        """
+        row = PretrainRow()
+        height, width = scene.pixels.shape[:2]
+        by_place: dict[Any, list[tuple[str, Any]]] = {}
+        for question, rect in scene.questions:
+            by_place.setdefault(rect, []).append((question, rect))
+        places = rng.sample(list(by_place), min(questions, len(by_place)))
+        chosen = [rng.choice(by_place[place]) for place in places]
+        for k, (question, rect) in enumerate(chosen):
+            place = Rect(0, 0, width, height) if stray and k == 0 else rect
+            spread = 1.0 if stray and k == 0 else MIDDLE
+            self.turn(row, scene.pixels if k == 0 else None, question, click_text(place, width, height, rng, spread))
+        return row
+
+    def demonstration(self, demonstration: RecordedDemonstration) -> PretrainRow:
+        """The whole episode."""
+        row = PretrainRow()
+        for frame, text in zip(demonstration.frames, demonstration.texts, strict=True):
+            self.turn(row, frame, demonstration.instruction, text)
+        return row
+
+    def dictation(self, demonstration: RecordedDemonstration, instruction: str, typed: str, rng: random.Random) -> PretrainRow:
+        """An episode that types, with another instruction, on small pieces of its screenshots: copying, taught cheaply.
+
+        The first answer is context only: a piece of the screen does not show where to click.
+        """
+        row = PretrainRow()
+        for number, (frame, text) in enumerate(zip(demonstration.frames, demonstration.texts, strict=True)):
+            top, left = (rng.randrange(extent - PIECE_PX + 1) for extent in frame.shape[:2])
+            piece = frame[top : top + PIECE_PX, left : left + PIECE_PX]
+            types = any(isinstance(op, Type) for op in deskhand_json.parse(text))
+            self.turn(row, piece, instruction, deskhand_json.emit([Type(typed)]) if types else text)
+            if number == 0:
+                row = first_untaught(row)
+        return row
+
+
+def first_untaught(row: PretrainRow) -> PretrainRow:
+    """The row with its first answer as context only."""
+    start = row.taught.index(1)
+    end = start + row.taught[start:].index(0) if 0 in row.taught[start:] else len(row.taught)
+    return PretrainRow(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
+
+
+def patches(frames: np.ndarray) -> torch.Tensor:
+    """uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as the Qwen-VL image processor lays them out."""
+    n, height, width, channels = frames.shape
+    rows, columns = height // PATCH_PX, width // PATCH_PX
+    pixels = torch.from_numpy(frames).float().div_(127.5).sub_(1.0)
+    blocks = pixels.view(n, rows // MERGE, MERGE, PATCH_PX, columns // MERGE, MERGE, PATCH_PX, channels)
+    blocks = blocks.permute(0, 1, 4, 2, 5, 7, 3, 6)  # n, row block, column block, row, column, channel, y, x
+    flat = blocks.reshape(n * rows * columns, channels, 1, PATCH_PX, PATCH_PX)
+    return flat.expand(-1, -1, 2, -1, -1).reshape(n * rows * columns, channels * 2 * PATCH_PX * PATCH_PX)
+
+
+def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Model inputs and taught_BT for rows padded on the right."""
+    longest = max(len(row.ids) for row in rows)
+    ids_BT = torch.full((len(rows), longest), pad_id)
+    taught_BT = torch.zeros((len(rows), longest), dtype=torch.bool)
+    attention_BT = torch.zeros((len(rows), longest), dtype=torch.long)
+    for b, row in enumerate(rows):
+        ids_BT[b, : len(row.ids)] = torch.tensor(row.ids)
+        taught_BT[b, : len(row.ids)] = torch.tensor(row.taught, dtype=torch.bool)
+        attention_BT[b, : len(row.ids)] = 1
+    frames = np.stack([frame for row in rows for frame in row.frames])
+    height, width = frames.shape[1:3]
+    grid = torch.tensor([[1, height // PATCH_PX, width // PATCH_PX]] * len(frames))
+    inputs = {
+        "input_ids": ids_BT,
+        "attention_mask": attention_BT,
+        "mm_token_type_ids": (ids_BT == image_pad).long(),
+        "pixel_values": patches(frames),
+        "image_grid_thw": grid,
+    }
+    return inputs, taught_BT
+
+
+def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy (nats) over taught tokens; the head runs on those positions alone."""
+    hidden_BTD = model.model(**inputs).last_hidden_state
+    before_BT = taught_BT[:, 1:]
+    logits_ND = model.lm_head(hidden_BTD[:, :-1][before_BT]).float()
+    return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
+
+
+class PretrainLearner:
+    """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables,
+    biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
+
+    def __init__(self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float) -> None:
+        self.model, self.team, self._pad_id, self._image_pad = model, team, pad_id, image_pad
+        tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
+        matrices, others = [], []
+        for name, parameter in model.named_parameters():
+            (matrices if parameter.ndim == 2 and not any(t in name for t in tables) else others).append(parameter)
+        self._optimizers = [
+            torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
+        self._rates = [(group, group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def gradient(self, batch: list[PretrainRow]) -> float:
+        """The mean over the team, also of the gradient; the loss is this member's."""
+        inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
+        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # for rows this short the plain kernel is fastest
+            loss = taught_loss(self.model, inputs, taught_BT)
+        loss.backward()
+        self.team.average_gradients(self.model.parameters())
+        return float(loss.detach())
+
+    def update(self, factor: float) -> None:
+        for group, rate in self._rates:
+            group["lr"] = rate * factor
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self._optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,257 @@
+"""Anthropic messages, in and out. Invariant: the same as of chat completions: what is not honoured exactly is refused by name, and
+what leaves is what was recorded.
+
+A user's turn with tool results becomes one tool message per result and a user message of what else it holds, in order. A result
+with `is_error` is written with the line `error` before it, as chat templates have no other place for that. Thinking blocks that
+come back are taken and not compared: a reply is known by its text and its tool calls. `cache_control` and `metadata` ask for
+nothing that changes a reply. The reply's id is the call's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deskhand.recorder.apis import validation
+from deskhand.recorder.apis.chat import read_stops, tool_call_grammar
+from deskhand.recorder.apis.chat_response import pieces
+from deskhand.recorder.apis.validation import in_range, read_field, reject_unknown_fields, unsupported
+from deskhand.recorder.images import ImageStore
+from deskhand.recorder.messages import ImagePart, Message, Part, Role, ToolCall, message
+from deskhand.recorder.recorder import ChatRequest, Reply
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.types import Sampling
+
+HONOURED = (
+    *("model", "messages", "max_tokens", "system", "stream", "stop_sequences", "temperature", "top_p"),
+    *("tools", "tool_choice", "metadata"),
+)
+NEUTRAL: dict[str, tuple[Any, ...]] = {"service_tier": ("auto", "standard_only"), "thinking": ({"type": "disabled"},)}
+_BLOCK = ("type", "cache_control")
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+
+
+@dataclass(frozen=True)
+class MessagesBody:
+    """A request read from its JSON body."""
+
+    request: ChatRequest
+    stream: bool
+
+
+def read_request(body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]) -> MessagesBody:
+    """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
+    if not isinstance(body, Mapping):
+        raise InvalidRequestError("the body must be a JSON object")
+    reject_unknown_fields(body, HONOURED, NEUTRAL)
+    if body.get("thinking") is not None and renderer.opens_thinking:
+        raise unsupported("thinking", "the checkpoint always thinks; leave it out")
+    limit = read_field(body, "max_tokens", int, None)
+    if limit is None:
+        raise InvalidRequestError("max_tokens must be given", param="max_tokens")
+    tools, must = _read_tools(body)
+    stop_ids, stop_texts = read_stops(body.get("stop_sequences"), "stop_sequences", renderer, features)
+    sampling = Sampling(
+        max_tokens=validation.max_tokens_of(limit, "max_tokens"),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        stop_ids=stop_ids,
+        stop_texts=stop_texts,
+        grammar=tool_call_grammar(must, renderer, features),
+    )
+    request = ChatRequest(read_conversation(body, images), sampling, 1, tools)
+    return MessagesBody(request, read_field(body, "stream", bool, False))
+
+
+def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+    """(the tools offered, the names of those of which one must be called)."""
+    given = body.get("tools") or []
+    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+        raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
+    tools = []
+    for index, tool in enumerate(given):
+        where = f"tools[{index}]"
+        if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
+            raise unsupported(where, "only tools with a name and an input_schema are taken")
+        reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
+        tools.append(validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where))
+    names = [tool["function"]["name"] for tool in tools]
+    choice = body.get("tool_choice")
+    if choice is None:
+        return tuple(tools), []
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind is not None:
+        reject_unknown_fields(choice, ("type", "name"), {"disable_parallel_tool_use": (False,)}, "tool_choice.")
+    if kind == "none":
+        return (), []
+    if kind == "auto" or (kind == "any" and tools):
+        return tuple(tools), names if kind == "any" else []
+    if kind == "tool" and choice.get("name") in names:
+        return tuple(tools), [choice["name"]]
+    raise InvalidRequestError('tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice")
+
+
+def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
+    """The system message, if there is one, and the messages of a body. Raises `RequestRefused`."""
+    return _read_system(body) + _read_messages(body.get("messages"), images)
+
+
+def read_reply(content: Any, images: ImageStore) -> Message:
+    """An assistant's content as a message. Raises `RequestRefused`."""
+    return next(iter(_read_assistant(validation.as_list(content, "content"), images, "content", validation.ToolCallOrder())))
+
+
+def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    system = body.get("system")
+    if system is None or system == []:
+        return ()
+    if isinstance(system, str):
+        return (message("system", validation.check_encodable(system, "system")),)
+    parts = []
+    for index, block in enumerate(validation.as_list(system, "system")):
+        part = _read_part(block, None, f"system[{index}]")
+        parts.append(part)
+    return (message("system", parts),)
+
+
+def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
+    order, found = validation.ToolCallOrder(), list[Message]()
+    for index, one in enumerate(validation.as_list(messages, "messages")):
+        where = f"messages[{index}]"
+        if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant") or set(one) - {"role", "content"}:
+            raise InvalidRequestError("a message has the role user or assistant, and content", param=where)
+        content = one.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise InvalidRequestError("content must be a string or a list of blocks", param=f"{where}.content")
+        read = _read_assistant if one["role"] == "assistant" else _read_user
+        found.extend(read(content, images, f"{where}.content", order))
+    return tuple(found)
+
+
+def _read_user(content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder) -> Iterator[Message]:
+    parts = list[Part]()
+    for index, block in enumerate(content):
+        at = f"{where}[{index}]"
+        if not isinstance(block, Mapping) or block.get("type") != "tool_result":
+            parts.append(_read_part(block, images, at))
+            continue
+        reject_unknown_fields(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
+        order.answered(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
+        if parts:
+            yield message("user", parts)
+            parts = []
+        result = list[Part](["error\n"] if read_field(block, "is_error", bool, False, f"{at}.") else [])
+        inner = block.get("content")
+        if isinstance(inner, str):
+            result.append(validation.check_encodable(inner, f"{at}.content"))
+        elif inner is not None and not isinstance(inner, list):
+            raise InvalidRequestError("a tool result's content is a string or a list of blocks", param=f"{at}.content")
+        else:
+            result.extend(_read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or []))
+        yield message("tool", result)
+    if parts or not content:
+        yield message("user", parts)
+
+
+def _read_assistant(content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder) -> Iterator[Message]:
+    parts, calls, call_ids = list[Part](), list[ToolCall](), list[str]()
+    for index, block in enumerate(content):
+        at, kind = f"{where}[{index}]", block.get("type") if isinstance(block, Mapping) else None
+        if kind == "tool_use":
+            reject_unknown_fields(block, ("id", "name", "input", *_BLOCK), {}, f"{at}.")
+            calls.append(validation.tool_call(block.get("name"), block.get("input"), at))
+            call_ids.append(read_field(block, "id", str, "", f"{at}."))
+        elif kind == "thinking":
+            reject_unknown_fields(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
+        else:
+            parts.append(_read_part(block, images, at))
+    order.asked(call_ids)
+    role: Role = "assistant"
+    yield message(role, parts, tuple(calls))
+
+
+def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    if kind == "text" and isinstance(block.get("text"), str):
+        reject_unknown_fields(block, ("text", *_BLOCK), {"citations": ([],)}, f"{where}.")
+        return validation.check_encodable(block["text"], where)
+    source = block.get("source") if kind == "image" and images is not None else None
+    if not isinstance(source, Mapping) or images is None:
+        raise unsupported(where, f"blocks of type {str(kind)[:40]!r} are not taken here")
+    reject_unknown_fields(block, ("source", *_BLOCK), {}, f"{where}.")
+    where = f"{where}.source"
+    if source.get("type") == "url":
+        return ImagePart(images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256)
+    if source.get("type") != "base64" or not isinstance(source.get("data"), str):
+        raise InvalidRequestError('an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where)
+    media_type = read_field(source, "media_type", str, "", f"{where}.")
+    return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
+
+
+def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:
+    """The `message` object."""
+    call, said = reply.calls[0], reply.said[0]
+    reason = _STOP_REASONS[call.completion.finish_reason]
+    if reason == "end_turn" and said.stop_text is not None:
+        reason = "stop_sequence"
+    elif reason == "end_turn" and said.calls:
+        reason = "tool_use"
+    return {
+        "id": reply.id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": _blocks(reply),
+        "stop_reason": reason,
+        "stop_sequence": said.stop_text,
+        "usage": {"input_tokens": reply.prompt_tokens, "output_tokens": len(call.completion.token_ids)},
+    }
+
+
+def _blocks(reply: Reply) -> list[dict[str, Any]]:
+    call, said = reply.calls[0], reply.said[0]
+    blocks: list[dict[str, Any]] = []
+    if said.thinking is not None:
+        blocks.append({"type": "thinking", "thinking": said.thinking, "signature": ""})
+    if said.text:
+        blocks.append({"type": "text", "text": said.text})
+    for number, one in enumerate(said.calls):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", call.id)
+        blocks.append({"type": "tool_use", "id": f"toolu_{name}_{number}", "name": one.name, "input": json.loads(one.arguments)})
+    return blocks
+
+
+def stream_events(reply: Reply, body: MessagesBody, model: str) -> Iterator[str]:
+    """The reply as Anthropic's server-sent events."""
+    whole = reply_body(reply, body, model)
+    usage = whole["usage"]
+    start = {**whole, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 0}}
+    yield _event("message_start", {"message": start})
+    for index, block in enumerate(whole["content"]):
+        empty, deltas = _in_deltas(block)
+        yield _event("content_block_start", {"index": index, "content_block": empty})
+        for delta in deltas:
+            yield _event("content_block_delta", {"index": index, "delta": delta})
+        yield _event("content_block_stop", {"index": index})
+    ending = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
+    yield _event("message_delta", {"delta": ending, "usage": {"output_tokens": usage["output_tokens"]}})
+    yield _event("message_stop", {})
+
+
+def _in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """(the block without its content, the deltas that bring it)."""
+    kind = block["type"]
+    if kind == "tool_use":
+        written = pieces(json.dumps(block["input"], ensure_ascii=False))
+        return {**block, "input": {}}, ({"type": "input_json_delta", "partial_json": piece} for piece in written)
+    return {**block, kind: ""}, ({"type": f"{kind}_delta", kind: piece} for piece in pieces(block[kind]))
+
+
+def _event(kind: str, data: dict[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **data}, ensure_ascii=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,212 @@
+"""The recorder over HTTP. Invariant: one session per episode, known by its bearer key alone; keys never stand in addresses or logs.
+
+| route                                        | key                | body                                                     |
+|----------------------------------------------|--------------------|----------------------------------------------------------|
+| `POST /v1/chat/completions`                  | session            | OpenAI chat completions (`apis.chat`)                    |
+| `POST /v1/responses`                         | session            | OpenAI responses (`apis.responses`)                      |
+| `POST /v1/messages`                          | session            | Anthropic messages (`apis.messages`)                     |
+| `GET /v1/models`                             | either             |                                                          |
+| `POST /sessions`                             | admin              | `{"session_id"?}` -> `{"session_id", "api_key"}`         |
+| `GET /sessions`                              | admin              | -> what each open session holds                          |
+| `GET /sessions/{id}`                         | admin, session     | -> what it holds                                         |
+| `POST /sessions/{id}/keys`                   | admin, session     | `{"agent"}` -> `{"session_id", "agent", "api_key"}`      |
+| `POST /sessions/{id}/rewards`                | admin, session     | `{"reward", "call_id"? or "whole"?: true}`               |
+| `POST /sessions/{id}/end`                    | admin              | `{"turn_discount"?, "by_agent"?}` -> graph and rewards   |
+| `GET /health`                                | none               |                                                          |
+
+The routes of the three APIs and of models are there without `/v1` too, as clients put it into the base address or not.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from importlib import import_module
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recorder.apis import (
+    anthropic_messages,
+    chat,
+    chat_response,
+    responses,
+    responses_response,
+    validation,
+)
+from deskhand.recorder.http_common import (
+    RequestAuth,
+    anthropic_error,
+    error_handling_route,
+    parse,
+    read_body,
+    read_small_json,
+)
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import ChatRequest, Recorder, Reply
+from deskhand.recorder.request_errors import InvalidRequestError
+from deskhand.recorder.session_store import SessionStore
+from deskhand.recorder.sessions import Session, SessionAccess
+
+SSE = "text/event-stream"
+
+
+def create_app(
+    recorder: Recorder,
+    admin_key: str,
+    *,
+    model: str = "deskhand",
+    default_max_tokens: int = 512,
+    max_body_bytes: int = 256 << 20,
+    folder: SessionStore | None = None,
+) -> Starlette:
+    """The application. `recorder.images` must be an `ImageCache`. Sessions that end are written to `folder`, if there is one.
+
+    Raises `ConfigError` for an admin key under 16 characters.
+    """
+    images = recorder.images
+    if not isinstance(images, ImageCache):
+        raise ConfigError("create_app needs a recorder made with an ImageCache, so that it can take images")
+    renderer, keys = recorder.renderer, RequestAuth(recorder.sessions, admin_key)
+
+    async def answered(request: Request, access: SessionAccess, asked: ChatRequest) -> Reply:
+        reply = await recorder.complete(access, asked)
+        if await request.is_disconnected():
+            recorder.unsent(access.session, reply)
+        return reply
+
+    async def completions(request: Request) -> Response:
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        body = await recorder.in_thread(lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features))
+        reply = await answered(request, access, body.request)
+        if body.stream:
+            return StreamingResponse(chat_response.stream_chunks(reply, body, renderer, model), media_type=SSE)
+        return JSONResponse(chat_response.reply_body(reply, body, renderer, model))
+
+    async def anthropic(request: Request) -> Response:
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        body = await recorder.in_thread(lambda: anthropic_messages.read_request(parse(raw), renderer, images, features))
+        reply = await answered(request, access, body.request)
+        if body.stream:
+            return StreamingResponse(anthropic_messages.stream_events(reply, body, model), media_type=SSE)
+        return JSONResponse(anthropic_messages.reply_body(reply, body, model))
+
+    async def openai_responses(request: Request) -> Response:
+        access = keys.access(request)
+        raw = await read_body(request, max_body_bytes)
+        features = recorder.engine.features
+        stored = access.session.conversations
+        body = await recorder.in_thread(
+            lambda: responses.read_request(parse(raw), renderer, images, default_max_tokens, features, stored.get)
+        )
+        reply = await answered(request, access, body.request)
+        if body.store:
+            stored[reply.id] = (*body.conversation, reply.said[0].as_message())
+        if body.stream:
+            return StreamingResponse(responses_response.stream_events(reply, body, model), media_type=SSE)
+        return JSONResponse(responses_response.reply_body(reply, body, model))
+
+    async def models(request: Request) -> Response:
+        if not keys.is_admin(request):
+            keys.access(request)
+        return JSONResponse({"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]})
+
+    async def start(request: Request) -> Response:
+        keys.require_admin(request)
+        body = await read_small_json(request, "session_id")
+        session_id = validation.read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
+        return JSONResponse({"session_id": session_id, "api_key": recorder.open_session(session_id)})
+
+    async def list_sessions(request: Request) -> Response:
+        keys.require_admin(request)
+        return JSONResponse({"sessions": [summary(session) for session in recorder.sessions]})
+
+    async def show(request: Request) -> Response:
+        return JSONResponse(summary(keys.session(request)))
+
+    async def new_key(request: Request) -> Response:
+        session = keys.session(request)
+        agent = validation.read_field(await read_small_json(request, "agent"), "agent", str, "")
+        if not agent:
+            raise InvalidRequestError("agent names the sub-agent that the key is for", param="agent")
+        return JSONResponse({"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)})
+
+    async def reward(request: Request) -> Response:
+        session = keys.session(request)
+        value, call_id, whole = validation.reward_of(await read_small_json(request, "reward", "call_id", "whole"))
+        rewarded = await recorder.reward(session, value, call_id, whole=whole)
+        return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
+
+    async def end(request: Request) -> Response:
+        keys.require_admin(request)
+        body = await read_small_json(request, "turn_discount", "by_agent")
+        discount = validation.in_range(validation.read_field(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
+        by_agent = validation.read_field(body, "by_agent", bool, False)
+        session_id = request.path_params["session_id"]
+        async with recorder.sessions.get(session_id).lock:  # what is being recorded is recorded whole, or not at all
+            graph, rewards = recorder.end_with_rewards(session_id)
+
+        def write() -> str:
+            if folder is not None:
+                try:
+                    folder.finish(session_id, graph, rewards)
+                except OSError as error:
+                    raise InfrastructureError(f"the session cannot be stored ({error}); its journal is kept") from error
+            returns = rewards.returns(graph, discount, by_agent=by_agent)
+            return json.dumps(
+                {"session_id": session_id, "graph": graph.to_dict(), "rewards": rewards.to_dict(), "returns": returns}
+            )
+
+        return Response(await recorder.in_thread(write), media_type="application/json")
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": recorder.engine.version, "violations": dict(recorder.violations)})
+
+    one = "/sessions/{session_id:path}"
+    routes = [
+        Route("/health", health),
+        Route("/sessions", error_handling_route(start), methods=["POST"]),
+        Route("/sessions", error_handling_route(list_sessions), methods=["GET"]),
+        Route(f"{one}/keys", error_handling_route(new_key), methods=["POST"]),
+        Route(f"{one}/rewards", error_handling_route(reward), methods=["POST"]),
+        Route(f"{one}/end", error_handling_route(end), methods=["POST"]),
+        Route(one, error_handling_route(show), methods=["GET"]),
+    ]
+    for prefix in ("", "/v1"):
+        routes.append(Route(f"{prefix}/chat/completions", error_handling_route(completions), methods=["POST"]))
+        routes.append(Route(f"{prefix}/responses", error_handling_route(openai_responses), methods=["POST"]))
+        routes.append(Route(f"{prefix}/messages", error_handling_route(anthropic, anthropic_error), methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", error_handling_route(models)))
+    return Starlette(routes=routes)
+
+
+def summary(session: Session) -> dict[str, Any]:
+    """What a session holds, in figures; no text, image or key of it."""
+    calls = session.graph.calls
+    return {
+        "session_id": session.id,
+        "state": "stopped" if session.stopped else "expired" if session.expired else "open",
+        "stopped_by": session.stopped.cause if session.stopped else None,
+        "calls": [{"id": call.id, "agent": call.agent, "tokens": len(call.completion.token_ids)} for call in calls],
+        "in_flight": session.in_flight,
+        "rewards": session.rewards.to_dict(),
+    }
+
+
+def in_process_client(app: Starlette, *, timeout_s: float = 600.0) -> Any:
+    """A client that calls `app` without a socket: `AsyncOpenAI(base_url="http://recorder/v1", http_client=...)`.
+
+    It is one of the library that the installed `openai` uses: httpx2 from its version 3 on, httpx before, which AReaL 1.0.4 needs.
+    """
+    import openai
+
+    library = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
+    return library.AsyncClient(transport=library.ASGITransport(app=app), base_url="http://recorder", timeout=timeout_s)

@@ -1,0 +1,52 @@
+"""Policies that are programs. Invariant: a script speaks the agent's dialect, so what it says is parsed like any model's reply.
+
+`oracle` shows what a suite allows at best and makes demonstrations; `idle` shows what doing nothing is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.ops import Done
+from deskhand.agents.desktop_agent import AgentConfig
+from deskhand.desktop.base import Desktop
+from deskhand.errors import AgentError
+from deskhand.rollout.runner import Script
+from deskhand.tasks.task import Task
+
+
+def oracle(agent: AgentConfig) -> Script:
+    """The task's own solution, one reply a step; ops that the dialect cannot say together are said one by one."""
+    dialect = agent.action_format
+
+    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+        view = _view(agent, task)
+        async for ops in task.oracle(desktop):
+            try:
+                texts = [dialect.emit(ops, view)]
+            except AgentError:
+                texts = [dialect.emit([op], view) for op in ops]
+            for text in texts:
+                yield text
+
+    return replies
+
+
+def noop(agent: AgentConfig) -> Script:
+    """Says that it is done, at once."""
+
+    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+        yield agent.action_format.emit([Done()], _view(agent, task))
+
+    return replies
+
+
+def _view(agent: AgentConfig, task: Task) -> ScreenView:
+    seen = agent.model_image_size(task.width, task.height) if agent.model_image_size else None
+    return replace(ScreenView.of_screen(task.width, task.height), seen=seen)
+
+
+ORACLE, NOOP = "oracle", "idle"
+SCRIPTED_POLICIES: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, NOOP: noop}

@@ -1,0 +1,223 @@
+"""A desktop as its programs see it. Invariant: whatever a client sends is run, named and looked up inside the guest, as the guest's
+user, by `Desktop.run` alone; nothing of it reaches a shell, an interpreter or a path of the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import posixpath
+import re
+import secrets
+import shlex
+import time
+from dataclasses import dataclass
+from importlib import resources
+
+from deskhand.desktop.applications import browser
+from deskhand.desktop.base import StageableDesktop
+from deskhand.errors import ConfigError
+from deskhand.server.pyautogui_parser import parse_pyautogui
+from deskhand.server.pyautogui_rpc import PyAutoGuiRpc
+
+LONGEST_ARGUMENT = 120_000
+"""Bytes of one argument: the kernel takes 128 KiB."""
+_START = """\
+mark=$1 tools=$2; shift 2
+export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_RPC_SOCKET="$tools/asks"
+case $1 in
+*/*)
+    [ -x "$1" ] && [ ! -d "$1" ] && exec "$@"
+    [ -e "$1" ] && { printf %s "$mark-denied" >&2; exit 126; }
+    ;;
+*)
+    IFS=:
+    for folder in $PATH; do
+        [ -x "$folder/$1" ] && [ ! -d "$folder/$1" ] && exec "$@"
+    done
+    ;;
+esac
+printf %s "$mark-missing" >&2
+exit 127
+"""
+_TOOLS = """\
+mkdir -p -- "$1/bin" "$1/python" "$1/asks" && printf %s "$2" >"$1/python/pyautogui.py" &&
+printf '#!/bin/sh\\nexec python3 "$@"\\n' >"$1/bin/python" && chmod 755 -- "$1/bin/python"
+command -v google-chrome >/dev/null || ! command -v chromium >/dev/null || {
+    printf %s "$3" >"$1/bin/google-chrome" && chmod 755 -- "$1/bin/google-chrome"
+}
+"""
+_ABSENT, _FOLDER = 44, 45
+_READ = f'[ -e "$1" ] || exit {_ABSENT}; [ -d "$1" ] && exit {_FOLDER}; exec cat -- "$1"'
+_WRITE = """\
+mkdir -p -- "$(dirname -- "$2")" && cat -- "$1" >"$2"
+code=$?
+rm -f -- "$1"
+exit $code
+"""
+FILE_S = 30.0
+USUAL_HOME = "/home/user"
+_USUAL_HOME = re.compile(r"(?<![\w./-])/home/user(?![\w.-])")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
+
+
+class GuestTimeout(Exception):
+    """A command ran past its time and was ended."""
+
+
+@dataclass(frozen=True)
+class GuestCommandResult:
+    """What a command said, as text."""
+
+    returncode: int
+    output: str
+    error: str
+
+
+def text_of(data: bytes) -> str:
+    """Output as Python's text mode reads it: UTF-8, every line end a line feed. Raises `UnicodeDecodeError`."""
+    return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+class Guest:
+    """Runs and looks things up in `desktop`, whose screen has `width` x `height` pixels."""
+
+    def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:
+        self.desktop = desktop
+        self._size = (width, height)
+        self._asks: PyAutoGuiRpc | None = None
+        self._environment: dict[str, str] | None = None
+        self._tools: str | None = None
+        self._making = asyncio.Lock()
+        self._closed = False
+
+    async def environment(self) -> dict[str, str]:
+        """The variables of the guest's programs."""
+        if self._environment is None:
+            done = await self.desktop.run(["env", "-0"])
+            pairs = (entry.partition("=") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
+            self._environment = {name: value for name, _, value in pairs}
+        return self._environment
+
+    async def home(self) -> str:
+        return (await self.environment()).get("HOME", "/")
+
+    async def real(self, text: str) -> str:
+        """`text` with OSWorld's home folder in it as the guest's, which is another one where there are no namespaces."""
+        home = await self.home()
+        return text if home == USUAL_HOME else _USUAL_HOME.sub(lambda _: home, text)
+
+    async def expand(self, path: str) -> str:
+        """`path` with `~`, `$NAME` and `${NAME}` replaced; what is not known stays as it is."""
+        environment = await self.environment()
+        head, slash, rest = path.partition("/")
+        if head in ("~", "~" + environment.get("USER", "")):
+            path = environment.get("HOME", "/").rstrip("/") + slash + rest
+        return await self.real(_VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path))
+
+    async def start_words(self, argv: list[str]) -> tuple[list[str], str]:
+        """`argv` behind a small program of the guest's shell that finds it, and the mark by which a missing one is known."""
+        if any("\0" in word for word in argv):
+            raise ValueError("embedded null byte")
+        if not argv:
+            raise IndexError("list index out of range")
+        if max(len(word.encode()) for word in argv) > LONGEST_ARGUMENT:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), argv[0][:80])
+        mark = secrets.token_hex(12)
+        words = [await self.real(word) for word in argv]
+        return ["/bin/sh", "-c", _START, "sh", mark, await self.tools(), *words], mark
+
+    async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> GuestCommandResult:
+        """Run a program to its end. Raises what `subprocess.run` in text mode raises, but `TimeUp` past `timeout_s`."""
+        words, mark = await self.start_words(argv)
+        started = time.monotonic()
+        with self._asks.attended() if self._asks else contextlib.nullcontext():
+            done = await self.desktop.run(words, timeout_s=timeout_s, cwd=cwd)
+        if done.returncode == 124 and time.monotonic() - started >= timeout_s:
+            raise GuestTimeout(f"timed out after {timeout_s:g} seconds")
+        for number, word in ((errno.ENOENT, "missing"), (errno.EACCES, "denied")):
+            if done.stderr == f"{mark}-{word}".encode():
+                raise OSError(number, os.strerror(number), argv[0])
+        return GuestCommandResult(done.returncode, text_of(done.stdout), text_of(done.stderr))
+
+    async def launch(self, argv: list[str]) -> int:
+        """Start a program and do not wait. Raises `OSError` for one that there is not; returns its host process id."""
+        words, _ = await self.start_words(argv)
+        if not await self.finds(argv[0]):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+        try:
+            return await self.desktop.launch(words)
+        except ConfigError as error:
+            raise OSError(errno.ENOENT, str(error), argv[0]) from None
+
+    async def finds(self, program: str) -> bool:
+        """Whether the guest's shell would find `program`."""
+        if not program or "\0" in program:
+            return False
+        look = 'PATH="$1/bin:$PATH"; command -v -- "$2" >/dev/null'
+        return (await self.desktop.run(["/bin/sh", "-c", look, "sh", await self.tools(), program])).returncode == 0
+
+    async def test(self, flag: str, path: str) -> bool:
+        """What `test -<flag> path` says in the guest."""
+        if "\0" in path:
+            return False
+        return (await self.desktop.run(["test", f"-{flag}", path])).returncode == 0
+
+    async def read(self, path: str) -> bytes:
+        """A file's bytes. Raises `FileNotFoundError`, `PermissionError` for a link out of the home, or another `OSError`."""
+        at, inside = await self._place(path)
+        if inside:
+            return await self.desktop.pull(at)
+        done = await self.desktop.run(["/bin/sh", "-c", _READ, "sh", at], timeout_s=FILE_S)
+        number = {_ABSENT: errno.ENOENT, _FOLDER: errno.EISDIR}.get(done.returncode)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+        if done.returncode != 0:
+            raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip() or "cannot be read", path)
+        return done.stdout
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file and make the folders above it. Raises `OSError`."""
+        at, inside = await self._place(path)
+        if inside:
+            await self.desktop.push(at, data)
+            return
+        staged = posixpath.join(await self.tools(), secrets.token_hex(12))
+        await self.desktop.push(staged, data)
+        done = await self.desktop.run(["/bin/sh", "-c", _WRITE, "sh", staged, at], timeout_s=FILE_S)
+        if done.returncode != 0:
+            raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip() or "cannot be written", path)
+
+    async def _place(self, path: str) -> tuple[str, bool]:
+        """An absolute path without dots, and whether it is in the guest's home. Raises `FileNotFoundError` for what is no path."""
+        if not path or "\0" in path or any("\ud800" <= sign <= "\udfff" for sign in path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        home = await self.home()
+        at = posixpath.normpath(posixpath.join(home, path))
+        at = "/" + at.lstrip("/")
+        return at, at.startswith(home.rstrip("/") + "/")
+
+    async def tools(self) -> str:
+        """The guest's folder of our helpers; it is made when it is first needed, once: two that look after one folder of asks would
+        each perform what is asked."""
+        async with self._making:
+            if self._tools is None:
+                folder = posixpath.join(await self.home(), ".cache", "deskhand")
+                tools = resources.files("deskhand.server.guest_tools")
+                names = ("pyautogui.py", "google-chrome")
+                acts, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
+                chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
+                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
+                self._tools = folder
+                self._asks = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size))
+                if not self._closed:
+                    self._asks.start()
+            return self._tools
+
+    def close(self) -> None:
+        """Stop looking after the guest. Idempotent."""
+        self._closed = True
+        if self._asks is not None:
+            self._asks.stop()

@@ -1,0 +1,172 @@
+"""Checks of files as bytes, text, JSON and CSV. Invariant: values are equal when kind and value are: 1 is not "1" and not true."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from deskhand.tasks import subprocess_call
+from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, InvalidDocument, measure_file, quoted
+from deskhand.tasks.task import CheckResult, StagedDesktopLike
+
+Ignored = Literal["case", "blanks", "final_newline"]
+
+
+class FileCheck(CheckModel):
+    """A file is there or is not there; with `sha256`, its bytes have that digest (hex)."""
+
+    path: GuestPath
+    exists: bool = True
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _sensible(self) -> FileCheck:
+        if self.sha256 is not None and not self.exists:
+            raise ValueError("a file that is to be gone has no sha256")
+        return self
+
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+        if not self.exists:
+            try:
+                await desktop.pull(self.path)
+            except FileNotFoundError:
+                return CheckResult(1.0, f"{self.path}: gone")
+            except UNREADABLE:
+                pass
+            return CheckResult(0.0, f"{self.path}: still there")
+
+        def look(data: bytes) -> str | None:
+            digest = hashlib.sha256(data).hexdigest()
+            return f"its sha256 is {digest}" if self.sha256 not in (None, digest) else None
+
+        return await measure_file(desktop, self.path, look)
+
+
+class TextCheck(CheckModel):
+    """A file's text. All that is given must hold: `equals` the whole text, `contains` and `lacks` pieces of it, `matches` a regular
+    expression for the whole of it, `lines` its lines. `ignore` leaves out differences of case, of the amount of white space, or
+    of line feeds at the end, in the file and in what is asked."""
+
+    path: GuestPath
+    equals: str | None = None
+    contains: list[str] = Field(default_factory=list)
+    lacks: list[str] = Field(default_factory=list)
+    matches: str | None = None
+    lines: list[str] | None = None
+    ignore: list[Ignored] = Field(default_factory=list)
+
+    @field_validator("matches")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"no regular expression ({error})") from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _asks(self) -> TextCheck:
+        if self.equals is None and self.matches is None and self.lines is None and not self.contains and not self.lacks:
+            raise ValueError("give at least one of equals, contains, lacks, matches, lines")
+        return self
+
+    def _plain(self, text: str) -> str:
+        if "case" in self.ignore:
+            text = text.casefold()
+        if "blanks" in self.ignore:
+            text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+        return text.rstrip("\n") if "final_newline" in self.ignore else text
+
+    def look(self, text: str) -> str | None:
+        """What is wrong with a text, or None."""
+        found = self._plain(text)
+        if self.equals is not None and found != self._plain(self.equals):
+            return f"is {quoted(text)}"
+        for piece in self.contains:
+            if self._plain(piece) not in found:
+                return f"does not contain {quoted(piece)}"
+        for piece in self.lacks:
+            if self._plain(piece) in found:
+                return f"contains {quoted(piece)}"
+        if self.matches is not None and not subprocess_call.matches(self.matches, found, ignore_case="case" in self.ignore):
+            return f"{quoted(text)} does not match {self.matches}"
+        if self.lines is not None and found.splitlines() != [self._plain(line) for line in self.lines]:
+            return f"its lines are {quoted(found.splitlines())}"
+        return None
+
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+        return await measure_file(desktop, self.path, lambda data: self.look(text_of(data)))
+
+
+class JsonCheck(CheckModel):
+    """The value at `at` (keys and list positions from the top; none is the whole) of a JSON file."""
+
+    path: GuestPath
+    at: list[str | int] = Field(default_factory=list)
+    equals: Any
+    within: float = Field(default=0.0, ge=0)
+    """How far a number may be off."""
+
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+        def look(data: bytes) -> str | None:
+            try:
+                value = json.loads(text_of(data))
+            except (ValueError, RecursionError) as error:
+                raise InvalidDocument(f"no JSON: {error}") from error
+            for key in self.at:
+                inside = isinstance(value, dict) if isinstance(key, str) else isinstance(value, list)
+                if not inside or (key not in value if isinstance(key, str) else not -len(value) <= key < len(value)):
+                    return f"has nothing at {key!r}"
+                value = value[key]
+            return None if values_equal(value, self.equals, self.within) else f"has {quoted(value)}"
+
+        return await measure_file(desktop, self.path, look)
+
+
+class CsvCheck(CheckModel):
+    """All rows of a CSV file, as texts without blanks around them; with `ordered: false` in any order."""
+
+    path: GuestPath
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    rows: list[list[str]]
+    ordered: bool = True
+
+    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+        def look(data: bytes) -> str | None:
+            try:
+                read = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)]
+            except csv.Error as error:
+                raise InvalidDocument(f"no CSV: {error}") from error
+            rows = [row for row in read if row]
+            same = rows == self.rows if self.ordered else sorted(rows) == sorted(self.rows)
+            return None if same else f"its rows are {quoted(rows)}"
+
+        return await measure_file(desktop, self.path, look)
+
+
+def text_of(data: bytes) -> str:
+    """UTF-8 text, with or without a byte order mark, with line feeds as they are. Raises `NotOfItsFormat`."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidDocument(f"no UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def values_equal(found: Any, wanted: Any, within: float = 0.0) -> bool:
+    """Whether two values are equal, kind by kind; whole and broken numbers are one kind and may be `within` of each other."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    if isinstance(found, int | float) and isinstance(wanted, int | float):
+        return found == wanted or math.isclose(found, wanted, rel_tol=0.0, abs_tol=within)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(values_equal(a, b, within) for a, b in zip(found, wanted, strict=True))
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(values_equal(found[key], wanted[key], within) for key in wanted)
+    return type(found) is type(wanted) and found == wanted

@@ -1,0 +1,297 @@
+"""Getters of OSWorld and Windows Agent Arena: what a judge reads, by kind. Invariant: a getter of a kind that is not known is kept
+whole, as `OtherGetter`.
+
+Names and parameters are those of the functions `get_<kind>` of their evaluators.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Discriminator, Field, Tag
+
+from deskhand.tasks.formats.located_yaml import StrictModel
+
+Text = str | None
+TextOrTexts = str | list[str]
+
+
+class FileGetter(StrictModel):
+    """A file of the guest (`vm_file`) or of the web (`cloud_file`). With `multi` (a string in some tasks) `path` and `dest` are
+    lists, and `gives` says which of them the metric gets (all, or the first where it is not given)."""
+
+    type: Literal["vm_file", "cloud_file"]
+    path: TextOrTexts
+    dest: TextOrTexts
+    multi: bool | str | None = None
+    gives: list[int] | None = None
+    time_format: Text = None
+    time_suffix: bool | None = None
+
+
+class StepOutputGetter(StrictModel):
+    """What an `execute` step wrote, by the name that the step gave it."""
+
+    type: Literal["cache_file"]
+    path: str
+
+
+class ContentGetter(StrictModel):
+    type: Literal["content_from_vm_file"]
+    path: str
+    file_type: Text = None
+    file_content: Text = None
+
+
+class CommandGetter(StrictModel):
+    type: Literal["vm_command_line", "vm_command_error"]
+    command: str | list[str]
+    shell: bool | str | None = None
+
+
+class RuleGetter(StrictModel):
+    type: Literal["rule", "rule_relativeTime"]
+    rules: dict[str, Any] | list[Any]
+
+
+class TimeRangeGetter(StrictModel):
+    type: Literal["time_diff_range"]
+    diff_range_in_minutes: str | int
+
+
+class NamedFileGetter(StrictModel):
+    """Something that is stored as a file of the given name for the metric."""
+
+    type: Literal["history", "cookie_data", "cookie_data_for_edge", "vlc_config", "vlc_playing_info", "vm_wallpaper"]
+    dest: str
+
+
+class GimpConfigGetter(StrictModel):
+    type: Literal["gimp_config_file"]
+    file_name: str
+    dest: str
+
+
+class CodeConfigGetter(StrictModel):
+    type: Literal["vscode_config"]
+    vscode_extension_command: str
+    path: str
+    dest: str
+
+
+class SlideGetter(StrictModel):
+    type: Literal["audio_in_slide", "background_image_in_slide"]
+    ppt_file_path: str
+    slide_index: int
+    dest: str
+
+
+class WindowSizeGetter(StrictModel):
+    type: Literal["vm_window_size"]
+    app_class_name: str
+
+
+class FolderGetter(StrictModel):
+    type: Literal["list_directory"]
+    path: str
+
+
+class CsvCitiesGetter(StrictModel):
+    type: Literal["conference_city_in_order"]
+    csv_path: str
+
+
+class DriveGetter(StrictModel):
+    type: Literal["googledrive_file"]
+    settings_file: str
+    path: Any = None
+    path_list: list[Any] | None = None
+    query: Any = None
+    query_list: list[Any] | None = None
+    dest: TextOrTexts | None = None
+
+
+class AddressGetter(StrictModel):
+    """The address or what is shown of the active tab."""
+
+    type: Literal["active_url_from_accessTree", "active_tab_info", "url_path_parse"]
+    goto_prefix: Text = None
+
+
+class PageContentGetter(StrictModel):
+    type: Literal["active_tab_html_parse"]
+    goto_prefix: Text = None
+    category: str
+    class_multiObject: dict[str, Any] | None = None
+    class_multiObject_child: dict[str, Any] | None = None
+    class_multiObject_li: dict[str, Any] | None = None
+    class_multiObject_only_child: dict[str, Any] | None = None
+    class_multiObject_search_exist: dict[str, Any] | None = None
+    class_singleObject: dict[str, Any] | None = None
+    inputObject: dict[str, Any] | None = None
+    labelObject: dict[str, Any] | None = None
+    url_include_expected: dict[str, Any] | None = None
+    url_include_expected_multichoice: dict[str, Any] | None = None
+    xpathObject: dict[str, Any] | None = None
+
+
+class AddressPartsGetter(StrictModel):
+    type: Literal["active_tab_url_parse", "macys_product_url_parse"]
+    goto_prefix: Text = None
+    parse_keys: list[str]
+    replace: dict[str, str] | None = None
+    split_list: bool | None = None
+
+
+class DashGetter(StrictModel):
+    type: Literal["url_dashPart"]
+    goto_prefix: Text = None
+    partIndex: int
+    needDeleteId: bool | None = None
+    returnType: str
+    key: Text = None
+
+
+class PageGetter(StrictModel):
+    type: Literal["page_info"]
+    url: str
+    load_state: Text = None
+
+
+class PdfPageGetter(StrictModel):
+    type: Literal["pdf_from_url"]
+    path: str
+    dest: str
+
+
+class SiteGetter(StrictModel):
+    type: Literal["info_from_website"]
+    url: str
+    infos: list[dict[str, Any]]
+    backups: Any = None
+
+
+class RecreationGetter(StrictModel):
+    type: Literal["gotoRecreationPage_and_get_html_content"]
+    selector: str
+    class_: str = Field(alias="class")
+    order: Text = None
+
+
+class BareGetter(StrictModel):
+    """A state that needs no parameter to be named."""
+
+    type: Literal[
+        "accessibility_tree", "bookmarks", "chrome_appearance_mode_ui", "chrome_color_scheme", "chrome_font_size",
+        "chrome_language",
+        "chrome_saved_address", "data_delete_automacally", "data_delete_automacally_from_edge", "default_search_engine",
+        "default_search_engine_from_edge", "default_video_player", "edge_home_page", "enable_do_not_track",
+        "enable_do_not_track_from_edge", "enable_enhanced_safety_browsing", "enable_enhanced_safety_browsing_from_edge",
+        "enable_safe_browsing", "enabled_experiments", "find_installed_extension_name", "find_unpacked_extension_path",
+        "new_startup_page", "night_light_state", "number_of_search_results", "open_tabs_info", "profile_name",
+        "profile_name_from_edge", "replay", "shortcuts_on_desktop", "storage_sense_run_frequency", "system_notifications",
+        "system_timezone", "validate_pwa_installed", "vm_active_window_title", "vm_screen_size", "vm_terminal_output",
+    ]  # fmt: skip
+
+
+class WindowsStateGetter(StrictModel):
+    """A question that Windows Agent Arena's server answers for one or two tasks each."""
+
+    type: Literal[
+        "all_png_file_names", "are_all_images_tagged", "are_files_sorted_by_modified_time", "check_if_timer_started",
+        "check_if_world_clock_exists", "image_dimension_matches_input", "is_all_docx_in_archive", "is_details_view",
+        "is_file_hidden", "is_file_saved_desktop", "is_red_circle_present_on_canvas", "vm_file_exists_in_desktop",
+        "vm_file_exists_in_vm_folder", "vm_folder_exists_in_documents", "vm_library_folders", "zipped_folder_in_desktop",
+    ]  # fmt: skip
+    filename: Text = None
+    textcontent: Text = None
+    file_name: Text = None
+    folder_name: Text = None
+    filepath: Text = None
+    file_path: Text = None
+    folder_path: Text = None
+    directory: Text = None
+    library_name: Text = None
+    password: Text = None
+    tag: Text = None
+    width: str | int | None = None
+    height: str | int | None = None
+    hours: str | int | None = None
+    minutes: str | int | None = None
+    seconds: str | int | None = None
+    city: Text = None
+    country: Text = None
+
+
+class EmptyGetter(StrictModel):
+    """An empty object: both benchmarks take it for nothing to read."""
+
+
+class OtherGetter(StrictModel):
+    type: str
+
+
+KNOWN = (
+    FileGetter, StepOutputGetter, ContentGetter, CommandGetter, RuleGetter, TimeRangeGetter, NamedFileGetter, GimpConfigGetter,
+    CodeConfigGetter, SlideGetter, WindowSizeGetter, FolderGetter, CsvCitiesGetter, DriveGetter, AddressGetter, PageContentGetter,
+    AddressPartsGetter, DashGetter, PageGetter, PdfPageGetter, SiteGetter, RecreationGetter, BareGetter, WindowsStateGetter,
+)  # fmt: skip
+CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
+WINDOWS_ONLY = frozenset(get_args(WindowsStateGetter.model_fields["type"].annotation)) | {
+    "edge_home_page", "night_light_state", "storage_sense_run_frequency", "system_notifications", "system_timezone",
+    "validate_pwa_installed", "vm_active_window_title",
+    *(name for name in CLASS_OF if name.endswith(("_from_edge", "_for_edge"))),
+}  # fmt: skip
+"""Kinds that Windows Agent Arena has and OSWorld has not."""
+
+
+def _class_of(value: Any) -> str | None:
+    if value is None:
+        return "None"
+    if isinstance(value, dict):
+        name = value.get("type") if value else EmptyGetter
+    else:
+        name = EmptyGetter if isinstance(value, EmptyGetter) else getattr(value, "type", None)
+    if name is EmptyGetter:
+        return "EmptyGetter"
+    return CLASS_OF.get(name, "OtherGetter") if isinstance(name, str) else None
+
+
+Getter = Annotated[
+    Annotated[FileGetter, Tag("FileGetter")]
+    | Annotated[StepOutputGetter, Tag("StepOutputGetter")]
+    | Annotated[ContentGetter, Tag("ContentGetter")]
+    | Annotated[CommandGetter, Tag("CommandGetter")]
+    | Annotated[RuleGetter, Tag("RuleGetter")]
+    | Annotated[TimeRangeGetter, Tag("TimeRangeGetter")]
+    | Annotated[NamedFileGetter, Tag("NamedFileGetter")]
+    | Annotated[GimpConfigGetter, Tag("GimpConfigGetter")]
+    | Annotated[CodeConfigGetter, Tag("CodeConfigGetter")]
+    | Annotated[SlideGetter, Tag("SlideGetter")]
+    | Annotated[WindowSizeGetter, Tag("WindowSizeGetter")]
+    | Annotated[FolderGetter, Tag("FolderGetter")]
+    | Annotated[CsvCitiesGetter, Tag("CsvCitiesGetter")]
+    | Annotated[DriveGetter, Tag("DriveGetter")]
+    | Annotated[AddressGetter, Tag("AddressGetter")]
+    | Annotated[PageContentGetter, Tag("PageContentGetter")]
+    | Annotated[AddressPartsGetter, Tag("AddressPartsGetter")]
+    | Annotated[DashGetter, Tag("DashGetter")]
+    | Annotated[PageGetter, Tag("PageGetter")]
+    | Annotated[PdfPageGetter, Tag("PdfPageGetter")]
+    | Annotated[SiteGetter, Tag("SiteGetter")]
+    | Annotated[RecreationGetter, Tag("RecreationGetter")]
+    | Annotated[BareGetter, Tag("BareGetter")]
+    | Annotated[WindowsStateGetter, Tag("WindowsStateGetter")]
+    | Annotated[EmptyGetter, Tag("EmptyGetter")]
+    | Annotated[OtherGetter, Tag("OtherGetter")]
+    | Annotated[None, Tag("None")],
+    Discriminator(_class_of, custom_error_type="getter", custom_error_message="a getter is an object with a text at the key type"),
+]
+"""One getter, or None where a metric of a list has none."""
+
+
+def _shape(value: Any) -> str:
+    return "list" if isinstance(value, list) else "one"
+
+
+Getters = Annotated[Annotated[Getter, Tag("one")] | Annotated[list[Getter], Tag("list")], Discriminator(_shape)]

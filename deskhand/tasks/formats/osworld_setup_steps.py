@@ -1,0 +1,257 @@
+"""Set-up steps of OSWorld and Windows Agent Arena, kind by kind. Invariant: a step of a kind that is not known is kept whole, as
+`OtherStep`.
+
+Names and parameters are those of the methods `_<kind>_setup` of their set-up controllers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Discriminator, Tag
+
+from deskhand.tasks.formats.located_yaml import StrictModel
+
+Number = int | float
+
+
+class DownloadedFile(StrictModel):
+    url: str
+    path: str
+
+
+class UploadedFile(StrictModel):
+    local_path: str
+    path: str
+
+
+class Downloads(StrictModel):
+    files: list[DownloadedFile]
+
+
+class Uploads(StrictModel):
+    files: list[UploadedFile]
+
+
+class Until(StrictModel):
+    """The command is run again until one of these is seen."""
+
+    returncode: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class Verification(StrictModel):
+    window_exists: str | None = None
+    command_success: str | None = None
+
+
+class Command(StrictModel):
+    """`shell` is a string in some tasks; OSWorld takes every string but the empty one for true."""
+
+    command: str | list[str]
+    shell: bool | str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    until: Until | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words as they are written; a string is one."""
+        return [self.command] if isinstance(self.command, str) else self.command
+
+
+class VerifiedCommand(Command):
+    verification: Verification | None = None
+    max_wait_time: Number | None = None
+    check_interval: Number | None = None
+
+
+class PathOnly(StrictModel):
+    path: str
+
+
+class FileContent(StrictModel):
+    path: str
+    content: str
+
+
+class Seconds(StrictModel):
+    seconds: Number
+
+
+class WindowName(StrictModel):
+    window_name: str
+    strict: bool | None = None
+    by_class: bool | None = None
+
+
+class OpenTabs(StrictModel):
+    urls_to_open: list[str]
+
+
+class CloseTabs(StrictModel):
+    urls_to_close: list[str]
+
+
+class Drive(StrictModel):
+    settings_file: str
+    operation: list[str]
+    args: list[Any]
+
+
+class Login(StrictModel):
+    settings_file: str
+    platform: str
+
+
+class Visit(StrictModel):
+    url: str
+    title: str
+    visit_time_from_now_in_seconds: Number
+
+
+class Visits(StrictModel):
+    history: list[Visit]
+
+
+class Password(StrictModel):
+    client_password: str | None = None
+
+
+class Nothing(StrictModel):
+    pass
+
+
+class DownloadStep(StrictModel):
+    type: Literal["download"]
+    parameters: Downloads
+
+
+class UploadStep(StrictModel):
+    type: Literal["upload_file"]
+    parameters: Uploads
+
+
+class CommandStep(StrictModel):
+    """`launch` does not wait for the end, the others do."""
+
+    type: Literal["launch", "execute", "command"]
+    parameters: Command
+
+
+class VerifiedStep(StrictModel):
+    type: Literal["execute_with_verification"]
+    parameters: VerifiedCommand
+
+
+class PathStep(StrictModel):
+    type: Literal["open", "change_wallpaper", "create_folder", "recycle_file"]
+    parameters: PathOnly
+
+
+class CreateFileStep(StrictModel):
+    type: Literal["create_file"]
+    parameters: FileContent
+
+
+class SleepStep(StrictModel):
+    type: Literal["sleep"]
+    parameters: Seconds
+
+
+class WindowStep(StrictModel):
+    type: Literal["activate_window", "close_window"]
+    parameters: WindowName
+
+
+class OpenTabsStep(StrictModel):
+    type: Literal["chrome_open_tabs"]
+    parameters: OpenTabs
+
+
+class CloseTabsStep(StrictModel):
+    type: Literal["chrome_close_tabs"]
+    parameters: CloseTabs
+
+
+class DriveStep(StrictModel):
+    type: Literal["googledrive"]
+    parameters: Drive
+
+
+class LoginStep(StrictModel):
+    type: Literal["login"]
+    parameters: Login
+
+
+class HistoryStep(StrictModel):
+    type: Literal["update_browse_history", "update_browse_history_edge"]
+    parameters: Visits
+
+
+class ProxyStep(StrictModel):
+    type: Literal["proxy"]
+    parameters: Password
+
+
+class BareStep(StrictModel):
+    type: Literal["close_all", "clear_task_files"]
+    parameters: Nothing | None = None
+
+
+class OtherStep(StrictModel):
+    """A kind that neither benchmark has, or that OSWorld names and does not implement (`tidy_desktop`, `act`, `replay`)."""
+
+    type: str
+    parameters: Any = None
+
+
+KNOWN = (
+    DownloadStep,
+    UploadStep,
+    CommandStep,
+    VerifiedStep,
+    PathStep,
+    CreateFileStep,
+    SleepStep,
+    WindowStep,
+    OpenTabsStep,
+    CloseTabsStep,
+    DriveStep,
+    LoginStep,
+    HistoryStep,
+    ProxyStep,
+    BareStep,
+)
+CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
+WINDOWS_ONLY = frozenset(
+    {"create_folder", "create_file", "recycle_file", "close_all", "clear_task_files", "update_browse_history_edge"}
+)
+"""Kinds that Windows Agent Arena has and OSWorld has not."""
+
+
+def _class_of(value: Any) -> str | None:
+    name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return CLASS_OF.get(name, "OtherStep") if isinstance(name, str) else None
+
+
+Step = Annotated[
+    Annotated[DownloadStep, Tag("DownloadStep")]
+    | Annotated[UploadStep, Tag("UploadStep")]
+    | Annotated[CommandStep, Tag("CommandStep")]
+    | Annotated[VerifiedStep, Tag("VerifiedStep")]
+    | Annotated[PathStep, Tag("PathStep")]
+    | Annotated[CreateFileStep, Tag("CreateFileStep")]
+    | Annotated[SleepStep, Tag("SleepStep")]
+    | Annotated[WindowStep, Tag("WindowStep")]
+    | Annotated[OpenTabsStep, Tag("OpenTabsStep")]
+    | Annotated[CloseTabsStep, Tag("CloseTabsStep")]
+    | Annotated[DriveStep, Tag("DriveStep")]
+    | Annotated[LoginStep, Tag("LoginStep")]
+    | Annotated[HistoryStep, Tag("HistoryStep")]
+    | Annotated[ProxyStep, Tag("ProxyStep")]
+    | Annotated[BareStep, Tag("BareStep")]
+    | Annotated[OtherStep, Tag("OtherStep")],
+    Discriminator(_class_of, custom_error_type="step", custom_error_message="a step is an object with a text at the key type"),
+]

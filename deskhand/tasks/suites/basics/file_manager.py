@@ -1,0 +1,286 @@
+"""A file manager window: delete, rename or move the file of a name. Invariant: every file of the folder is judged, by name and
+bytes, so the right change at the wrong place, or too much change, scores 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+
+from deskhand.actions.ops import Done, Key, Op, Type, Wait
+from deskhand.tasks.suites.basics.clauses import judged, same_files
+from deskhand.tasks.suites.basics.layout import WindowLike, scatter
+from deskhand.tasks.suites.basics.screen_search import (
+    HEIGHT,
+    THEMES,
+    WIDTH,
+    View,
+    click_in,
+    find_cells,
+    folder_contents,
+    plain_area,
+    wait_until,
+    wait_until_visible,
+)
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
+
+FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
+STEMS = (
+    "apple",
+    "bread",
+    "cloud",
+    "delta",
+    "eagle",
+    "flame",
+    "grape",
+    "house",
+    "jewel",
+    "lemon",
+    "melon",
+    "north",
+    "ocean",
+    "piano",
+)
+ENDINGS = (".txt", ".log", ".md", ".csv")
+SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
+VIEWS: tuple[View, ...] = ("icon", "compact")
+SELECTION_DELAY_S = 0.4
+"""pcmanfm tells itself of a change of the selection this late at most; until then Return opens what was selected before."""
+
+PCMANFM = """[config]
+bm_open_method=0
+[ui]
+win_width={width}
+win_height={height}
+side_pane_mode=hidden;places
+view_mode={view}
+show_hidden=0
+sort=name;ascending;
+toolbar=
+show_statusbar=0
+"""
+LIBFM = """[config]
+single_click=0
+use_trash=1
+confirm_del=1
+confirm_trash={confirm}
+[ui]
+show_thumbnail=0
+big_icon_size=32
+small_icon_size=16
+"""
+
+
+class FileManagerScenario:
+    """One folder in one window; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int, subfolders: int = 0) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.folder = rng.choice(FOLDERS)
+        stems = rng.sample(STEMS, rng.randint(4, 6))
+        self.names = [stem + rng.choice(ENDINGS) for stem in stems]
+        self.files = {name: f"{name} {rng.randrange(10**6)}\n".encode() for name in self.names}
+        self.subfolders = rng.sample(SUBFOLDERS, subfolders)
+        self.target = rng.choice(self.names)
+        self.unused_stem = rng.choice([stem for stem in STEMS if stem not in stems])
+        self.view: View = rng.choice(VIEWS)
+        self.confirm = rng.random() < 0.5
+        self.width, self.height = rng.randrange(320, 361, 8), rng.randrange(250, 291, 8)
+        self.place_seed = rng.randrange(2**31)
+        self.theme = rng.choice(THEMES)
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        for name, data in self.files.items():
+            await desktop.push(f"{self.folder}/{name}", data)
+        for name in self.subfolders:
+            await desktop.push(f"{self.folder}/{name}/.keep", b"")
+        settings = PCMANFM.format(width=self.width, height=self.height, view=self.view)
+        await desktop.push(".config/pcmanfm/default/pcmanfm.conf", settings.encode())
+        await desktop.push(".config/libfm/libfm.conf", LIBFM.format(confirm=int(self.confirm)).encode())
+        await desktop.launch(["pcmanfm", self.folder])
+        await self.shuffle_windows(desktop, self.place_seed)
+        await self.items(desktop)
+
+    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+        window = await self.window(desktop)
+        ((x, y),) = scatter(random.Random(seed), [(self.width, self.height)], WIDTH, HEIGHT)
+        await desktop.place_window(window, x, y, self.width, self.height)
+
+    async def window(self, desktop: StagedDesktopLike) -> WindowLike:
+        """The file manager's window: its first, whatever folder it shows now."""
+        return (await desktop.wait_window("pcmanfm"))[0]
+
+    async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+        """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
+        ordered = [*sorted(self.subfolders), *sorted(self.names)]
+
+        def find(rgb: np.ndarray, box: Rect) -> list[Rect] | None:
+            return find_cells(rgb, plain_area(rgb, box), len(ordered), self.view)
+
+        cells = await wait_until_visible(desktop, "pcmanfm", find, f"{len(ordered)} files")
+        if self.view == "compact":
+            cells.sort(key=lambda cell: (cell.left, cell.top))
+        return dict(zip(ordered, cells, strict=True))
+
+    async def contents(self, desktop: StagedDesktopLike) -> dict[str, bytes | None]:
+        """Files of the folder and its subfolders; subfolders themselves appear only when they are missing or new."""
+        found: dict[str, bytes | None] = {}
+        for name, data in (await folder_contents(desktop, self.folder)).items():
+            if data is None and name in self.subfolders:
+                inside = await folder_contents(desktop, f"{self.folder}/{name}")
+                found |= {f"{name}/{inner}": value for inner, value in inside.items() if inner != ".keep"}
+            else:
+                found[name] = data if data is not None else b"\0not a file"
+        return found
+
+    async def until_changed(self, desktop: StagedDesktopLike) -> None:
+        """Wait for the file manager to do its work."""
+
+        async def changed() -> bool:
+            return await self.contents(desktop) != self.files
+
+        await wait_until(changed)
+
+    async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+        boxes = await self.items(desktop)
+        return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
+
+    def task(
+        self,
+        wording: Callable[[str], str],
+        expected: dict[str, bytes],
+        oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]],
+        max_steps: int,
+        *milestones: Milestone,
+    ) -> Task:
+        """`wording(name)` is the instruction for a file of that name. `expected` are just the files that the folder holds at the
+        end, those of a subfolder as "SUBFOLDER/NAME"."""
+
+        async def check(desktop: StagedDesktopLike) -> CheckResult:
+            return judged(same_files(f"the files in {self.folder}", await self.contents(desktop), expected))
+
+        def end_states() -> ExampleEndStates:
+            kept = next(name for name in self.names if name != self.target)
+            near = {
+                "another file is gone too": {name: data for name, data in expected.items() if name != kept},
+                "another file has changed": {**expected, kept: expected[kept][:-2] + b"\n"},
+                "the old file is there too": {**self.files, **expected},
+                "it was only emptied": {**expected, self.target: b""},
+            }
+            hidden = {f"{name}/.keep": b"" for name in self.subfolders}
+
+            def at_home(files: dict[str, bytes]) -> FileContents:
+                return {f"{self.folder}/{name}": data for name, data in (files | hidden).items()}
+
+            return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
+
+        async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+            boxes = await self.items(desktop)
+            return [(wording(name), boxes[name]) for name in self.names]
+
+        return Task(
+            id=f"basics/{self.family}/{self.seed}",
+            family=self.family,
+            suite="basics",
+            seed=self.seed,
+            instruction=wording(self.target),
+            width=WIDTH,
+            height=HEIGHT,
+            max_steps=max_steps,
+            setup=self.setup,
+            check=check,
+            oracle=oracle,
+            first_click_targets=self.targets,
+            theme=self.theme,
+            milestones=milestones,
+            difficulty="medium",
+            grounding_targets=groundings,
+            shuffle_windows=self.shuffle_windows,
+            example_end_states=end_states,
+            metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
+        )
+
+
+async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
+    """Whether the file manager shows a second window."""
+    shown = sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows())
+    return CheckResult(float(shown > 1), "a dialog of the file manager")
+
+
+def delete_file(seed: int) -> Task:
+    """Click the file of a name, press Delete, and say yes where the file manager asks."""
+    scene = FileManagerScenario("file_delete", seed)
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scene.items(desktop))[scene.target])]
+        yield [Key(("Delete",))]
+        if scene.confirm:
+            await desktop.wait_window("Confirm")
+            yield [Key(("Return",))]
+        await scene.until_changed(desktop)
+        yield [Done()]
+
+    expected = {name: data for name, data in scene.files.items() if name != scene.target}
+    asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scene.confirm else ()
+    return scene.task(lambda name: f"Delete the file {name}", expected, oracle, 6, *asked)
+
+
+def rename_file(seed: int) -> Task:
+    """Click the file of a name, press F2, type the new name, Return."""
+    scene = FileManagerScenario("file_rename", seed)
+    new_name = scene.unused_stem + scene.rng.choice(ENDINGS)
+
+    async def renamed(desktop: StagedDesktopLike) -> CheckResult:
+        found = await scene.contents(desktop)
+        data = scene.files[scene.target]
+        return CheckResult(float(scene.target not in found and data in found.values()), "the right file has some other name")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scene.items(desktop))[scene.target])]
+        yield [Key(("F2",))]
+        await desktop.wait_window("Rename")
+        yield [Key(("ctrl", "a")), Type(new_name + "\n")]
+        await scene.until_changed(desktop)
+        yield [Done()]
+
+    expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
+    milestones = (Milestone("a dialog is open", 0.1, dialog_open), Milestone("the right file has another name", 0.3, renamed))
+    return scene.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
+
+
+def move_file(seed: int) -> Task:
+    """Cut the file of a name, open a folder, paste."""
+    scene = FileManagerScenario("file_move", seed, subfolders=2)
+    goal = scene.rng.choice(scene.subfolders)
+    moved = f"{goal}/{scene.target}"
+
+    async def folder_open(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown")
+
+    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
+        return CheckResult(float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there")
+
+    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        boxes = await scene.items(desktop)
+        yield [click_in(boxes[scene.target])]
+        yield [Key(("ctrl", "x"))]
+        yield [click_in(boxes[goal]), Wait(SELECTION_DELAY_S)]
+        yield [Key(("Return",))]
+        await desktop.wait_window(goal)
+        yield [Key(("ctrl", "v"))]
+        await scene.until_changed(desktop)
+        yield [Done()]
+
+    expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
+    milestones = (Milestone("the folder is shown", 0.1, folder_open), Milestone("the file is in the folder", 0.3, arrived))
+    return scene.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
+
+
+FAMILIES = (
+    Family("file_delete", ("pcmanfm",), "medium", delete_file, "delete the file of a name in a file manager"),
+    Family("file_rename", ("pcmanfm",), "medium", rename_file, "give the file of a name another name in a file manager"),
+    Family("file_move", ("pcmanfm",), "medium", move_file, "move the file of a name into a folder in a file manager"),
+)

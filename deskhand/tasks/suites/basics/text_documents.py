@@ -1,0 +1,244 @@
+"""Text documents in LibreOffice Writer. Invariant: the saved file is judged, every paragraph of it with its style."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+from deskhand.actions.ops import Done, Op, Type
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import hd_screen
+from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.hd_screen import hd_task, press
+from deskhand.tasks.suites.basics.office_files import TextDocument, read_document, text_document
+from deskhand.tasks.suites.basics.screen_search import THEMES
+from deskhand.tasks.task import CheckResult, Difficulty, Family, Milestone, StagedDesktopLike, Task
+
+PACKAGES = ("libreoffice-writer", "libreoffice-gtk3")
+FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
+WHO = ("The gardener", "My neighbour", "The teacher", "Our cook", "The pilot", "A painter", "The baker", "The captain")
+DOES = ("waits for", "looks at", "paints", "carries", "describes", "counts", "forgets", "repairs")
+WHAT = ("the old bridge", "a green boat", "the tall tower", "a small garden", "the broken clock", "a quiet street", "the red door")
+WHEN = ("in spring", "on Monday", "before noon", "every evening", "after the rain", "without a word")
+
+
+def sentences(rng: random.Random, count: int) -> list[str]:
+    """So many sentences, no two alike."""
+    found: list[str] = []
+    while len(found) < count:
+        text = f"{rng.choice(WHO)} {rng.choice(DOES)} {rng.choice(WHAT)} {rng.choice(WHEN)}."
+        if text not in found:
+            found.append(text)
+    return found
+
+
+class TextDocumentScenario:
+    """One open text document; a pure function of family and seed."""
+
+    def __init__(self, family: str, seed: int) -> None:
+        self.rng = rng = random.Random(f"{family}:{seed}")
+        self.family, self.seed = family, seed
+        self.path = f"Documents/{rng.choice(FILES)}.docx"
+        self.lines = sentences(rng, rng.randint(3, 6))
+        self.theme = rng.choice(THEMES)
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
+
+    async def setup(self, desktop: StagedDesktopLike) -> None:
+        await desktop.push(self.path, text_document(self.lines))
+        await desktop.launch(["soffice", "--norestore", "--nologo", "--writer", self.path])
+        await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_S)
+        await hd_screen.wait_responsive(desktop)
+
+    def build(
+        self,
+        instruction: str,
+        findings: Callable[[TextDocument | None], list[Finding]],
+        steps: hd_screen.Oracle,
+        *,
+        tier: Difficulty = "medium",
+        max_steps: int = 12,
+        forged: Callable[[], bytes],
+        milestones: tuple[Milestone, ...] = (),
+    ) -> Task:
+        """`findings(text)` are the clauses, `steps(desktop)` the oracle's steps up to saving; `forged` is a file that says what is
+        asked for."""
+
+        async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+            text = await read_document(await hd_screen.file_bytes(desktop, self.path))
+            return [*findings(text), clause("who saved the file", text.application if text else None, "LibreOffice")]
+
+        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+            async for ops in steps(desktop):
+                yield ops
+            before = await hd_screen.file_bytes(desktop, self.path)
+            yield press("ctrl+s")
+            await hd_screen.written(desktop, self.path, before)
+            yield [Done()]
+
+        return hd_task(
+            self.family,
+            self.seed,
+            tier,
+            instruction=instruction,
+            setup=self.setup,
+            clauses=clauses,
+            oracle=oracle,
+            max_steps=max_steps,
+            theme=self.theme,
+            metadata={"file": self.path},
+            milestones=milestones,
+            forged={self.path: forged},
+        )
+
+    def same_lines(self, text: TextDocument | None, wanted: list[str]) -> Finding:
+        return clause(f"the paragraphs of {self.name}", text.lines if text else None, wanted)
+
+
+def add_paragraph(seed: int) -> Task:
+    """Type a paragraph at the end."""
+    scene = TextDocumentScenario("text_append", seed)
+    (line,) = sentences(scene.rng, 1)
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+end")
+        yield [Type(f"\n{line}")]
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        return [scene.same_lines(text, [*scene.lines, line])]
+
+    text = f'Add the paragraph "{line}" at the end of {scene.name} and save it'
+    return scene.build(text, findings, steps, tier="easy", forged=lambda: text_document([*scene.lines, line]))
+
+
+def replace_word(seed: int) -> Task:
+    """Replace a piece of text everywhere."""
+    scene = TextDocumentScenario("text_replace", seed)
+    old = next(piece for piece in WHAT if piece in scene.lines[-1])
+    new = scene.rng.choice([piece for piece in WHAT if piece != old])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async for ops in hd_screen.replace_all(desktop, old, new):
+            yield ops
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        return [scene.same_lines(text, wanted)]
+
+    wanted = [line.replace(old, new) for line in scene.lines]
+    text = f'In {scene.name} replace "{old}" by "{new}" everywhere and save it'
+    return scene.build(text, findings, steps, forged=lambda: text_document(wanted))
+
+
+def make_heading(seed: int) -> Task:
+    """Give a paragraph a style."""
+    scene = TextDocumentScenario("text_heading", seed)
+    index, level = scene.rng.randrange(len(scene.lines)), scene.rng.choice([1, 2, 3])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
+        yield press(f"ctrl+{level}")
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        styles = [style for _, style, _ in text.paragraphs] if text else []
+        headings = {place: style for place, style in enumerate(styles) if style.startswith("Heading")}
+        return [
+            scene.same_lines(text, scene.lines),
+            clause("the paragraphs that are headings", headings, {index: f"Heading {level}"}),
+        ]
+
+    which = f"paragraph {index + 1}"
+    text = f"In {scene.name} make {which} a heading of level {level} (Heading {level}) and save it"
+    return scene.build(text, findings, steps, forged=lambda: text_document(scene.lines, headings={index: level}))
+
+
+def centre(seed: int) -> Task:
+    """Align a paragraph."""
+    scene = TextDocumentScenario("text_centre", seed)
+    index = scene.rng.randrange(len(scene.lines))
+    key, word, kept = scene.rng.choice([("ctrl+e", "centred", "CENTER"), ("ctrl+r", "aligned to the right", "RIGHT")])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+home"), *press("ctrl+down", times=index)]
+        yield press(key)
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        aligned = [place for _, _, place in text.paragraphs] if text else []
+        found = {number: place for number, place in enumerate(aligned) if place in ("CENTER", "RIGHT", "JUSTIFY")}
+        return [scene.same_lines(text, scene.lines), clause("the paragraphs that are not at the left", found, {index: kept})]
+
+    text = f"In {scene.name} let paragraph {index + 1} be {word} and save it"
+    return scene.build(text, findings, steps, tier="easy", forged=lambda: text_document(scene.lines, aligned={index: kept}))
+
+
+def insert_table(seed: int) -> Task:
+    """Insert an empty table by its dialog."""
+    scene = TextDocumentScenario("text_table", seed)
+    columns, rows = scene.rng.sample(range(2, 7), 2)
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield [*press("ctrl+end"), Type("\n")]
+        yield press("ctrl+f12")
+        await hd_screen.shown(desktop, "Insert Table")
+        yield [*press("tab"), *press("ctrl+a"), Type(f"{columns}\t"), *press("ctrl+a"), Type(f"{rows}\t")]
+        yield press("enter")
+        await hd_screen.gone(desktop, "Insert Table")
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        return [
+            scene.same_lines(text, scene.lines),
+            clause("the tables, as (rows, columns)", text.tables if text else None, [(rows, columns)]),
+        ]
+
+    async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
+        there = any("Insert Table" in window.title for window in await desktop.windows())
+        return CheckResult(float(there), "the dialog for tables is open", untrusted_source=True)
+
+    async def some_table(desktop: StagedDesktopLike) -> CheckResult:
+        text = await read_document(await hd_screen.file_bytes(desktop, scene.path))
+        return CheckResult(float(bool(text and text.tables)), "a table is in the saved file")
+
+    text = f"At the end of {scene.name} insert an empty table of {columns} columns and {rows} rows, and save it"
+    milestones = (
+        Milestone("the dialog for tables is open", 0.1, dialog_open),
+        Milestone("a table is in the saved file", 0.2, some_table),
+    )
+    return scene.build(
+        text,
+        findings,
+        steps,
+        tier="hard",
+        forged=lambda: text_document(scene.lines, table=(rows, columns)),
+        milestones=milestones,
+    )
+
+
+def bold_piece(seed: int) -> Task:
+    """Find a piece of text and make it bold."""
+    scene = TextDocumentScenario("text_bold", seed)
+    counts = {piece: sum(piece in line for line in scene.lines) for piece in (*WHO, *WHAT, *WHEN)}
+    piece = scene.rng.choice([piece for piece, count in counts.items() if count == 1] or scene.lines[:1])
+
+    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+f")
+        yield [Type(f"{piece}\n")]
+        await hd_screen.wait_still(desktop, 0.3)
+        yield press("esc")
+        yield press("ctrl+b")
+
+    def findings(text: TextDocument | None) -> list[Finding]:
+        return [scene.same_lines(text, scene.lines), clause("what is in bold", text.bold if text else None, [piece])]
+
+    text = f'In {scene.name} make "{piece}" bold, and nothing else, and save it'
+    return scene.build(text, findings, steps, forged=lambda: text_document(scene.lines, bold=piece))
+
+
+FAMILIES = (
+    Family("text_append", PACKAGES, "easy", add_paragraph, "type a paragraph at the end of a document"),
+    Family("text_replace", PACKAGES, "medium", replace_word, "replace a piece of text everywhere"),
+    Family("text_bold", PACKAGES, "medium", bold_piece, "find a piece of text and make it bold"),
+    Family("text_heading", PACKAGES, "medium", make_heading, "make a paragraph a heading"),
+    Family("text_centre", PACKAGES, "easy", centre, "align a paragraph"),
+    Family("text_table", PACKAGES, "hard", insert_table, "insert a table of a given size"),
+)

@@ -1,0 +1,104 @@
+"""What each sampled token is worth. Invariant: the worth of a token does not depend on how its episode is cut into rows.
+
+Algorithms with a group baseline give every token of an episode the episode's advantage, which the caller has computed over the
+group. PPO asks the critic for values, puts the tokens of an episode in the order of time, whatever rows they are in, and takes
+generalised advantages, whitened over all tokens of the step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from deskhand.algorithms.ppo import gae, whiten
+from deskhand.config.trainer import CriticConfig
+from deskhand.trainer.batch import TrainingSample
+
+
+@dataclass(frozen=True, slots=True)
+class AdvantageEstimate:
+    """For each row float32[sampled tokens]; `returns` and `values` are empty without a critic."""
+
+    advantages: list[np.ndarray]
+    returns: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def explained_variance(self) -> float | None:
+        """1 - variance(returns - values) / variance(returns), over tokens; None where it says nothing."""
+        if not self.returns:
+            return None
+        returns, values = np.concatenate(self.returns), np.concatenate(self.values)
+        spread = float(returns.var()) if returns.size else 0.0
+        return 1.0 - float((returns - values).var()) / spread if spread > 0 else None
+
+
+def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
+    """Every token of a row is worth its episode's advantage."""
+    return AdvantageEstimate([np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples])
+
+
+def mean_reward(samples: Sequence[TrainingSample]) -> float:
+    """The mean over episodes, by their weights, of what they were worth."""
+    worth = {sample.episode_id: (sample.reward, sample.weight) for sample in samples}
+    rewards, weights = zip(*worth.values(), strict=True)
+    return float(np.average(rewards, weights=weights)) if sum(weights) > 0 else 0.0
+
+
+def gae_advantages_of(samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig) -> AdvantageEstimate:
+    """Generalised advantages over each episode; `values`: the critic's, for each row."""
+    advantages = [np.zeros(len(row), dtype=np.float64) for row in values]
+    returns = [np.zeros(len(row), dtype=np.float64) for row in values]
+    for rows in _rows_of_episodes(samples).values():
+        order = _in_time(samples, rows)
+        if not order:
+            continue
+        value = np.concatenate([values[row][start:end] for row, start, end in order]).astype(np.float64)
+        turns = np.repeat(np.arange(len(order)), [end - start for _, start, end in order])
+        rewards = np.zeros(len(value))
+        rewards[-1] = samples[rows[0]].reward
+        found = gae(
+            rewards,
+            value,
+            turns,
+            token_discount=config.token_gamma,
+            token_lambda=config.token_gae_lambda,
+            turn_discount=config.turn_gamma,
+            turn_lambda=config.turn_gae_lambda,
+        )
+        position = 0
+        for row, start, end in order:
+            following = position + end - start
+            advantages[row][start:end] = found.advantages[position:following]
+            returns[row][start:end] = found.returns[position:following]
+            position = following
+    lengths = np.cumsum([len(row) for row in advantages])[:-1]
+    whitened = np.split(whiten(np.concatenate(advantages)), lengths) if advantages else []
+    return AdvantageEstimate(
+        [row.astype(np.float32) for row in whitened],
+        [row.astype(np.float32) for row in returns],
+        [row.astype(np.float32) for row in values],
+    )
+
+
+def _rows_of_episodes(samples: Sequence[TrainingSample]) -> dict[str, list[int]]:
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        rows[sample.episode_id].append(index)
+    return rows
+
+
+def _in_time(samples: Sequence[TrainingSample], rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The replies of an episode in the order in which they were sampled: (row, first, one past the last of its sampled tokens)."""
+    found: list[tuple[int, int, int, int]] = []
+    for row in rows:
+        places = [place for place, length in samples[row].turns if length]
+        start = 0
+        for number, length in enumerate(samples[row].reply_lengths()):
+            place = places[number] if places else len(found)
+            found.append((place, row, start, start + length))
+            start += length
+    return [(row, start, end) for _, row, start, end in sorted(found)]

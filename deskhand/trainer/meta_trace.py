@@ -1,0 +1,263 @@
+"""What one micro-batch takes, found by running it without memory. Invariant: what is traced is the trainer's own code.
+
+The whole model is built on torch's meta device: every tensor has its shape and dtype, and no element. One micro-batch goes forward
+and backward through `Policy`, and `Allocations` counts. Attention is traced as the fused kernels do it, which never hold a matrix
+of scores (FlashAttention-2, arXiv:2307.08691).
+
+Dimensions: B rows, T tokens of a row, K keys, N image tokens, W sampled tokens, S patches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import repeat_kv
+
+from deskhand.config.trainer import PolicyConfig
+from deskhand.models import architectures
+from deskhand.models.forward import ModelInputs, forward_decoder
+from deskhand.trainer.allocation_meter import AllocationMeter
+from deskhand.trainer.batch import TrainBatch
+from deskhand.trainer.policy import Policy
+
+ATTENTION = "deskhand_traced"
+
+
+@dataclass(frozen=True)
+class MicrobatchShape:
+    """A micro-batch of `tokens`, with `images` image tokens and `sampled` trained tokens among them."""
+
+    tokens: int
+    images: int
+    sampled: int
+
+
+@dataclass(frozen=True)
+class MetaTrace:
+    """Bytes, unless it says otherwise."""
+
+    parameters: float
+    """Number of weights of the language model, head included, adapters not; tied ones once."""
+    trained: float
+    """Number of weights that are trained, in the language model."""
+    weights: float
+    """Adapters included."""
+    packable: float
+    """Number of weights that QLoRA keeps in 4 bits."""
+    largest_packable: float
+    """Of one of their matrices."""
+    saved: float
+    """Kept by the language model's forward pass for the backward pass."""
+    logits: float
+    """Logits, log-probs and what the loss keeps."""
+    passing: float
+    """More, at the moment when most is held."""
+    prefill: float
+    """The most that an engine's prefill of one row holds, without keys and values that stay."""
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Holds for the backward pass what a fused kernel holds: its inputs, its output and one number a query."""
+
+    @staticmethod
+    def forward(ctx: Any, query_BNTD: Tensor, key_BKTD: Tensor, value_BKTD: Tensor) -> Tensor:
+        output_BTND = query_BNTD.new_empty(query_BNTD.transpose(1, 2).shape)
+        sums_BNT = query_BNTD.new_empty(query_BNTD.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(query_BNTD, key_BKTD, value_BKTD, output_BTND, sums_BNT)
+        return output_BTND
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        query_BNTD, key_BKTD, value_BKTD, *_ = ctx.saved_tensors
+        return torch.empty_like(query_BNTD), torch.empty_like(key_BKTD), torch.empty_like(value_BKTD)
+
+
+def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **_: Any) -> tuple[Tensor, None]:
+    """With a mask transformers repeats the keys for every head, and torch makes numbers of the mask."""
+    if attention_mask is not None:
+        key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
+        attention_mask = attention_mask.to(query.dtype)
+    return _FusedAttention.apply(query, key, value), None  # pyright: ignore[reportReturnType]
+
+
+def _built(values: dict[str, Any], dtype: str) -> Any:
+    """The model on the meta device; call it inside `torch.device("meta")`."""
+    AttentionInterface.register(ATTENTION, _attention)
+    model = architectures.build(values).to(getattr(torch, dtype))
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = ATTENTION
+    return model
+
+
+def deepstack(values: dict[str, Any]) -> list[int]:
+    """Tower layers whose features go to the decoder beside the last one's."""
+    return values["vision_config"].get("deepstack_visual_indexes", []) if values["model_type"] == "qwen3_vl" else []
+
+
+def trace_language_model(
+    values: dict[str, Any], dtype: str, config: PolicyConfig, shape: MicrobatchShape, prefill: tuple[int, int], *, tower_learns: bool
+) -> MetaTrace:
+    """Trace the language model of an architecture.
+
+    `prefill`: tokens that an engine runs in one pass, and keys that they attend to. `tower_learns`: gradients go on to the
+    screenshots' features.
+    """
+    config = config.model_copy(update={"train_vision": True})
+    if config.lora is not None and config.lora.load_in_4bit:
+        config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+    values = {**values, "vision_config": {**values["vision_config"], "depth": 1}}
+    with torch.device("meta"):
+        model = _built(values, dtype)
+        model.model.visual = nn.Identity()
+        layers = model.model.language_model.layers
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        packable = [part.weight.numel() for part in layers.modules() if isinstance(part, nn.Linear)]
+        policy = Policy(model, config)
+        trained = policy.parameters()
+        gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
+        for tensor, gradient in zip(trained.values(), gradients, strict=True):
+            tensor.grad = gradient
+        width, kept = values["text_config"]["hidden_size"], torch.float32 if tower_learns else getattr(torch, dtype)
+        leaves = tuple(torch.zeros(shape.images, width, dtype=kept) for _ in range(1 + len(deepstack(values))))
+        for leaf in leaves:
+            leaf.requires_grad_(tower_learns)
+        batch = _batch(shape)
+        counted = AllocationMeter()
+        counted.know(*model.parameters(), *model.buffers(), *trained.values(), *gradients, *leaves)
+        with counted:
+            hidden_WH = policy.hidden(batch, _Given(leaves))
+            saved = counted.live
+            scores = policy.scores(batch, hidden_WH)
+            logits = counted.live - saved
+            scores.logprobs_W.sum().backward()
+            peak = counted.peak
+        del hidden_WH, scores
+        return MetaTrace(
+            parameters=parameters,
+            trained=sum(tensor.numel() for tensor in trained.values()),
+            weights=sum(parameter.nbytes for parameter in model.parameters()),
+            packable=sum(packable),
+            largest_packable=max(packable),
+            saved=saved,
+            logits=logits,
+            passing=peak - saved - logits,
+            prefill=_prefill(model, *prefill),
+        )
+
+
+class _Given:
+    """In place of `Features`: the features of every screenshot of the micro-batch."""
+
+    def __init__(self, leaves: tuple[Tensor, ...]) -> None:
+        self._leaves = leaves
+
+    def of(self, hashes: Any, index_N: Tensor) -> tuple[Tensor, ...]:
+        return tuple(leaf.index_select(0, index_N) for leaf in self._leaves)
+
+
+def _batch(shape: MicrobatchShape) -> TrainBatch:
+    numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
+    ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
+    marks_BT, places_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
+    inputs = ModelInputs(ids_BT, marks_BT, places_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
+    return TrainBatch(
+        inputs,
+        rows=(0,),
+        positions_W=numbers_W,
+        rows_W=numbers_W,
+        behaviour_logprobs_W=torch.zeros(shape.sampled),
+        versions_W=numbers_W,
+        after_image_W=numbers_W.bool(),
+        temperature=1.0,
+    )
+
+
+class _Keys:
+    """In place of the engine's storage: keys and values of `keys` tokens for every layer."""
+
+    def __init__(self, config: Any, keys: int, dtype: torch.dtype) -> None:
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.stored = torch.zeros(1, config.num_key_value_heads, keys, size, dtype=dtype)
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.stored, self.stored
+
+
+def _prefill(model: Any, tokens: int, keys: int) -> float:
+    """A prefill that begins with reused keys: every query has a mask over all keys."""
+    counted = AllocationMeter()
+    cache = _Keys(model.config.text_config, keys, model.lm_head.weight.dtype)
+    counted.know(*model.parameters(), *model.buffers(), cache.stored)
+    with torch.no_grad(), counted:
+        ids_BT, places_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
+        forward_decoder(model, ids_BT, places_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache)
+    return counted.peak
+
+
+@dataclass(frozen=True)
+class VisionMetaTrace:
+    """The vision tower, bytes unless it says otherwise."""
+
+    parameters: int
+    """Number of its weights."""
+    trained: int
+    """Number of those, or of the adapters', that are trained."""
+    weights: int
+    saved: float
+    """Kept for the backward pass by a forward pass over the image traced; 0 when the tower is frozen."""
+    passing: float
+    """More, at the moment when most is held."""
+    looking: float
+    """The most that a pass without gradients holds."""
+
+
+def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConfig) -> VisionMetaTrace:
+    """Trace the vision tower on one image of `patches_S` patches."""
+    text = {**values["text_config"], "num_hidden_layers": 1}
+    text.pop("layer_types", None)
+    with torch.device("meta"):
+        model = _built({**values, "text_config": text}, dtype)
+        model.model.language_model.requires_grad_(False)
+        model.lm_head.requires_grad_(False)
+        visual = model.model.visual
+        parameters, weights = (sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True))
+        if config.lora is not None:
+            config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+        policy = Policy(model, config)
+        trained = {name: tensor for name, tensor in policy.parameters().items() if ".visual." in name}
+        gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
+        for tensor, gradient in zip(trained.values(), gradients, strict=True):
+            tensor.grad = gradient
+        known = [*visual.parameters(), *visual.buffers(), *trained.values(), *gradients]
+        saved, passing = _look(visual, values["vision_config"], patches_S, known, learns=True) if trained else (0, 0)
+        _, looking = _look(visual, values["vision_config"], patches_S, known, learns=False)
+        return VisionMetaTrace(parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking)
+
+
+def _look(visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, learns: bool) -> tuple[float, float]:
+    """(saved, more at the peak) of one image through patch embedding, blocks and mergers, each of which reads its own block."""
+    counted = AllocationMeter()
+    ends = np.array([0, patches_S])
+    head_size = vision["hidden_size"] // vision["num_heads"]
+    merging = dict(zip(vision.get("deepstack_visual_indexes", ()), getattr(visual, "deepstack_merger_list", ()), strict=False))
+    pixels = torch.zeros(patches_S, 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2)
+    angles = torch.zeros(patches_S, head_size), torch.zeros(patches_S, head_size)
+    counted.know(*known, pixels, *angles)
+    with torch.set_grad_enabled(learns), counted:
+        hidden_SH, merged = visual.patch_embed(pixels), []
+        for index, block in enumerate(visual.blocks):
+            hidden_SH = block(hidden_SH, cu_seqlens=ends, position_embeddings=angles)
+            if index in merging:
+                merged.append(merging[index](hidden_SH))
+        merged.append(visual.merger(hidden_SH))
+        saved = counted.live if learns else 0
+        if learns:
+            learning = [part for part in merged if part.requires_grad]
+            torch.autograd.backward(learning, [torch.zeros_like(part) for part in learning])
+        return saved, counted.peak - saved

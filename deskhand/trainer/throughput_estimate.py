@@ -1,0 +1,170 @@
+"""How fast a run can be. Invariant: what is assumed is printed with what follows from it.
+
+Floating-point operations are two for a weight and token (Kaplan et al., arXiv:2001.08361, section 2.1) plus those of attention;
+sampling is bound by reading the weights and the cache once a token. Peaks are those of the makers' data sheets, dense.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from deskhand.errors import ConfigError
+from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload
+
+TRAIN_MFU = 0.35
+"""Of the peak that training is assumed to reach."""
+SAMPLE_BANDWIDTH_SHARE = 0.5
+"""Of the memory bandwidth that sampling is assumed to reach."""
+LAUNCH_S = 250e-6
+"""Of a decoder layer in a decoding step: the time in which its operations are launched, one by one."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """`half`, `single`: operations a second in 16-bit and 32-bit floating point; `bandwidth`: bytes a second; 0 where not known."""
+
+    name: str
+    half: float = 0.0
+    single: float = 0.0
+    bandwidth: float = 0.0
+    memory: float | None = None
+
+    def flops(self, dtype: str) -> float:
+        return self.single if dtype == "float32" else self.half
+
+
+GPUS = {
+    "H200": Device("H200", 989e12, 67e12, 4.8e12),
+    "H100": Device("H100", 989e12, 67e12, 3.35e12),
+    "A100": Device("A100", 312e12, 19.5e12, 2.04e12),
+    "L40S": Device("L40S", 362e12, 91.6e12, 0.864e12),
+    "L4": Device("L4", 121e12, 30.3e12, 0.3e12),
+    "4090": Device("4090", 165e12, 82.6e12, 1.01e12),
+    "3090": Device("3090", 71e12, 35.6e12, 0.936e12),
+}
+"""By a part of the name that the driver gives."""
+
+
+def device_of(device: str, gpu: str | None = None) -> Device:
+    """What is known of a torch device, or of a GPU by name. Raises `ConfigError` for one of which nothing is known."""
+    if gpu is not None:
+        if gpu not in GPUS:
+            raise ConfigError(f"--gpu {gpu}: known are {', '.join(GPUS)}")
+        return GPUS[gpu]
+    if device == "cpu":
+        return _processor()
+    import torch
+
+    if not torch.cuda.is_available():
+        return Device(device)
+    try:
+        found = torch.cuda.get_device_properties(device)
+    except (AssertionError, RuntimeError) as error:
+        raise ConfigError(f"device {device}: {str(error).splitlines()[0]}; name one that this machine has") from None
+    known = next((each for name, each in GPUS.items() if name in found.name), Device(found.name))
+    return Device(found.name, known.half, known.single, known.bandwidth, float(found.total_memory))
+
+
+def _processor() -> Device:
+    """This machine: what one matrix product and one copy reach, and the memory that is available."""
+    import torch
+
+    left, copied = torch.randn(512, 512), torch.empty(2**22)
+    torch.mm(left, left)
+    began = time.perf_counter()
+    for _ in range(4):
+        torch.mm(left, left)
+    product_s = (time.perf_counter() - began) / 4
+    began = time.perf_counter()
+    copied.clone()
+    copy_s = time.perf_counter() - began
+    return Device("cpu", 0.0, 2 * 512**3 / product_s, 2 * copied.nbytes / copy_s, _available())
+
+
+def _available() -> float | None:
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError):
+        return None
+
+
+@dataclass(frozen=True)
+class ThroughputEstimate:
+    """Seconds and tokens a second; a step's tokens are those of its rows, padding left out."""
+
+    flops_per_token: float
+    """Of one training pass over a row's token, its share of the screenshots included."""
+    train_tokens_per_s: float
+    step_s: float
+    sample_tokens_per_s: float
+    assumed: str
+
+    def lines(self) -> Iterator[str]:
+        rate = f"{self.train_tokens_per_s:.0f} tokens/s, {self.step_s:.1f} s a step"
+        yield f"training: {self.flops_per_token / 1e9:.3g} GFLOP a token, {rate}"
+        yield f"sampling: {self.sample_tokens_per_s:.0f} tokens/s"
+        yield f"assumed: {self.assumed}"
+
+
+@dataclass(frozen=True)
+class FlopCount:
+    """Floating-point operations of a step's rows and screenshots: one pass forward, and what flows back."""
+
+    forward: float
+    backward: float
+    tower: float
+    """Of the screenshots, forward and, where the tower learns, backward."""
+    attention: float
+    """Of all these, what attention takes."""
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward + self.tower
+
+
+def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *, adapters: bool) -> FlopCount:
+    """Operations of one gradient of a step, nothing computed a second time.
+
+    A matrix takes 2 a weight forward, and 2 or 4 backward: what flows through it, and its own gradient where it learns. Attention
+    takes twice as much backward as forward. The head is needed for sampled tokens only; each screenshot is encoded once.
+    """
+    text, vision = values["text_config"], values["vision_config"]
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    tokens = work.step_rows * work.row_tokens
+    sampled = work.step_rows * work.turns_in_row * work.reply_tokens
+    embedding = text["vocab_size"] * text["hidden_size"]
+    matrices = memory.traced.parameters - embedding * (1 if values.get("tie_word_embeddings") else 2)
+    products = 2 * matrices * tokens + 2 * embedding * sampled
+    attention = 2 * tokens * work.row_tokens * text["num_attention_heads"] * head * text["num_hidden_layers"]
+    learning = 2 * memory.traced.trained * tokens if adapters else 0
+    forward = products + attention + learning
+    backward = products * (1 if adapters else 2) + 2 * attention + 2 * learning
+    everywhere = len(vision.get("fullatt_block_indexes") or range(vision["depth"]))
+    looks = work.step_images * 4 * work.patches**2 * vision["hidden_size"] * everywhere
+    tower = work.step_images * 2 * memory.tower.parameters * work.patches + looks
+    passes = 1 if not memory.tower.trained else 2 if adapters else 3
+    return FlopCount(forward, backward, tower * passes, 3 * attention + looks * passes)
+
+
+def estimate_throughput(values: dict[str, Any], config: Any, memory: MemoryEstimate, work: Workload, device: Device) -> ThroughputEstimate:
+    """What a device of these peaks may reach with a config (`deskhand.config.load.Config`)."""
+    trainer, tokens = config.trainer, work.step_rows * work.row_tokens
+    done = operations(values, memory, work, adapters=config.policy.adapter is not None)
+    scored = trainer.proximal == "start" and trainer.passes * trainer.minibatches > 1
+    again = done.forward * (trainer.passes * config.policy.recompute_activations + scored)
+    peak = TRAIN_MFU * device.flops(config.dtype)
+    step_s = (done.total * trainer.passes + again) / peak
+    requests = min(config.engine.max_batch, config.loop.desktops)
+    cache = next((term.bytes for term in memory.terms if term.name == "keys and values"), 0.0)
+    weights = next(term.bytes for term in memory.terms if term.name == "weights")
+    launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
+    token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
+    assumed = (
+        f"{100 * TRAIN_MFU:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
+        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
+    )
+    return ThroughputEstimate(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)

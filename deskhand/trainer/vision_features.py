@@ -1,0 +1,100 @@
+"""What the vision tower says of a set of images. Invariant: each image is encoded once, and passed back through at most once.
+
+The outputs are cut from the tower's graph and become leaves; micro-batches index into them and add to their gradients;
+`backward` then takes the sums through the tower. Leaves that get gradients are float32, and so are the sums: a picture is shown by
+many rows, and half precision loses what is small beside what came before. When the images are too many to keep the tower's
+activations, they are encoded in chunks without a graph, and each chunk a second time in `backward`.
+
+Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from deskhand.models.forward import encode_images, stack_images, unwrap
+from deskhand.types import PreparedImage
+
+
+class BatchImages(Protocol):
+    """What micro-batches take features from."""
+
+    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
+
+
+class VisionFeatureCache:
+    """Features of `images` under the weights of now; `gradients=False` (or a frozen tower) keeps no graph.
+
+    `kept_patches`: patches whose activations may be kept.
+    """
+
+    def __init__(self, model: Any, images: Mapping[str, PreparedImage], kept_patches: int, *, gradients: bool) -> None:
+        self._model, self._images = model, images
+        self._device = unwrap(model).lm_head.weight.device
+        self._chunks = _chunks(images, kept_patches)
+        self._rows: dict[str, Tensor] = {}
+        tower = unwrap(model).model.visual
+        self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
+        outputs: list[tuple[Tensor, ...]] = []
+        with torch.set_grad_enabled(self._gradients and len(self._chunks) == 1):
+            for chunk in self._chunks:
+                outputs.append(self._encode(chunk))
+        self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
+        start = 0
+        for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):
+            self._rows[sha256] = torch.arange(start, start + images[sha256].tokens, device=self._device)
+            start += images[sha256].tokens
+        wide = torch.float32 if self._gradients else None
+        self._leaves_SH = tuple(
+            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(self._gradients)
+            for layers in zip(*outputs, strict=True)
+        )
+
+    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
+        """Features [N, H] of placeholders, one tensor per feature layer, float32 where they get gradients; () without images.
+
+        `index_N` counts through the tokens of the images `hashes`, one image after the other.
+        """
+        if not hashes:
+            return ()
+        rows_N = torch.cat([self._rows[sha256] for sha256 in hashes])[index_N]
+        return tuple(leaf_SH.index_select(0, rows_N) for leaf_SH in self._leaves_SH)
+
+    def backward(self) -> None:
+        """Add to the tower's gradients what the micro-batches' backward passes have left at the features. Call it once."""
+        gradients = tuple(leaf_SH.grad for leaf_SH in self._leaves_SH)
+        if not self._gradients or any(gradient is None for gradient in gradients):
+            return
+        start = 0
+        for chunk in self._chunks:
+            end = start + sum(self._images[sha256].tokens for sha256 in chunk)
+            outputs = self._graph if self._graph is not None else self._encode(chunk)
+            parts = [gradient[start:end] for gradient in gradients if gradient is not None]
+            torch.autograd.backward(outputs, [part.to(output.dtype) for part, output in zip(parts, outputs, strict=True)])
+            start = end
+        self._graph = None
+
+    def _encode(self, chunk: list[str]) -> tuple[Tensor, ...]:
+        pixels, grids_thw = stack_images([self._images[sha256] for sha256 in chunk], self._device)
+        assert pixels is not None
+        assert grids_thw is not None
+        return encode_images(self._model, pixels, grids_thw)
+
+
+def _chunks(images: Mapping[str, PreparedImage], patches: int) -> list[list[str]]:
+    """Hashes in order, in lists of images of at most `patches` patches together (a larger image is alone)."""
+    chunks: list[list[str]] = []
+    room = 0
+    for sha256, image in images.items():
+        size = math.prod(image.grid_thw)
+        if size > room:
+            chunks.append([])
+            room = patches
+        chunks[-1].append(sha256)
+        room -= size
+    return chunks

@@ -1,0 +1,42 @@
+"""Pages of evidence say what was run, on what, and what came of it."""
+
+import pytest
+
+from benchmarks import evidence
+
+
+def test_every_benchmark_is_known_and_learning_comes_last():
+    names = evidence.names()
+    assert {"desktop", "engine", "episodes", "exactness", "recorder", "sight"} <= set(names)
+    assert names[-1] == "learning"
+    assert "evidence" not in names
+    assert "bars" not in names
+    assert evidence.words("sight") == ["-m", "benchmarks.image_sensitivity", "--full"]
+    assert evidence.words("ppo")[-1] == "--full", "its option is made in another module"
+
+
+@pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])
+def test_a_page_holds_command_hardware_commit_output_and_exit_code(tmp_path, monkeypatch, capsys, code, figure):
+    program = f"import sys; print('first'); print(); print({figure!r}); sys.exit({code})"
+    monkeypatch.setattr(evidence, "words", lambda name: ["-c", program])
+    assert evidence.run("example", tmp_path) == code
+    page = (tmp_path / "example.md").read_text()
+    assert page.startswith("# example\n\n- command: python -c ")
+    assert "\n- hardware: " in page
+    assert "\n- commit: " in page
+    assert f"\n- exit code: {code}\n\n    first\n\n    {figure}\n" in page
+    assert figure in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["example.md"]
+
+
+def test_a_table_that_was_printed_is_a_table_of_the_page():
+    page = evidence.page_of("example", {"command": "x"}, ["first", "| a | b |", "| --- | --- |", "| 1 | 2 |", "", "last"])
+    assert page == "# example\n\n- command: x\n\n    first\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n\n    last\n"
+
+
+def test_an_unknown_benchmark_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["evidence", "nonsense"])
+    with pytest.raises(SystemExit) as ended:
+        evidence.main()
+    assert ended.value.code == 2
+    assert "no benchmark is named nonsense" in capsys.readouterr().err

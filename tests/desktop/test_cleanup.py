@@ -1,0 +1,80 @@
+"""What owners, guests and guards leave behind, and what is done beside something else: the odd cases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import desktop as embedded
+from deskhand.desktop.local import isolation, resource_monitor
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.runtime_dir import remove
+from deskhand.errors import InfrastructureError
+
+
+def test_a_folder_whose_owner_died_while_it_wrote_is_removed_as_any_other(tmp_path):
+    folder = tmp_path / "deskhand-1-2"
+    for name, text in (("one", ""), ("two", "x\n"), ("three", "987654")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "display").write_text(text)
+    remove("no-such-owner", folder)
+    assert not folder.exists()
+
+
+def test_a_file_that_goes_away_while_it_is_counted_hides_none_of_the_others(tmp_path, monkeypatch):
+    for number in range(20):
+        (tmp_path / f"{number:02}").write_bytes(bytes(64 << 10))
+
+    class Churning:
+        """A folder whose first file is gone before it is looked at, as a guest could have it at every look."""
+
+        def __init__(self, path):
+            self._found = sorted(found(path), key=lambda entry: entry.name)
+            os.unlink(self._found[0].path)
+
+        def __enter__(self):
+            return iter(self._found)
+
+        def __exit__(self, *error):
+            return None
+
+    found = os.scandir
+    monkeypatch.setattr(resource_monitor.os, "scandir", Churning)
+    assert resource_monitor.disk_bytes(tmp_path, 1 << 30) >= 19 * (64 << 10)
+
+
+async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_where_guests_have_no_user(monkeypatch):
+    monkeypatch.setattr(isolation, "own_uids", lambda: False)
+    desktops = [LocalDesktop(label=f"worker-{number}", isolation="plain") for number in range(2)]
+    try:
+        for desktop in desktops:
+            await desktop.reset(DesktopSpec("plain", 256, 192))
+        for desktop in desktops:
+            await desktop.run(["sh", "-c", 'echo "$0" >"$TMPDIR/mine"', desktop.label])
+        for desktop in desktops:
+            assert (await desktop.run(["sh", "-c", 'cat "$TMPDIR/mine"'])).stdout.decode().strip() == desktop.label
+        await desktops[0].close()
+        assert (await desktops[1].run(["sh", "-c", 'cat "$TMPDIR/mine"'])).returncode == 0
+    finally:
+        for desktop in desktops:
+            await desktop.close()
+
+
+async def test_a_look_beside_a_long_wait_does_not_end_the_desktop(monkeypatch):
+    monkeypatch.setattr(embedded, "ANSWER_MARGIN_S", 1.0)
+    desktop = LocalDesktop()
+    try:
+        await desktop.reset(DesktopSpec("plain", 256, 192))
+        began = time.monotonic()
+        waiting = asyncio.create_task(desktop.wait_window("no such window", timeout_s=4.0))
+        await asyncio.sleep(0.1)
+        assert (await desktop.observe()).size == (256, 192)
+        assert time.monotonic() - began > 3.5, "it waited for its turn, longer than it may take itself"
+        with pytest.raises(InfrastructureError, match="no such window"):
+            await waiting
+    finally:
+        await desktop.close()

@@ -1,0 +1,100 @@
+"""Homes made from templates: each way gives the same home, and nothing written to one is seen elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deskhand.desktop.local import home_template, isolation
+from deskhand.desktop.local.fingerprint import home_digest
+
+FILES = {".config/app/settings": "a=1\n", "notes.txt": "ąę\n"}
+FOLDERS = ("Desktop", "Documents/deep")
+
+
+@pytest.fixture
+def base():
+    """On the file system that desktops use, as the ways depend on it."""
+    folder = Path("/dev/shm") / f"deskhand-test-homes-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    isolation.unbound_folders(folder)
+    shutil.rmtree(folder)
+
+
+def possible(base: Path) -> list[home_template.Method]:
+    method, _ = home_template.best_method(base)
+    return ["copy"] if method == "copy" else ["copy", method]
+
+
+def test_every_way_gives_the_same_home_and_leaves_the_template_alone(base):
+    template = home_template.template_folder(base / "templates", FILES, FOLDERS)
+    untouched = home_digest(template)
+    for method in possible(base):
+        digests = []
+        for number in range(3):
+            folder = base / f"{method}-{number}"
+            folder.mkdir()
+            home = home_template.make_home(template, folder, method)
+            digests.append(home_digest(home))
+            (home / "notes.txt").write_text("changed")
+            (home / ".config/app/settings").unlink()
+            shutil.rmtree(home / "Desktop")
+            (home / "new").write_text("new")
+            os.chmod(home / "Documents", 0o700)
+            assert home.stat().st_mode & 0o777 == 0o700
+        assert digests == [untouched] * 3
+        assert home_digest(template) == untouched
+
+
+def test_a_template_is_written_once_for_each_content(base):
+    first = home_template.template_folder(base, FILES, FOLDERS)
+    written = (first / "notes.txt").stat().st_mtime_ns
+    assert home_template.template_folder(base, dict(reversed(FILES.items())), reversed(FOLDERS)) == first
+    assert (first / "notes.txt").stat().st_mtime_ns == written
+    assert home_template.template_folder(base, FILES | {"notes.txt": "other"}, FOLDERS) != first
+    assert not list(base.glob("*.*"))
+
+
+def test_what_was_mounted_is_gone_after_release(base):
+    template = home_template.template_folder(base / "templates", FILES, FOLDERS)
+    method = home_template.best_method(base)[0]
+    folder = base / "one"
+    folder.mkdir()
+    home_template.make_home(template, folder, method)
+    isolation.unbound_folders(base)
+    isolation.unbound_folders(base)
+    assert str(base) not in Path("/proc/self/mountinfo").read_text()
+    shutil.rmtree(folder)
+    assert (template / "notes.txt").read_text() == FILES["notes.txt"]
+
+
+def test_the_digest_sees_names_modes_links_and_content_and_follows_no_link(tmp_path):
+    def changed(change) -> str:
+        home = tmp_path / "home"
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        (home / "file").write_text("text")
+        (home / "folder").mkdir()
+        os.symlink("file", home / "link")
+        change(home)
+        return home_digest(home)
+
+    (tmp_path / "outside").write_text("outside")
+    same = changed(lambda home: os.utime(home / "file", (1, 1)))
+    others = [
+        changed(lambda home: (home / "file").write_text("Text")),
+        changed(lambda home: (home / "file").rename(home / "file2")),
+        changed(lambda home: os.chmod(home / "file", 0o600)),
+        changed(lambda home: (home / "folder" / "empty").touch()),
+        changed(lambda home: ((home / "link").unlink(), os.symlink("folder", home / "link"))),
+        changed(lambda home: os.mkfifo(home / "pipe")),
+        changed(lambda home: os.symlink(tmp_path / "outside", home / "out")),
+    ]
+    assert changed(lambda home: None) == same
+    assert len({same, *others}) == len(others) + 1
+    (tmp_path / "outside").write_text("other")
+    assert changed(lambda home: os.symlink(tmp_path / "outside", home / "out")) == others[-1]

@@ -1,0 +1,108 @@
+"""Files of the guest's home as the host reads and writes them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deskhand.desktop.local.home import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    (tmp_path / "secret").write_text("secret of the host")
+    root = tmp_path / "home"
+    (root / "inside").mkdir(parents=True)
+    (root / "inside" / "file.txt").write_text("mine")
+    return Home(root, "/home/user")
+
+
+def test_absolute_and_relative_paths_name_the_same_file(home):
+    for path in ("inside/file.txt", "/home/user/inside/file.txt", "./inside/../inside/file.txt"):
+        assert home.read(path) == b"mine"
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret", "inside/../../secret", "/etc/passwd", "/home/user/../secret", "inside/none", "inside/file.txt/x"]
+)
+def test_what_is_not_in_the_home_is_not_found(home, path):
+    with pytest.raises(FileNotFoundError):
+        home.read(path)
+
+
+@pytest.mark.parametrize("target", ["../secret", "/etc/passwd", "inside/../../secret"])
+def test_a_link_out_of_the_home_is_refused(home, target):
+    os.symlink(target, home.root / "link")
+    os.symlink(os.path.dirname(target) or ".", home.root / "folder")
+    with pytest.raises(PermissionError):
+        home.read("link")
+    with pytest.raises((PermissionError, FileNotFoundError)):
+        home.read(f"folder/{os.path.basename(target)}")
+    with pytest.raises(PermissionError):
+        home.write("link", b"overwritten")
+    assert (home.root.parent / "secret").read_text() == "secret of the host"
+
+
+def test_links_inside_the_home_are_followed_for_reading(home):
+    os.symlink("inside", home.root / "folder")
+    os.symlink("/home/user/folder/file.txt", home.root / "inside" / "again")
+    assert home.read("folder/again") == b"mine"
+    assert home.names("folder") == ["again", "file.txt"]
+
+
+def test_a_circle_of_links_ends(home):
+    os.symlink("b", home.root / "a")
+    os.symlink("a", home.root / "b")
+    with pytest.raises(PermissionError):
+        home.read("a")
+
+
+def test_a_file_swapped_for_a_link_after_it_was_looked_at_is_not_read(home, monkeypatch):
+    monkeypatch.setattr(home, "_resolved", home._parts)
+    os.symlink("../secret", home.root / "link")
+    with pytest.raises(PermissionError):
+        home.read("link")
+
+
+def test_a_folder_swapped_for_a_link_is_not_written_through(home):
+    outside = home.root.parent / "outside"
+    outside.mkdir()
+    os.symlink(outside, home.root / "Documents")
+    with pytest.raises(PermissionError):
+        home.write("Documents/file", b"x")
+    assert list(outside.iterdir()) == []
+
+
+def test_pipes_and_devices_are_refused_and_do_not_block(home):
+    os.mkfifo(home.root / "pipe")
+    with pytest.raises(PermissionError):
+        home.read("pipe")
+    with pytest.raises(PermissionError):
+        home.write("pipe", b"x")
+
+
+def test_what_is_refused_leaves_no_descriptor_open(home):
+    os.mkfifo(home.root / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("inside", "pipe", "inside/none", "inside/file.txt/x"):
+        for _ in range(10):
+            with pytest.raises((PermissionError, FileNotFoundError)):
+                home.read(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_larger_than_the_bound_is_refused(home):
+    home.write("big", b"x" * 101)
+    assert len(home.read("big", limit=101)) == 101
+    with pytest.raises(PermissionError):
+        home.read("big", limit=100)
+
+
+def test_writing_creates_folders_and_reading_gives_it_back(home):
+    home.write("/home/user/new/folder/file", b"\0data")
+    assert home.read("new/folder/file") == b"\0data"
+    assert home.names("new") == ["folder"]
+    with pytest.raises(FileNotFoundError):
+        home.names("nothing")

@@ -1,0 +1,131 @@
+"""No process and no folder of a desktop outlives it, however it or its owner ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import processes
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import available_isolation
+from deskhand.desktop.local.runtime_dir import runtime
+
+SMALL = DesktopSpec("plain", 256, 192)
+ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+ESCAPE = ["sh", "-c", "env -i setsid sh -c '(sleep 777 & sleep 778 &) &' & setsid sleep 779 & true"]
+
+
+def living(pids) -> list[int]:
+    return [pid for pid in pids if processes.state(pid) not in ("", "Z")]
+
+
+def wait_gone(pids, timeout_s: float = 10.0) -> list[int]:
+    deadline = time.monotonic() + timeout_s
+    while (left := living(pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def labelled() -> set[int]:
+    return {pid for pid in processes.labelled(processes.OWNER_LABEL, runtime().token) if living([pid])}
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_twenty_resets_leave_nothing_behind(isolation):
+    before = labelled()
+    desktop = LocalDesktop(isolation=isolation)
+    seen: set[int] = set()
+    for _ in range(20 if isolation == ISOLATIONS[0] else 5):
+        await desktop.reset(SMALL)
+        await desktop.run(ESCAPE)
+        await desktop.launch(["xterm"])
+        seen |= set(desktop.processes())
+    path = desktop._session.x_server.socket_path
+    await desktop.close()
+    assert len(seen) >= 20
+    assert wait_gone(seen) == []
+    assert labelled() == before
+    assert not list(runtime().folder.glob(f"{desktop.label}-*"))
+    assert not path.exists() or answers(path)  # another server may have taken the number
+
+
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+OWNER = """
+import asyncio, sys
+from deskhand.desktop.base import Template
+from deskhand.desktop.embedded.desktop import EmbeddedDesktop
+from deskhand.desktop.embedded.runtime import runtime
+
+async def main():
+    desktops = [EmbeddedDesktop(isolation=sys.argv[1]) for _ in range(2)]
+    await asyncio.gather(*(desktop.reset(Template("plain", 256, 192)) for desktop in desktops))
+    for desktop in desktops:
+        await desktop.run({escape!r})
+        await desktop.launch(["xterm"])
+        await desktop.wait_window("xterm")
+    print(runtime().folder, *(pid for desktop in desktops for pid in desktop.processes()), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_when_the_owner_is_ended_its_desktops_end(isolation, number):
+    root = Path(__file__).resolve().parents[2]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(escape=ESCAPE), isolation],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        text=True,
+    )
+    assert owner.stdout is not None
+    folder, *pids = owner.stdout.readline().split()
+    guests = [int(pid) for pid in pids]
+    assert len(living(guests)) >= 8
+    owner.send_signal(number)
+    owner.wait(timeout=20)
+    assert wait_gone(guests) == []
+    deadline = time.monotonic() + 10
+    while Path(folder).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(folder).exists()
+
+
+@pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
+async def test_a_boxed_guest_sees_neither_the_host_nor_another_desktop():
+    first, second = LocalDesktop(), LocalDesktop()
+    try:
+        await first.reset(SMALL)
+        await second.reset(SMALL)
+        listing = await first.run(
+            ["sh", "-c", "id -u; hostname; ls /home; ls /tmp/.X11-unix; ps ax | wc -l; cat /proc/net/dev | wc -l"]
+        )
+        uid, host, home, sockets, count, network = listing.stdout.decode().split()
+        assert (uid, host, home) == ("1000", "desktop", "user")
+        assert sockets == f"X{first._session.x_server.number}"
+        assert int(count) < 12
+        assert int(network) == 3  # two header lines and the loopback
+        for path in (str(second._session.folder), "/root", "/etc/shadow", "/var/log"):
+            assert (await first.run(["ls", path])).returncode != 0
+        assert (await first.run(["sh", "-c", "echo x > /usr/x || echo x > /etc/passwd"])).returncode != 0
+        env = {"DISPLAY": second._session.x_server.name}
+        assert (await first.run(["xterm", "-e", "true"])).returncode == 0
+        assert (await first.run(["xterm", "-e", "true"], env=env)).returncode != 0
+    finally:
+        await first.close()
+        await second.close()

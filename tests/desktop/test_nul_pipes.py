@@ -1,0 +1,55 @@
+"""Two pipes to a program in the box: messages arrive whole; a program that ends, floods or falls silent is an outage in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import nul_pipes
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.errors import InfrastructureError
+
+ECHO = """import os
+data = b''
+while chunk := os.read(3, 65536):
+    data += chunk
+    while b'\\0' in data:
+        message, _, data = data.partition(b'\\0')
+        if message == b'end': raise SystemExit
+        os.write(4, message[::-1] + b'\\0')
+"""
+FLOOD = "import os\nwhile True: os.write(4, b'x' * 65536)"
+
+
+@pytest.fixture(params=["namespaces", "plain"])
+async def desktop(request):
+    made = LocalDesktop(isolation=request.param)
+    try:
+        await made.reset(DesktopSpec("plain", 256, 192))
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_messages_go_both_ways_and_an_end_is_noticed(desktop) -> None:
+    talk = await desktop.launch_piped(["/usr/bin/python3", "-c", ECHO])
+    long = bytes(range(1, 256)) * 2000
+    for message in (b"abc", long, b""):
+        await talk.send(message)
+        assert await talk.receive() == message[::-1]
+    await talk.send(b"end")
+    with pytest.raises(InfrastructureError, match="has ended"):
+        await talk.receive()
+
+
+async def test_a_program_that_floods_or_says_nothing_is_an_outage(desktop, monkeypatch) -> None:
+    monkeypatch.setattr(nul_pipes, "LONGEST_MESSAGE_BYTES", 1 << 20)
+    flood = await desktop.launch_piped(["/usr/bin/python3", "-c", FLOOD])
+    with pytest.raises(InfrastructureError, match="more than 1048576 bytes"):
+        await flood.receive()
+    silent = await desktop.launch_piped(["sleep", "60"])
+    with pytest.raises(InfrastructureError, match=r"said nothing for 0\.2 s"):
+        await silent.receive(0.2)
+    await desktop.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        await silent.send(b"anybody there")

@@ -1,0 +1,46 @@
+"""A folder that is closed to one group is closed to it alone."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deskhand.desktop.local import isolation, posix_acl
+
+pytestmark = pytest.mark.skipif(not isolation.guest_uids(), reason="only root can be another user for a while")
+
+
+def may_write(folder: Path, groups: str) -> bool:
+    command = ["setpriv", "--reuid=20000", "--regid=20000", groups, "test", "-w", str(folder)]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.fixture
+def folder():
+    made = Path("/var/tmp/deskhand-test-access-list")
+    made.mkdir()
+    made.chmod(0o1777)
+    yield made
+    made.rmdir()
+
+
+def test_only_the_group_is_kept_from_writing(folder):
+    others, guests = "--clear-groups", f"--groups={isolation.GUESTS}"
+    assert may_write(folder, others)
+    assert may_write(folder, guests)
+    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    assert may_write(folder, others)
+    assert not may_write(folder, guests)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_entries_that_are_there_stay_and_nothing_is_written_twice(folder):
+    posix_acl.grant_group(str(folder), 4711, posix_acl.READ_AND_ENTER)
+    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    before = folder.stat().st_ctime_ns
+    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    assert folder.stat().st_ctime_ns == before
+    assert not may_write(folder, "--groups=4711")
+    assert not may_write(folder, f"--groups={isolation.GUESTS}")

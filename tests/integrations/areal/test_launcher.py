@@ -1,0 +1,36 @@
+"""What `deskhand train --trainer areal` starts is ended with it, and what it is asked of a run that is not there is said."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from deskhand.errors import ConfigError
+from deskhand.integrations.areal import launcher
+
+EXPERIMENT = Path(__file__).parents[2] / "configs" / "areal" / "embedded_tiny_cpu.yaml"
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_that_outlive_their_master_are_ended(tmp_path):
+    code = launcher._run(["bash", "-c", "sleep 60 & echo $! > worker; exit 3"], dict(os.environ), tmp_path)
+    worker = int((tmp_path / "worker").read_text())
+    assert code == 3
+    deadline = time.monotonic() + 10
+    while is_alive(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_playing_for_a_run_that_has_no_gateway_says_so(tmp_path):
+    with pytest.raises(ConfigError, match="online"):
+        launcher.play(EXPERIMENT, tmp_path)

@@ -1,0 +1,159 @@
+"""Sessions of AReaL's gateway that we play: each is begun, rewarded and ended, and an outage gives no number."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import stat
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_sglang import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.integrations.areal.online import ProxyGateway, ProxyGatewayClosed, is_scored, run_online
+
+
+class Desk:
+    """The gateway's protocol, as AReaL's own has it: two sessions at a time, each with a key of its own."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, list[Any]] = {}
+        self.refused = 0
+        self.slow_s = 0.0
+        self.sick: dict[str, list[int]] = {"start": [], "reward": [], "end": []}
+        """What is answered next, by request, before it is dealt with."""
+
+    def app(self) -> Starlette:
+        names = {"start_session": self.start, "set_reward": self.reward, "end_session": self.end}
+        return Starlette(routes=[Route(f"/rl/{name}", function, methods=["POST"]) for name, function in names.items()])
+
+    async def start(self, request: Request) -> Response:
+        if self.sick["start"]:
+            return Response(status_code=self.sick["start"].pop())
+        if request.headers["authorization"] != "Bearer admin":
+            return Response(status_code=401)
+        if sum("ended" not in session for session in self.sessions.values()) >= 2:
+            self.refused += 1
+            return Response(status_code=429)
+        key = f"key-{len(self.sessions)}"
+        self.sessions[key] = []
+        return JSONResponse({"session_id": (await request.json())["task_id"], "api_key": key})
+
+    async def reward(self, request: Request) -> Response:
+        await asyncio.sleep(self.slow_s)
+        if self.sick["reward"]:
+            return Response(status_code=self.sick["reward"].pop())
+        self.sessions[request.headers["authorization"].removeprefix("Bearer ")].append((await request.json())["reward"])
+        return JSONResponse({})
+
+    async def end(self, request: Request) -> Response:
+        if self.sick["end"]:
+            return Response(status_code=self.sick["end"].pop())
+        self.sessions[request.headers["authorization"].removeprefix("Bearer ")].append("ended")
+        return JSONResponse({})
+
+
+class Agent:
+    """Returns the row's reward or raises it."""
+
+    async def run(self, data: dict[str, Any], **extra: Any) -> float:
+        await asyncio.sleep(0.01)
+        assert set(extra) == {"base_url", "api_key"}
+        if isinstance(data["then"], Exception):
+            raise data["then"]
+        return data["then"]
+
+
+async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number(monkeypatch):
+    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.02)
+    desk = Desk()
+    then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
+    with listening(desk.app()) as address:
+        played = await run_online(Agent(), [{"then": each} for each in then], ProxyGateway(address, "admin"), at_once=3)
+    assert sorted(played.rewards) == [0.0, 0.5, 1.0]
+    assert sorted(played.unscored) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
+    assert desk.refused
+    assert len(desk.sessions) == 5
+    assert all(len(session) == 2 and session[1] == "ended" for session in desk.sessions.values())
+    assert sum(math.isnan(session[0]) for session in desk.sessions.values()) == 2
+
+
+async def test_a_cancelled_or_misconfigured_player_ends_its_session_without_a_number():
+    desk = Desk()
+    with listening(desk.app()) as address:
+        with pytest.raises(ConfigError):
+            await run_online(Agent(), [{"then": ConfigError("wrong")}], ProxyGateway(address, "admin"))
+        desk.slow_s = 0.2
+        work = asyncio.ensure_future(run_online(Slow(), [{}], ProxyGateway(address, "admin")))
+        while len(desk.sessions) < 2:  # noqa: ASYNC110 the desk has no event for it
+            await asyncio.sleep(0.01)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert all(math.isnan(session[0]) and session[1] == "ended" for session in desk.sessions.values())
+
+
+class Slow:
+    async def run(self, data: dict[str, Any], **extra: Any) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+
+async def test_a_gateway_that_is_gone_or_refuses_the_key_is_named():
+    with pytest.raises(ProxyGatewayClosed, match=r"127\.0\.0\.1:9"):
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway("http://127.0.0.1:9", "admin"))
+    with listening(Desk().app()) as address, pytest.raises(InfrastructureError, match="HTTP 401"):
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "another"))
+
+
+async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_played(monkeypatch):
+    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.0)
+    desk = Desk()
+
+    class Last(Agent):
+        async def run(self, data: dict[str, Any], **extra: Any) -> float:
+            desk.sick |= {"start": [502] * 100, "end": [502]}
+            return await super().run(data, **extra)
+
+    with listening(desk.app()) as address:
+        desk.sick["start"] = [502, 502]  # away for a moment
+        played = await run_online(Last(), [{"then": 1.0}, {"then": 1.0}], ProxyGateway(address, "admin"))
+        assert played.rewards == [1.0]
+        with pytest.raises(ProxyGatewayClosed, match="HTTP 502"):
+            await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "admin"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "session"),
+    [([502], [1.0, "ended"]), ([502] * 100, []), ([400], ["ended"]), ([410], [])],
+    ids=["once away", "away", "never asked", "over"],
+)
+async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, answers, session):
+    """AReaL would train it with a reward of zero."""
+    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.0)
+    desk = Desk()
+    desk.sick["reward"] = list(answers)
+    with listening(desk.app()) as address:
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "admin"))
+    assert list(desk.sessions.values()) == [session]
+
+
+def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):
+    path = ProxyGateway("http://h:1", "secret").keep(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    ProxyGateway("http://h:2", "secret").keep(tmp_path)
+    assert ProxyGateway.of_run(tmp_path).address == "http://h:2"
+    with pytest.raises(ConfigError, match="names no gateway"):
+        ProxyGateway.of_run(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("rewards", "fine"), [([0.0, 1.0], True), ([0.0, np.nan], False), ([np.inf], False)])
+def test_areal_s_filter_takes_rows_with_numbers_alone(rewards, fine):
+    assert is_scored({"rewards": torch.tensor(rewards)}) is fine

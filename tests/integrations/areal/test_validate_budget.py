@@ -1,0 +1,195 @@
+"""An experiment whose numbers do not add up is told so line by line; those that are shipped add up."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from deskhand.algorithms.grpo import group_advantages
+from deskhand.errors import ConfigError
+from deskhand.integrations.areal.experiment_config import stage_overrides
+from deskhand.integrations.areal.settings import WorkflowSettings
+from deskhand.integrations.areal.tensors import _scales
+from deskhand.integrations.areal.validate_budget import (
+    ImageCost,
+    desktops_needed,
+    find_config_problems,
+    max_images_in_context,
+    trajectory_mib,
+)
+from deskhand.integrations.areal.validate_objective import is_agent, largest_advantage
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "areal").glob("*.yaml"))
+SMALL = ImageCost(300, 1 << 20)
+
+
+def experiment(path: Path = CONFIGS[0]) -> tuple[dict[str, Any], WorkflowSettings]:
+    """A shipped file with what refers to other keys filled in."""
+    content = yaml.safe_load(path.read_text())
+    new = content["gconfig"]["max_new_tokens"]
+    workflow = content["deskhand"]["workflow"]
+    workflow["model"] = "tiny"
+    workflow["agent"] |= {"max_tokens": new} | ({"temperature": 1.0} if "temperature" in workflow["agent"] else {})
+    content["actor"]["temperature"] = content["gconfig"]["temperature"]
+    content["rollout"]["consumer_batch_size"] = content["train_dataset"]["batch_size"]
+    return content, WorkflowSettings.of(workflow, {})
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_experiments_add_up(path):
+    content, settings = experiment(path)
+    assert find_config_problems(content, settings, SMALL, 10) == []
+
+
+CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
+    "a normalised reward": ([("actor.reward_norm", {"mean_level": "group"})], "actor.reward_norm"),
+    "a normalised advantage": ([("actor.adv_norm", {"mean_level": "batch"})], "actor.adv_norm"),
+    "groups of AReaL": ([("gconfig.n_samples", 8)], "gconfig.n_samples"),
+    "another temperature": ([("actor.temperature", 0.7)], "actor.temperature"),
+    "advantages that are cut": ([("actor.reward_clip", 20.0)], "actor.reward_clip"),
+    "values beside advantages": ([("critic", {"path": "x"})], "critic: "),
+    "sampling that is not passed on": ([("gconfig.top_k", 50)], "gconfig.top_k"),
+    "replies that are all the same": ([("gconfig.greedy", True)], "gconfig.greedy"),
+    "an adapter": ([("actor.use_lora", True)], "actor.use_lora"),
+    "Ray's own workers": ([("scheduler.type", "ray")], "which Ray's workers do not take"),
+    "rows above the budget": ([("actor.mb_spec.max_tokens_per_mb", 100)], "actor.mb_spec.max_tokens_per_mb"),
+    "a group that AReaL gives up": ([("rollout.request_timeout", 10)], "rollout.request_timeout"),
+    "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
+    "AReaL's own worker": ([("actor.attn_impl", "flash_attention_2"), ("actor.scheduling_spec", [{"cmd": "x"}])], "spec[].cmd"),
+    "a proxy that drops pictures": (
+        [("deskhand.kind", "deskhand.integrations.areal.agent.OSWorldAgent"), ("rollout.agent", {"engine_max_tokens": 4096})],
+        "deskhand.kind",
+    ),
+    "pixels beyond a worker's memory": ([("train_dataset.batch_size", 4096), ("rollout.consumer_batch_size", 4096)], "spec[].mem"),
+    "vllm": ([("rollout.backend", "vllm:d1")], "rollout.backend"),
+    "more ranks than groups": ([("actor.backend", "fsdp:d64")], "train_dataset.batch_size"),
+    "another consumer": ([("rollout.consumer_batch_size", 77)], "rollout.consumer_batch_size"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
+    content, settings = experiment()
+    changed = deepcopy(content)
+    for key, value in CHANGES[name][0]:
+        *path, last = key.split(".")
+        place = changed
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    found = find_config_problems(changed, settings, SMALL, 10)
+    assert len(found) == 1, found
+    assert CHANGES[name][1] in found[0]
+
+
+def test_too_many_desktops_or_screens_are_told_with_what_fits():
+    content, settings = experiment(next(path for path in CONFIGS if path.stem == "embedded_tiny_cpu"))
+    content["rollout"]["max_concurrent_rollouts"] = 3
+    assert desktops_needed(content, settings) == 12
+    assert "12 episodes at a time" in find_config_problems(content, settings, SMALL, 10)[0]
+    large = find_config_problems(experiment()[0], experiment()[1], ImageCost(2000, 1 << 24), 30)
+    assert any("show at most" in line for line in large)
+
+
+def test_pixels_of_a_group_grow_with_its_rows():
+    settings = WorkflowSettings.of({"desktops": {"embedded": 4}, "group_size": 4, "agent": {"history": "sliding", "sliding_turns": 2}}, {})
+    assert max_images_in_context(settings, 10) == 2
+    assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
+    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
+    assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
+
+
+def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
+    path = tmp_path / "e.yaml"
+    path.write_text("stages: {smoke: {total_train_steps: 1, deskhand: {workflow: {group_size: 2, journal: null}}}}\n")
+    assert stage_overrides(path, "smoke") == [
+        "++total_train_steps=1",
+        "++deskhand.workflow.group_size=2",
+        "++deskhand.workflow.journal=null",
+    ]
+    assert stage_overrides(path, None) == stage_overrides(path, "full") == []
+    with pytest.raises(ConfigError, match="smoke, full"):
+        stage_overrides(path, "nothing")
+
+
+def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
+    content, settings = experiment()
+    content["deskhand"]["kind"] = "deskhand.integrations.areal.agent.OSWorldAgent"
+    content["actor"] |= {"reward_norm": {"mean_level": "batch"}, "kl_ctl": 0.01, "reward_clip": 20.0}
+    content["gconfig"]["n_samples"] = 3
+    content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
+    content["rollout"]["agent"] = {"engine_max_tokens": 4096}
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    assert find_config_problems(content, words, None, 10) == []
+    assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
+
+
+AGENT_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "groups of rows": ({"reward_norm": {"mean_level": "group", "group_size": 4}}, {}, "actor.reward_norm by groups"),
+    "groups of rows' advantages": ({"adv_norm": {"mean_level": "batch", "std_level": "group"}}, {}, "actor.adv_norm by groups"),
+    "no model to stay near": ({"kl_ctl": 0.1}, {}, "actor.kl_ctl without a ref"),
+    "a critic whose rows see each other": ({}, {"critic": {"attn_impl": "sdpa"}}, "critic.attn_impl sdpa"),
+    "rows without bounds": ({}, {"rollout": {"agent": {}}}, "rollout.agent.engine_max_tokens is None"),
+    "another temperature": ({"temperature": 0.7}, {"gconfig": {"temperature": 0.7}}, "deskhand.workflow.agent.temperature 1"),
+}
+
+
+@pytest.mark.parametrize("name", AGENT_CHANGES)
+def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
+    content, settings = experiment()
+    actor, beside, word = AGENT_CHANGES[name]
+    content["deskhand"]["kind"] = "deskhand.integrations.areal.agent.OSWorldAgent"
+    content["actor"] |= actor
+    content["rollout"]["agent"] = {"engine_max_tokens": 4096}
+    for key, value in beside.items():
+        content[key] = content.get(key, {}) | value
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    found = find_config_problems(content, words, None, 10)
+    assert len(found) == 1, found
+    assert word in found[0]
+
+
+def test_an_algorithm_is_what_it_is_called():
+    content, settings = experiment()
+    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "gspo"}), SMALL, 10)
+    assert "importance_sampling_level: sequence" in line
+    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
+    assert "weigh_episodes" in line
+    assert find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10) == []
+
+
+def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
+    assert not is_agent({"deskhand": {"kind": "areal_workflows.PaintedWorkflow"}})
+    assert is_agent({"deskhand": {"kind": "deskhand.integrations.areal.agent.WAADesktopWorkflow"}})
+    with pytest.raises(ConfigError, match="no such function"):
+        is_agent({"deskhand": {"kind": "deskhand.integrations.areal.agent.NothingWorkflow"}})
+
+
+def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
+    content, settings = experiment(next(path for path in CONFIGS if path.stem == "waa_qwen25vl_3b"))
+    content["scheduler"]["type"] = "ray"
+    assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []
+    (line,) = find_config_problems(content, settings, SMALL, 10, "qwen2_5_vl")
+    assert "scheduler.type ray" in line
+    content["actor"]["enable_tree_training"] = True
+    (line,) = find_config_problems(content, settings, SMALL, 10, "qwen3_vl")
+    assert "actor.enable_tree_training" in line
+
+
+def test_no_advantage_is_larger_than_what_the_planner_counts_with():
+    """One short success among long failures, the worst case; AReaL's default would cut 556 to 20."""
+    settings = WorkflowSettings.of({"desktops": {"embedded": 8}, "group_size": 8}, {})
+    tokens = [2, *[15 * 32] * 7]
+    advantages = group_advantages(np.array([[1.0, *[0.0] * 7]]), np.ones((1, 8), dtype=bool)).values[0]
+    samples = [
+        SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(sampled=[True] * count)) for n, count in enumerate(tokens)
+    ]
+    weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
+    assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)
+    assert largest_advantage(settings.model_copy(update={"weigh_episodes": False}), 15 * 32) == pytest.approx(7**0.5)

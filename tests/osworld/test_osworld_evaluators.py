@@ -1,0 +1,134 @@
+"""The process in which metrics judge: bounded, without a network, and the same for one as for many. Invariant: a metric that
+fails in any way is an `EvaluatorError` that says so, and disturbs no other judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deskhand.desktop.local import isolation
+from deskhand.errors import EvaluatorError
+from deskhand.osworld.official_evaluators import (
+    Files,
+    JudgeLimits,
+    MetricRequest,
+    OfficialEvaluators,
+    Read,
+    Value,
+)
+
+SUPPORT = Path(__file__).parents[1] / "support"
+WALLED = isolation.available_isolation()[0] == "namespaces"
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[OfficialEvaluators]:
+    bounds = JudgeLimits(seconds=2.0, memory_mib=512, output_bytes=1 << 20)
+    evaluators = OfficialEvaluators(Path(sys.executable), ("hostile_metrics",), seen=(SUPPORT,), bounds=bounds)
+    yield evaluators
+    evaluators.close()
+
+
+def score(judge: OfficialEvaluators, metric: str, result: Read, expected: Read | None = None, **options: object) -> float:
+    return asyncio.run(judge.judge([MetricRequest(metric, result, expected, options)])).value
+
+
+def joined(judge: OfficialEvaluators, conj: str, *values: object) -> float:
+    return asyncio.run(judge.judge([MetricRequest("equal", Value(value), Value(True)) for value in values], conj)).value
+
+
+def test_values_and_files_reach_a_metric_and_its_score_comes_back(judge: OfficialEvaluators) -> None:
+    assert score(judge, "equal", Value({"a": [1, None]}), Value({"a": [1, None]})) == 1.0
+    assert score(judge, "equal", Value("x"), Value("y")) == 0.0
+    data = os.urandom(3_000_000)
+    assert score(judge, "same_content", Files((("a.bin", data),)), Files((("a.bin", data),))) == 1.0
+    listed = Files((("a", b"1"), ("b", None)), single=False)
+    assert score(judge, "names", listed, Value(["a", None])) == 1.0
+
+
+def test_scores_are_joined_as_osworld_joins_them(judge: OfficialEvaluators) -> None:
+    assert joined(judge, "and", True, True) == 1.0
+    assert joined(judge, "and", True, False) == 0.0
+    assert joined(judge, "or", False, True) == 1.0
+    assert joined(judge, "or", False, False) == 0.0
+    half = [MetricRequest("fraction", Files((("f", bytes([k])),))) for k in range(3)]
+    one_by_one = [asyncio.run(judge.judge([question])).value for question in half]
+    assert asyncio.run(judge.judge(half, "and")).value == sum(one_by_one) / 3
+    assert asyncio.run(judge.judge(half, "or")).value == max(one_by_one)
+    ended = asyncio.run(judge.judge([MetricRequest("equal", Value(1), Value(0)), MetricRequest("raises", Value(0))]))
+    assert ended.scores == (0.0,), "a 0 ends an and before what would have raised"
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("raises", "RuntimeError: no such sheet"),
+        ("hangs", "took longer than 2 s"),
+        ("hangs_with_children", "took longer than 2 s"),
+        ("spins", "took longer than 2 s|memory or time may have run out"),
+        ("not_a_number", "nan, which is no score"),
+        ("too_much", "7, which is not from 0 to 1"),
+        ("nothing", "TypeError"),
+        ("talks", "printed more than 1048576 bytes"),
+        ("eats", "MemoryError"),
+        ("dies", "ended without a score"),
+        ("never_written", "there is no such metric"),
+        ("swallows_the_network", "it wanted what there is not: the network"),
+        ("swallows_what_is_missing", r"it wanted what there is not: easyocr.Reader is not installed"),
+    ],
+)
+def test_a_metric_that_fails_is_an_evaluators_error_in_bounded_time(judge: OfficialEvaluators, metric: str, says: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(EvaluatorError, match=says) as caught:
+        score(judge, metric, Value(0))
+    assert time.monotonic() - began < 12
+    assert repr(metric) in str(caught.value)
+    assert len(str(caught.value)) < 3000
+    assert score(judge, "equal", Value(0), Value(0)) == 1.0, "the next judgement is none the worse"
+
+
+def test_siblings_judged_at_once_score_what_they_score_alone(judge: OfficialEvaluators) -> None:
+    questions = [[MetricRequest("fraction", Files((("f", bytes([k]) * 1000),)))] for k in range(32)]
+    alone = [asyncio.run(judge.judge(each)).value for each in questions]
+
+    async def at_once() -> list[float]:
+        return [judged.value for judged in await asyncio.gather(*(judge.judge(each) for each in questions))]
+
+    together = asyncio.run(at_once())
+    assert [value.hex() for value in together] == [value.hex() for value in alone]
+    assert len(set(alone)) == 32
+
+
+def test_nothing_of_a_judgement_is_left_for_the_next(judge: OfficialEvaluators) -> None:
+    assert [score(judge, "remembers", Value(k)) for k in range(3)] == [0.0, 0.0, 0.0]
+    assert score(judge, "leaves", Files((("f", b"1"),))) == 1.0
+    assert score(judge, "leaves_files", Value(0)) == 0.0
+
+
+@pytest.mark.skipif(not WALLED, reason="this machine has no namespaces")
+def test_a_judge_has_no_network_and_sees_no_files_of_the_host(judge: OfficialEvaluators, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(EvaluatorError, match=r"ConnectionRefused|OSError"):
+        score(judge, "connects", Value(listener.getsockname()[1]))
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    with pytest.raises(EvaluatorError, match="FileNotFoundError"):
+        score(judge, "reads", Value(str(secret)))
+
+
+def test_a_process_that_ended_is_started_again(judge: OfficialEvaluators) -> None:
+    assert score(judge, "equal", Value(0), Value(0)) == 1.0
+    judge.close()
+    assert score(judge, "equal", Value(0), Value(0)) == 1.0
+
+
+def test_a_python_without_the_metrics_is_named() -> None:
+    evaluators = OfficialEvaluators(Path(sys.executable), ("not_there_at_all",))
+    with pytest.raises(EvaluatorError, match=r"did not start: .*not_there_at_all"):
+        score(evaluators, "equal", Value(0))

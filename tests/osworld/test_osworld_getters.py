@@ -1,0 +1,48 @@
+"""What OSWorld's getters read of a desktop that fails: an outage is said, and is never a value that scores zero."""
+
+from __future__ import annotations
+
+import pytest
+from fake_pool import Painted
+
+from deskhand.desktop.base import CommandResult, DesktopSpec
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.desktop_env import server_provider
+from deskhand.osworld.getters import GetterReader
+from deskhand.osworld.local_client import LocalOsworldClient
+from deskhand.osworld.official_evaluators import Value
+from deskhand.osworld.setup_runner import SetupRunner
+from deskhand.tasks.formats.osworld_getters import BareGetter
+
+
+class Asked(Painted):
+    """Its programs end with `code`; None: the desktop fails while they run."""
+
+    code: int | None = None
+
+    async def run(self, argv, **named) -> CommandResult:
+        if self.code is None:
+            raise InfrastructureError("the desktop's box has ended")
+        return CommandResult(self.code, b"", b"Connection refused")
+
+
+@pytest.mark.parametrize("code", [None, 124])
+async def test_a_desktop_that_fails_while_chrome_is_asked_for_its_tabs_is_an_outage(code):
+    desktop = Asked()
+    desktop.code = code
+    reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    with pytest.raises(InfrastructureError):
+        await reader.read(BareGetter(type="open_tabs_info"))
+
+
+async def test_a_chrome_that_does_not_run_has_no_tabs():
+    desktop = Asked()
+    desktop.code = 1
+    reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
+
+
+def test_a_key_in_a_bridges_address_is_refused_and_not_repeated():
+    with pytest.raises(ConfigError) as refused:
+        server_provider.register_server_provider("http://user:the-secret@127.0.0.1:8700")
+    assert "the-secret" not in str(refused.value)

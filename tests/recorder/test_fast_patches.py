@@ -1,0 +1,85 @@
+"""Patches that are looked up are the image processor's own to the last bit; what cannot be looked up, the processor makes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording import picture
+from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from deskhand.models.load import load_processors
+from deskhand.recorder.fast_patches import PatchExtractor, StoredPatches
+from deskhand.types import Checksum
+
+PROCESSORS: dict[str, Any] = {
+    "the policy in the box": load_processors("tiny")[1],
+    "Qwen2.5-VL": Qwen2VLImageProcessorPil(),
+    "small": Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64}),
+    "one frame": Qwen2VLImageProcessorPil(
+        temporal_patch_size=1, merge_size=1, patch_size=8, size={"shortest_edge": 8, "longest_edge": 10**6}
+    ),
+}
+smart_resize = theirs.smart_resize
+"""Found in this module for the processors that are defined in it."""
+MAKERS = {name: PatchExtractor(processor) for name, processor in PROCESSORS.items()}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 3))
+def test_values_and_grid_are_the_processors(name: str, width: int, height: int, seed: int) -> None:
+    shown, processor = picture(seed, width, height), PROCESSORS[name]
+    assert MAKERS[name].fast
+    if max(width, height) / min(width, height) > 200:
+        with pytest.raises(ValueError, match="aspect ratio"):
+            MAKERS[name].keep(shown)
+        return
+    want = processor(images=[shown], return_tensors="np")
+    kept, grid = MAKERS[name].keep(shown)
+    values = MAKERS[name].lookup.values(kept)
+    assert list(grid) == want["image_grid_thw"][0].tolist()
+    assert kept.dtype == np.uint8
+    assert values.dtype == np.float32
+    assert values.shape == MAKERS[name].lookup.shape(kept)
+    assert values.flags.c_contiguous
+    assert np.array_equal(values, want["pixel_values"])
+
+
+class Other(Qwen2VLImageProcessorPil):
+    """What it does to a value depends on where it stands."""
+
+    def normalize(self, image: np.ndarray, *given: Any, **named: Any) -> np.ndarray:
+        return super().normalize(image, *given, **named) * np.linspace(1, 2, image.shape[-1])
+
+
+class Flipped(Qwen2VLImageProcessorPil):
+    """It resizes in another way."""
+
+    def resize(self, image: np.ndarray, *given: Any, **named: Any) -> np.ndarray:
+        return super().resize(image[..., ::-1], *given, **named)
+
+
+@pytest.mark.parametrize("kind", [Other, Flipped])
+def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2VLImageProcessorPil]) -> None:
+    processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
+    maker = PatchExtractor(processor)
+    assert not maker.fast
+    kept, _ = maker.keep(picture(1, 50, 40))
+    values = maker.lookup.values(kept)
+    assert values.shape == maker.lookup.shape(kept)
+    assert np.array_equal(values, processor(images=[picture(1, 50, 40)], return_tensors="np")["pixel_values"])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_what_is_kept_goes_to_processes_that_lack_the_processor(name: str) -> None:
+    kept, _ = MAKERS[name].keep(picture(2, 90, 70))
+    prepared = StoredPatches(MAKERS[name].lookup, kept, Checksum())
+    sent = pickle.dumps(prepared)
+    assert b"transformers" not in sent
+    assert np.array_equal(np.asarray(pickle.loads(sent)), np.asarray(prepared))

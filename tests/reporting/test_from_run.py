@@ -1,0 +1,185 @@
+"""A stored run as a report: what was recorded is what is shown, and an unfinished run has a report too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import episode_results
+import numpy as np
+import pytest
+
+from deskhand.desktop.remote import quota
+from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
+from deskhand.errors import ConfigError
+from deskhand.reporting.build_report import (
+    build_report_view,
+    evaluation_views,
+    families_without_signal,
+    open_run,
+    select_episodes,
+    step_views,
+)
+from deskhand.reporting.html_report import render
+from deskhand.reporting.view_model import MarkView
+from deskhand.rollout.episode_record import EpisodeResult, to_record
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.run_writer import new_row, row_of
+from deskhand.store.run import TRAIN, EpisodeRow, Run
+from deskhand.tasks.suites import basics
+
+
+def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
+    task = basics.make_task("dialog_choice", result.seed)
+    run.start_episode(new_row(EpisodeRequest(result.episode_id, task), purpose))
+    scored = result.reward is not None
+    state = ("waiting" if purpose == TRAIN else "scored") if scored else "unscored"
+    run.finish_episode(row_of(result, purpose, state), *to_record(result))
+
+
+def stored(tmp_path: Path) -> Run:
+    run = Run.create(tmp_path / "run", {"title": "A run", "facts": {"model": "tiny"}, "config": {}})
+    run.frames.put("f" * 64, np.full((100, 200, 3), (1, 2, 3), np.uint8))
+    for index in range(4):
+        reward = float(index == 0)
+        keep(run, episode_results.result(reward, episode_id=f"b{index}", task_id=f"t{index}", version=0, version_max=0), "version-0")
+        keep(run, episode_results.result(1 - reward, episode_id=f"a{index}", task_id=f"t{index}", version_max=7), "version-7")
+    keep(run, episode_results.result(0.5, episode_id="t0"), TRAIN)
+    keep(run, episode_results.result(None, episode_id="t1"), TRAIN)
+    return run
+
+
+def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        views = list(evaluation_views(run).values())
+    assert [(view.label, view.version, view.overall.successes, view.overall.trials) for view in views] == [
+        ("before", 0, 1, 4),
+        ("after", 7, 3, 4),
+    ]
+    assert views[0].overall.low < 0.25 < views[0].overall.high
+
+
+def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        for index in range(3):
+            keep(run, episode_results.result(0.0, episode_id=f"more{index}", seed=900 + index, version=0, version_max=0), "version-0")
+        views = evaluation_views(run)
+    assert [views[name].overall.trials for name in ("version-0", "version-7")] == [4, 4]
+
+
+def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        checkpoint = run.folder / "checkpoints" / "step-000000"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer()))
+        view = build_report_view(run)
+    episode = next(episode for episode in view.episodes if episode.id == "t0")
+    first, second, _ = episode.steps
+    assert first.marks == (MarkView("click", ((2, 2),)),)
+    assert [(token.text, token.version) for token in first.tokens] == [("five", 3), ("six", 3), ("seven", 3)]
+    assert [token.logprob for token in first.tokens] == [-0.1 * (index + 1) / 3 for index in range(3)]
+    assert (second.error, second.marks) == ("not JSON", ())
+    assert (episode.phase, episode.outcome, episode.value, episode.target) == ("train", "failure", 0.5, (1, 2, 3, 4))
+    assert view.frames.keys() == {"f" * 64}
+
+
+def tokenizer() -> dict:
+    words = {word: index for index, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"])}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "zero"},
+    }
+
+
+def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        run.start_episode(new_row(EpisodeRequest("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
+        assert run.abandon_in_flight() == 1
+        assert ("unscored", "infrastructure") in run.count_states()
+        assert "cut off" not in {episode.id for episode in build_report_view(run).episodes}
+
+
+def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        view = build_report_view(run)
+    episode = next(episode for episode in view.episodes if episode.id == "t1")
+    assert (episode.outcome, episode.value, episode.reward) == ("unscored", None, None)
+    assert episode.cause == "infrastructure: it broke"
+
+
+def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"config": {}})
+    with run:
+        assert "No training step was taken." in render(build_report_view(run))
+
+
+async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", {"config": {}}) as run:
+        lot = quota.QuotaManager(run.folder / quota.FILE)
+
+        async def full() -> None:
+            raise QuotaExceeded(QuotaSignal("429", 3600.0), "take")
+
+        waiting = asyncio.create_task(lot.gate("https://desktops.example", "secret").desktops.run(full))
+        while not lot.num_waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        page = render(build_report_view(run))
+        assert "1 parked at https://desktops.example (desktops) (429, " in page
+        assert "secret" not in page
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert "parked at" not in render(build_report_view(run))
+
+
+def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
+    def row(family: str, state: str, value: float | None = None, cause: str | None = None) -> EpisodeRow:
+        return EpisodeRow("e", TRAIN, "g", 0, f"x/{family}", family, 0, "train", state, cause=cause, value=value)
+
+    rows = [
+        *(row("os/1", "zero_variance", 1.0) for _ in range(4)), row("os/1", "unscored", cause="infrastructure"),
+        row("os/2", "zero_variance", 0.0), row("os/3", "zero_variance", 0.0), row("os/3", "trained", 1.0),
+        row("os/4", "zero_variance", 0.0), row("os/4", "zero_variance", 1.0), row("os/5", "unscored", cause="evaluator"),
+        row("os/6", "in_flight"), row("os/7", "unscored", cause="cancelled"), row("os/8", "waiting", 0.5),
+    ]  # fmt: skip
+    said = "os/1 (always solved), os/2 (always missed), os/4 (equal in each group), os/5 (never scored)"
+    assert families_without_signal(rows) == said
+    assert families_without_signal([]) == ""
+    many = families_without_signal([row(f"f{number:02}", "zero_variance", 0.0) for number in range(23)])
+    assert many.endswith("f19 (always missed) and 3 more")
+
+
+def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        folder = run.folder
+    before = {path: path.read_bytes() for path in folder.rglob("*.png")}
+    with open_run(folder) as run:
+        build_report_view(run)
+    assert {path: path.read_bytes() for path in folder.rglob("*.png")} == before
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name the folder of a run"):
+        open_run(tmp_path / "absent")
+
+
+def test_time_goes_on_over_a_resume() -> None:
+    line = {"version": 1, "episodes_per_minute": 1.0, "reward": 0.0, "success": 0.0, "unscored_share": 0.0}
+    entries = [{**line, "step": step, "elapsed_s": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))]
+    assert [view.elapsed_s for view in step_views(entries)] == [10.0, 20.0, 25.0, 29.0]
+
+
+def test_a_choice_of_episodes_is_spread_and_has_the_unscored(tmp_path: Path) -> None:
+    with stored(tmp_path) as run:
+        rows = run.episodes()
+    chosen = select_episodes(rows * 10, 13)
+    assert len(chosen) == 13
+    assert sum(row.state == "unscored" for row in chosen) == 2
+    assert {row.phase for row in chosen} == {TRAIN, "version-0", "version-7"}

@@ -1,0 +1,60 @@
+"""Progress on a terminal and without one."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from deskhand.reporting.terminal import TerminalDisplay, comparison
+from deskhand.rollout.eval_loop import EvalReport
+from deskhand.rollout.success_rates import Proportion
+
+STEP = SimpleNamespace(
+    step=3, steps=40, version=3, episodes_per_minute=211.6, reward=0.512, success=0.48, unscored_share=0.0125, eta_s=95.0
+)
+
+
+def shown(terminal: bool) -> str:
+    out = io.StringIO()
+    with TerminalDisplay(Console(file=out, force_terminal=terminal, width=100)) as display:
+        display.status("starting")
+        display.step(STEP)
+        display.evaluated("version 3", 20, 40, 11, 0)
+        display.evaluated("version 3", 21, 40, 11, 0)
+        display.demonstrations(6, 6, 5, 2)
+        display.log("all is said")
+    return out.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines() -> None:
+    text = shown(terminal=False)
+    assert "\x1b" not in text
+    assert text.splitlines() == [
+        "step 3/40  episodes/min 212  reward 0.51  success 48 %  unscored 1.2 %  version 3  ETA 1 min 35 s",
+        "version 3: 20 of 40 held-out episodes, 11 successes",
+        "demonstrations: 6 of 6 episodes, 5 successes, 2 tries without a score",
+        "all is said",
+    ]
+
+
+def test_on_a_terminal_there_is_a_table() -> None:
+    text = shown(terminal=True)
+    for cell in ("episodes/min", "3/40", "212", "0.51", "48 %", "1.2 %", "1 min 35 s", "all is said"):
+        assert cell in text
+
+
+def test_the_comparison_says_whether_intervals_are_apart() -> None:
+    def report(hits: int, clicks: int) -> EvalReport:
+        return EvalReport("v", Proportion(hits, 240), {"dialog_choice": Proportion(hits // 4, 60)}, Proportion(clicks, 240), 0.5)
+
+    out = io.StringIO()
+    Console(file=out, width=80).print(comparison(report(91, 120), report(171, 126)))
+    assert [line.split() for line in out.getvalue().splitlines()][1:] == [
+        ["held-out", "success", "before", "after", "points", "intervals"],
+        ["all", "families", "37.9", "%", "[32.0,", "44.2]", "71.2", "%", "[65.2,", "76.6]", "+33.3", "apart"],
+        ["dialog_choice", "36.7", "%", "[25.6,", "49.3]", "70.0", "%", "[57.5,", "80.1]", "+33.3", "apart"],
+        ["first", "click", "hits", "50.0", "%", "[43.7,", "56.3]", "52.5", "%", "[46.2,", "58.7]", "+2.5", "overlap"],
+    ]
+    assert out.getvalue().startswith("240 held-out episodes before, 240 after; 95 % Wilson intervals")

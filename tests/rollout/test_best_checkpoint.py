@@ -1,0 +1,100 @@
+"""Held-out evaluations beside training, the best checkpoint, and PPO in the loop."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import training_fixture
+
+from deskhand.recipes import train
+from deskhand.rollout.eval_loop import EvalReport
+from deskhand.rollout.success_rates import Proportion
+from deskhand.store.run import TRAIN
+from deskhand.trainer.checkpoint import CheckpointManager
+
+
+async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_kept(tmp_path):
+    asked: list[tuple[int, int]] = []
+    success = {2: 0.4, 4: 0.8, 5: 0.5}
+
+    async def evaluate(version):
+        before = parts.engine.version
+        await asyncio.sleep(0.3)  # training episodes go on meanwhile
+        assert parts.engine.version == before == version, "weights changed under an evaluation"
+        asked.append((version, parts.trainer.steps))
+        return success[version]
+
+    config = training_fixture.small(steps=5, groups_per_step=1, evaluate_every=2, checkpoint_every=3)
+    async with training_fixture.assembled(tmp_path / "run", config, evaluate=evaluate) as parts:
+        await parts.loop.run()
+        assert asked == [(2, 2), (4, 4), (5, 5)]
+        best = parts.loop.checkpoints.best()
+        assert (best.step, best.success) == (4, 0.8)
+        assert 4 in parts.loop.checkpoints.steps()
+        known = {point.step for point in parts.run.checkpoints()}
+        assert {2, 3, 4, 5} <= known, "what is evaluated is saved first"
+
+
+@pytest.mark.parametrize(("hits", "best"), [((2, 5), 3), ((5, 2), 0), ((4, 4), 0)])
+def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
+    for step in (0, 3):
+        (tmp_path / f"step-{step:06d}").mkdir()
+    before, after = (EvalReport("v", Proportion(count, 10), {}, Proportion(0, 0), 0.0) for count in hits)
+    said: list[str] = []
+    kept = CheckpointManager(tmp_path, keep=1)
+    train._say_best(kept, ((0, None), (0, None)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
+    assert said == []
+    train._say_best(kept, ((0, before), (3, after)), SimpleNamespace(say=said.append))  # pyright: ignore[reportArgumentType]
+    assert kept.best().step == best
+    assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best}, which is kept"]
+
+
+async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
+    started = asyncio.Event()
+    asked: list[int] = []
+
+    async def never(version):
+        started.set()
+        await asyncio.Event().wait()
+
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1, evaluate_every=2), evaluate=never
+    ) as parts:
+        work = asyncio.create_task(parts.loop.run())
+        await started.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert parts.run.checkpoint().step == 2
+
+    async def evaluate(version):
+        asked.append(version)
+        return 0.5
+
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1, evaluate_every=2), evaluate=evaluate
+    ) as parts:
+        await parts.loop.run()
+        assert asked == [2, 3]
+        assert parts.loop.checkpoints.best().step == 2, "of equals the earlier"
+
+
+async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic(tmp_path):
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1), algorithm="ppo") as parts:
+        await parts.loop.run()
+        books = parts.run.episode_counts()
+        assert books["zero_variance"] == 0
+        assert books["trained"] >= 2 * 3
+        assert any(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"
+        head = parts.trainer.critic.head.weight.detach().clone()
+        assert head.any()
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1), algorithm="ppo") as parts:
+        seen = []
+        step = parts.trainer.step
+        parts.trainer.step = lambda samples, images: (
+            seen.append(parts.trainer.critic.head.weight.detach().clone()) or step(samples, images)
+        )
+        await parts.loop.run()
+        assert (seen[0] == head).all()
+        rows = parts.run.episodes(TRAIN, "trained")
+        assert {row.step for row in rows} == {1, 2, 3}

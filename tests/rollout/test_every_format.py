@@ -1,0 +1,65 @@
+"""End to end: whatever language a model speaks, the same tasks are solved on real desktops through agent, endpoint and recorder.
+
+The policy is each task's oracle; what it wants done is said in the dialect under test, and nothing but that text reaches the agent.
+"""
+
+import asyncio
+
+import pytest
+import training_fixture
+
+from deskhand.actions import formats
+from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.desktop.pool import DesktopPool
+from deskhand.engines.scripted import ScriptedEngine
+from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scripted_policies import oracle
+from deskhand.tasks.suites import basics
+from deskhand.tasks.task import seed_for
+
+FAMILIES = ("terminal_run", "terminal_close", "dialog_choice", "calculator_number", "editor_append")
+DESKTOPS = 5
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(training_fixture.CORPUS, merges=60)
+
+
+@pytest.fixture(scope="module")
+def image_processor():
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil(
+        patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
+    )
+
+
+@pytest.mark.parametrize("name", formats.available_formats())
+async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
+    dialect = formats.get(name)
+    renderer = ChatRenderer(tokenizer)
+    engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
+    recorder = Recorder(renderer, engine, ImageCache(image_processor))
+    settings = AgentConfig(action_format=dialect, max_new_tokens=1000)
+    agent = DesktopAgent(settings)
+    async with DesktopPool(DESKTOPS, spares=0) as pool:
+        runner = RecordedRunner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
+        tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
+        try:
+            results = await asyncio.gather(*(runner.run(EpisodeRequest(task.id, task)) for task in tasks))
+        finally:
+            await runner.close()
+            recorder.close()
+    for result in results:
+        said = [(step.text, step.error) for step in result.transcript.steps]
+        assert result.success, (result.task_id, result.outcome, said)
+        assert result.transcript.num_errors == 0, said
+        assert result.transcript.stop_reason == "done", said
+        assert result.first_click_on_target is True, said
+        assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]

@@ -1,0 +1,137 @@
+"""Parked time is in no deadline, no episode's seconds and no rate, and it is to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx2
+from rich.console import Console
+from serving import on_a_port
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from benchmarks.fault_rows.parts import Booked, Faults, bridged
+from benchmarks.thresholds import ROOT
+from deskhand import pausable_timeout
+from deskhand.config.load import load_config
+from deskhand.desktop.remote import quota
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.recipes.assemble import open_pool
+from deskhand.reporting.terminal import TerminalDisplay
+from deskhand.rollout.scheduler import Scheduler
+from deskhand.server.active_leases import ActiveLeases
+from deskhand.tasks.outcome import Errored, Scored
+
+
+async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
+    state = {"until": 0.0}
+
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        if not request.url.path.endswith("/perform"):
+            return None
+        state["until"] = state["until"] or time.monotonic() + 0.6
+        if time.monotonic() < state["until"]:
+            return httpx2.Response(429, headers={"retry-after": "0.7"}, request=request)
+        return None
+
+    lot = QuotaManager(seed=1)
+    async with bridged(1, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+        booked = Booked(pool, 1, 3, longest_s=0.5)
+        await booked.run(1)
+        (result,) = booked.results
+        assert isinstance(result.outcome, Scored), result.outcome
+        assert result.seconds["parked"] >= 0.6
+        assert result.seconds["total"] < 0.5
+        assert result.seconds["solve"] < 0.5
+        assert made[0].actions == ["step-0", "step-1", "step-2"]
+        assert lot.total_s >= 0.6
+
+
+async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle_one_may():
+    state = {"until": 0.0}
+
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        if not request.url.path.endswith("/perform"):
+            return None
+        state["until"] = state["until"] or time.monotonic() + 1.5
+        return httpx2.Response(429, headers={"retry-after": "1.6"}, request=request) if time.monotonic() < state["until"] else None
+
+    async with bridged(1, Faults(refuse=refuse), idle_s=0.4) as (pool, made, _, book):
+        sweeping = asyncio.create_task(sweep(book))
+        booked = Booked(pool, 1, 2)
+        await booked.run(1)
+        sweeping.cancel()
+        (result,) = booked.results
+        assert isinstance(result.outcome, Scored), result.outcome
+        assert made[0].actions == ["step-0", "step-1"]
+
+
+async def sweep(book: ActiveLeases) -> None:
+    while True:
+        await asyncio.sleep(0.05)
+        await book.reclaim()
+
+
+async def test_an_episode_that_hangs_is_unscored_and_no_zero():
+    async with bridged(1, Faults()) as (pool, _, _, _):
+        booked = Booked(pool, 1, 50, longest_s=0.2)
+        booked.pause_s = 0.05
+        await booked.run(1)
+        (result,) = booked.results
+        assert isinstance(result.outcome, Errored)
+        assert "longer than" in result.outcome.message
+        assert result.reward is None
+
+
+async def test_a_rate_is_over_the_time_that_was_not_parked():
+    parked = [0.0]
+    scheduler = Scheduler(None, None, 2, parked_s=lambda: parked[0])  # type: ignore[arg-type]
+    scheduler._began = time.monotonic() - 30
+    scheduler._parked_before = (scheduler._began, 0.0)
+    for _ in range(5):
+        scheduler._ended.append((time.monotonic(), parked[0]))
+    assert abs(scheduler.episodes_per_minute - 10) < 0.2
+    parked[0] = 2 * 20.0  # both places waited for 20 of the 30 seconds
+    assert abs(scheduler.episodes_per_minute - 30) < 0.6
+
+
+async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tmp_path):
+    async def full(request):
+        return JSONResponse({"error": "full"}, 429, {"retry-after": "60"})
+
+    said: list[str] = []
+    async with on_a_port(Starlette(routes=[Route("/leases", full, methods=["POST"])])) as address:
+        settings = ["desktop.backend=bridge", f"desktop.urls=[{address}]"]
+        config = load_config(ROOT / "configs" / "tiny_cpu.yaml", settings, {})
+        async with open_pool(config, 1, tmp_path, said.append) as pool:
+            waiting = asyncio.create_task(pool.lease())
+            async with asyncio.timeout(10):
+                while not said or "429" not in said[-1]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
+            assert quota.saved_summary(tmp_path / quota.FILE).startswith("1 parked at ")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert said[-1] == quota.saved_summary(tmp_path / quota.FILE) == ""
+
+
+def test_what_is_parked_is_shown(capsys):
+    display = TerminalDisplay(Console(force_terminal=False, width=200))
+    display.quota_wait("")
+    display.quota_wait("3 parked at http://a (429, 5 s; next try in 20 s)")
+    display.quota_wait("2 parked at http://a (429, 6 s; next try in 19 s)")
+    display.quota_wait("")
+    assert capsys.readouterr().out.splitlines() == ["3 parked at http://a (429, 5 s; next try in 20 s)"]
+
+
+async def test_meters_of_episodes_at_the_same_time_are_their_own():
+    async def episode(seconds: float) -> float:
+        with pausable_timeout.measure_paused() as meter:
+            with pausable_timeout.pause_timeouts():
+                await asyncio.sleep(seconds)
+            return meter.parked_s
+
+    found = await asyncio.gather(episode(0.05), episode(0.2))
+    assert 0.05 <= found[0] < 0.15 < found[1]

@@ -1,0 +1,373 @@
+"""The gateway: a protocol for sandbox clusters, its client, and the server in front of bridges."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata, resources
+from typing import Any
+
+import httpx2
+import jsonschema
+import pytest
+import yaml
+from fake_osworld import FakeOsworld
+from fake_pool import Painted, painted_pool
+from server_client import OWNER_KEY, SCREEN, bearer, bridge
+from serving import on_a_port
+
+from deskhand.actions.ops import Move, Point, Type, screen_px
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.remote import sandbox_api
+from deskhand.desktop.remote.osworld_desktop import ScreenPolling
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts
+from deskhand.desktop.remote.sandbox_api import (
+    GuestPort,
+    HttpSandboxApi,
+    Sandbox,
+    connect_sandbox_api,
+    endpoint_of,
+)
+from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.server.process import ServerConfig, serve_pool
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
+
+TOKEN = "the-token-of-the-tests"
+KEY_OF_BRIDGE = OWNER_KEY
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
+TEXT = resources.files(sandbox_api.__package__ or "").joinpath("gateway.openapi.yaml").read_text(encoding="utf-8")
+OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
+
+
+@asynccontextmanager
+async def gateway(desktops: int = 2, bridges: int = 1, **settings: Any) -> AsyncIterator[tuple[str, SandboxGatewayServer, list[Painted]]]:
+    made: list[Painted] = []
+    async with _bridges(desktops, bridges, made) as upstreams:
+        server = SandboxGatewayServer(upstreams, {TOKEN: None, "another-token-of-tests": 1}, **settings)
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            try:
+                yield address, server, made
+            finally:
+                await server.close()
+
+
+@asynccontextmanager
+async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncIterator[list[UpstreamServer]]:
+    if count == 0:
+        yield []
+        return
+    async with (
+        painted_pool(desktops, made) as pool,
+        serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running,
+        _bridges(desktops, count - 1, made) as others,
+    ):
+        yield [UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY), *others]
+
+
+async def settle(holds, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def check(reply: httpx2.Response, path: str, method: str) -> Any:
+    """The body, which is as the OpenAPI file says."""
+    responses = OPENAPI["paths"][path][method]["responses"]
+    assert str(reply.status_code) in responses, f"{method} {path}: {reply.status_code} is not in the file"
+    told = responses[str(reply.status_code)]
+    if "$ref" in told:
+        told = OPENAPI["components"]["responses"][told["$ref"].rpartition("/")[2]]
+        assert all(name.lower() in reply.headers for name in told.get("headers", {}))
+    schema = told.get("content", {}).get("application/json", {}).get("schema")
+    if schema is not None:
+        jsonschema.validate(reply.json(), schema | {"components": OPENAPI["components"]})
+    return reply
+
+
+async def test_the_server_and_the_openapi_file_say_the_same():
+    paths = {
+        (route.path.replace(":int", "").replace(":path", ""), method.lower())
+        for route in SandboxGatewayServer([UpstreamServer("http://a", None)], {TOKEN: None}).app()._app.routes  # type: ignore[attr-defined]
+        for method in route.methods
+        if method != "HEAD"
+    }
+    assert paths - {(path, method) for path in OPENAPI["paths"] for method in ("post", "put", "delete") if "ports" in path} == {
+        (path, method) for path, told in OPENAPI["paths"].items() for method in told if method in ("get", "post", "put", "delete")
+    }
+    async with gateway(1) as (address, _, _), httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN)) as http:
+        check(await http.get("/v1/health"), "/v1/health", "get")
+        made = check(await http.post("/v1/sandboxes", json={"ttl_s": 30}), "/v1/sandboxes", "post").json()
+        check(await http.post("/v1/sandboxes", json={}), "/v1/sandboxes", "post")
+        check(await http.post("/v1/sandboxes", json={"other": 1}), "/v1/sandboxes", "post")
+        check(await http.get("/v1/sandboxes"), "/v1/sandboxes", "get")
+        one = f"/v1/sandboxes/{made['id']}"
+        check(await http.get(one), "/v1/sandboxes/{sandbox}", "get")
+        check(await http.post(f"{one}/renew", json={"ttl_s": 9}), "/v1/sandboxes/{sandbox}/renew", "post")
+        body = {"argv": ["echo", "x"], "timeout_s": 5, "env": None, "cwd": None}
+        check(await http.post(f"{one}/exec", json=body), "/v1/sandboxes/{sandbox}/exec", "post")
+        check(await http.put(f"{one}/files?path=a", content=b"x"), "/v1/sandboxes/{sandbox}/files", "put")
+        check(await http.get(f"{one}/files?path=a"), "/v1/sandboxes/{sandbox}/files", "get")
+        check(await http.get(f"{one}/files?path=b"), "/v1/sandboxes/{sandbox}/files", "get")
+        assert (await http.get(f"{one}/ports/5000/platform")).text == "Linux"
+        assert (await http.get(f"{one}/ports/22/platform")).status_code == 404
+        check(await http.delete(one), "/v1/sandboxes/{sandbox}", "delete")
+        check(await http.get(one), "/v1/sandboxes/{sandbox}", "get")
+        del http.headers["authorization"]
+        for path, method in (("/v1/sandboxes", "post"), ("/v1/sandboxes", "get")):
+            assert check(await http.request(method, path), path, method).status_code == 401
+
+
+async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
+    async with bridge() as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            async with SandboxPool(address, TOKEN, template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
+                lease = await pool.lease()
+                desktop = lease.desktop
+                await desktop.push("a.txt", b"x")
+                assert await desktop.pull("a.txt") == b"x"
+                assert (await desktop.run(["sh", "-c", "pwd; exit 3"], cwd="/tmp")).returncode == 3
+                frame = await desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
+                assert frame.cursor == (30, 40)
+                (held,) = running.book
+                assert (await held.desktop.observe()).cursor == (30, 40)
+                again = await desktop.reset(SCREEN)
+                assert again.size == (320, 240)
+                with pytest.raises(FileNotFoundError):
+                    await desktop.pull("a.txt")
+                await pool.release(lease)
+                await settle(lambda: not list(running.book))
+            await server.close()
+
+
+async def test_a_full_gateway_parks_and_goes_on():
+    lot = QuotaManager(seed=1)
+    async with gateway(1) as (address, server, _), SandboxPool(address, TOKEN, timeouts=QUICK, lot=lot) as pool:
+        first = Sandbox("", "", 1.0)
+        first = await pool.create(SCREEN)
+        waiting = asyncio.create_task(pool.create(SCREEN))
+        await settle(lambda: lot.num_waiting == 1)
+        assert "parked at" in lot.line()
+        assert TOKEN not in lot.line()
+        await pool.delete(first)
+        second = await asyncio.wait({waiting}, timeout=8)
+        assert second[0], "it goes on within Retry-After"
+        await pool.delete(waiting.result())
+        assert server._sandboxes == {}
+
+
+async def test_a_refused_request_for_a_sandbox_holds_nothing():
+    async with gateway(1) as (address, _, _):
+        for token, size in (("a-wrong-token-of-tests", 64), (TOKEN, 3)):
+            client = HttpSandboxApi(address, token, timeouts=QUICK)
+            with pytest.raises(ConfigError, match=r"40[01]"):
+                await client.create(image=None, width=size, height=48, ttl_s=60, request_id="a")
+            assert client.link.gate.desktops.held == 0
+            await client.close()
+
+
+async def test_a_token_has_its_quota_and_its_own_sandboxes():
+    async with gateway(3) as (address, _, _), httpx2.AsyncClient(base_url=address) as http:
+        mine, other = bearer(TOKEN), bearer("another-token-of-tests")
+        first = (await http.post("/v1/sandboxes", headers=other)).json()
+        assert (await http.post("/v1/sandboxes", headers=other)).status_code == 429
+        second = (await http.post("/v1/sandboxes", headers=mine)).json()
+        for headers, sandbox, status in (
+            (mine, first, 401), (other, first, 200), (bearer(first["key"]), first, 200), (bearer(first["key"]), second, 401),
+            (bearer(second["key"]), first, 401), ({}, first, 401), (bearer("x" * 20), first, 401),
+        ):  # fmt: skip
+            for path in ("", "/ports/5000/platform"):
+                assert (await http.get(f"/v1/sandboxes/{sandbox['id']}{path}", headers=headers)).status_code == status
+        listed = (await http.get("/v1/sandboxes", headers=mine)).json()["sandboxes"]
+        assert [each["id"] for each in listed] == [second["id"]]
+        assert "key" not in json.dumps(listed)
+        assert (await http.get("/v1/sandboxes", headers=bearer(first["key"]))).status_code == 401
+        for path in ("/ports/5000/../desktop/windows", "/ports/5000/%2e%2e/desktop/windows", "/ports/5000/a/..%2f..%2fx"):
+            url = f"{address}/v1/sandboxes/{second['id']}{path}"
+            assert (await http.get(httpx2.URL(url), headers=mine)).status_code in (400, 404)
+
+
+async def test_a_sandbox_that_nobody_renews_is_ended():
+    now = [0.0]
+    async with gateway(2, clock=lambda: now[0]) as (address, server, made):
+        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK)
+        kept = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="a")
+        lost = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")
+        assert (await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")).id == lost.id
+        now[0] = 8.0
+        await client.renew(kept, 10)
+        now[0] = 16.0
+        await server.reclaim()
+        assert list(server._sandboxes) == [kept.id]
+        with pytest.raises(InfrastructureError, match="410"):
+            await client.get(lost)
+        await settle(lambda: sum(desktop.closed for desktop in made) >= 1)
+        await client.delete(lost)
+        await client.delete(kept)
+        await client.close()
+
+
+async def test_one_of_several_bridges_may_be_away():
+    async with gateway(1, bridges=2) as (address, server, _):
+        dead = UpstreamServer("http://127.0.0.1:9", None)
+        other = SandboxGatewayServer([dead, *server.upstreams], {TOKEN: None})
+        async with on_a_port(other.app()) as second:  # type: ignore[arg-type]
+            client = HttpSandboxApi(second, TOKEN, timeouts=QUICK)
+            made = [await client.create(image=None, width=64, height=48, ttl_s=60, request_id=str(number)) for number in range(2)]
+            assert len({each.id for each in made}) == 2
+            await client.close()
+            await other.close()
+        assert address != second
+
+
+async def test_a_command_is_run_once_when_the_reply_is_lost():
+    async with gateway(1) as (address, _, made):
+
+        class Losing(httpx2.AsyncHTTPTransport):
+            lost = 0
+
+            async def handle_async_request(self, request):
+                reply = await super().handle_async_request(request)
+                if request.url.path.endswith("/exec") and self.lost < 2:
+                    self.lost += 1
+                    await reply.aclose()
+                    raise httpx2.ReadError("lost", request=request)
+                return reply
+
+        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, transport=Losing())
+        sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
+        done = await client.exec(sandbox, ["touch", "x"], timeout_s=5)
+        assert done.stdout == b"touch x"
+        assert [argv for desktop in made for argv in desktop.ran] == [["touch", "x"]]
+        await client.close()
+
+
+def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
+    loaded = []
+
+    class Entry:
+        name = "vendor"
+
+        def load(self):
+            loaded.append(1)
+            return lambda endpoint, token: (endpoint, token)
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [Entry()] if group == "deskhand.sandbox_providers" else [])
+    assert isinstance(connect_sandbox_api("https://a.example", "t"), HttpSandboxApi)
+    assert loaded == []
+    assert connect_sandbox_api("vendor:eu-1", "t") == ("eu-1", "t")
+    with pytest.raises(ConfigError, match="vendor"):
+        connect_sandbox_api("other:x", "t")
+    variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://a.example", "OSWORLD_SANDBOX_TOKEN": "t"}
+    assert endpoint_of(variables) == ("https://a.example", "t")
+    with pytest.raises(ConfigError, match="OSWORLD_SANDBOX_ENDPOINT"):
+        endpoint_of({})
+    with pytest.raises(ConfigError, match="without a key"):
+        connect_sandbox_api("https://user:secret@a.example", None)
+
+
+async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
+    async with bridge() as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
+            monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
+            async with SandboxPool(template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
+                lease = await pool.lease()
+                (held,) = running.book
+                await held.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
+                await held.desktop.wait_window("xterm")
+                await held.desktop.observe()
+                await lease.desktop.perform([Type("über\n")], action_id="1")
+                for _ in range(50):
+                    await asyncio.sleep(0.05)
+                    try:
+                        if await held.desktop.pull("typed.txt"):
+                            break
+                    except FileNotFoundError:
+                        continue
+                assert (await held.desktop.pull("typed.txt")).decode() == "über\n"
+        await server.close()
+
+
+class Full(httpx2.AsyncHTTPTransport):
+    """Refuses what acts for 2.5 s, as a provider does that counts requests."""
+
+    until = 0.0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/execute"):
+            self.until = self.until or time.monotonic() + 2.5
+            if time.monotonic() < self.until:
+                return httpx2.Response(429, headers={"retry-after": "2.6"}, request=request)
+        return await super().handle_async_request(request)
+
+
+async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_time():
+    async with bridge() as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
+        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+            settings: dict[str, Any] = {"template": SCREEN, "ttl_s": 1.0, "looking": ScreenPolling(0.05, 2, 2), "transport": Full()}
+            async with SandboxPool(address, TOKEN, **settings) as pool:
+                lease = await pool.lease()
+                (held,) = running.book
+                frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
+                assert frame.cursor == (30, 40)
+                assert pool.lot.total_s >= 2.5
+                assert list(running.book) == [held], "it is the desktop that it was"
+        await server.close()
+
+
+class Stuck:
+    """A provider that does not answer when its first sandbox is to be renewed."""
+
+    def __init__(self) -> None:
+        self.renewed: list[str] = []
+        self.names = itertools.count(1)
+
+    async def create(self, *, ttl_s: float, **named: Any) -> Sandbox:
+        return Sandbox(str(next(self.names)), "ready", ttl_s)
+
+    def port(self, sandbox: Sandbox, port: int) -> GuestPort:
+        return GuestPort("http://guest.test", None)
+
+    async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
+        self.renewed.append(sandbox.id)
+        if sandbox.id == "1":
+            await asyncio.sleep(3600)
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_time(tmp_path):
+    stuck: Any = Stuck()
+    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
+    screen = DesktopSpec("plain", 64, 48)
+    async with SandboxPool(
+        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, looking=ScreenPolling(0, 0, 1)
+    ) as pool:
+        for _ in range(2):
+            await pool.lease()
+        await settle(lambda: stuck.renewed.count("2") >= 4)
+
+
+async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh_one(tmp_path):
+    provider: Any = Stuck()
+    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
+    screen = DesktopSpec("plain", 64, 48)
+    async with SandboxPool("http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)) as pool:
+        desktop = pool.held((await pool.lease()).epoch)
+        first = desktop.sandbox.id
+        await desktop.server.upload("/home/user/left.txt", b"x")
+        await desktop.reset(screen)
+        assert desktop.sandbox.id != first

@@ -1,0 +1,112 @@
+"""Clients of a gateway that mean harm, and keys that must not be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx2
+import pytest
+import structlog
+from fake_pool import Painted, painted_pool
+from server_client import bearer
+from test_bridge_hostile import raw
+from test_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+
+from deskhand.cli.serve_sandboxes import tokens_of
+from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
+from deskhand.errors import ConfigError
+from deskhand.server.api_keys import LONGEST_FILE, read_private
+from deskhand.server.process import ServerConfig, serve_app, serve_pool
+from deskhand.server.request_limits import RequestLimits
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
+
+
+async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_desktop():
+    made: list[Painted] = []
+    bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
+    async with painted_pool(1, made) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=KEY_OF_BRIDGE)) as running:
+        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds)
+        async with serve_app(server.app(), "127.0.0.1", 0, bounds=bounds) as (port, _):
+            address = f"http://127.0.0.1:{port}"
+            async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=10) as http:
+                sandbox = (await http.post("/v1/sandboxes", json={})).json()
+                one = f"/v1/sandboxes/{sandbox['id']}"
+                began = time.monotonic()
+                assert await raw(port, b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nx-slow: ") == b""
+                head = f"POST {one}/exec HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 90\r\n\r\n{{"
+                assert (await raw(port, head.encode())).startswith(b"HTTP/1.1 408")
+                assert time.monotonic() - began < 5
+                assert (await http.post(f"{one}/exec", content=b"x" * 30_000)).status_code == 413
+                assert (await http.put(f"{one}/files?path=a", content=b"x" * 200_000)).status_code == 413
+                for body in (
+                    b"{",
+                    b"[]",
+                    b"\xff",
+                    b"[" * 5000,
+                    b'{"ttl_s": "long"}',
+                    b'{"ttl_s": 1e99}',
+                    b'{"width": true}',
+                    b'{"x": 1}',
+                ):
+                    assert (await http.post("/v1/sandboxes", content=body)).status_code == 400, body
+                for body in (b"{", b"[]", b'{"argv": "ls", "timeout_s": 1}', b'{"argv": [1], "timeout_s": 1}'):
+                    assert (await http.post(f"{one}/exec", content=body)).status_code == 400, body
+                assert (await http.get("/v1/sandboxes/..%2f..%2fleases")).status_code in (401, 404, 410)
+                assert (await http.post(f"{one}/exec", json={"argv": ["id"], "timeout_s": 1})).status_code == 200
+        await server.close()
+    assert [argv for desktop in made for argv in desktop.ran] == [["id"]], "only what was well formed was run"
+
+
+async def test_no_token_or_key_stands_in_a_log_an_answer_or_an_address(capsys):
+    structlog.reset_defaults()
+    async with gateway(1) as (address, _, _):
+        client = HttpSandboxApi(address, TOKEN)
+        sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
+        async with httpx2.AsyncClient(base_url=address) as http:
+            for headers in (bearer(TOKEN), bearer(sandbox.key), bearer("a-wrong-token-of-tests")):
+                for path in ("/v1/sandboxes", f"/v1/sandboxes/{sandbox.id}", f"/v1/sandboxes/{sandbox.id}/ports/5000/nothing"):
+                    text = (await http.get(path, headers=headers)).text
+                    assert not any(secret in text for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE))
+        assert TOKEN not in client.port(sandbox, 5000).address
+        await client.delete(sandbox)
+        await client.close()
+    said = capsys.readouterr()
+    assert "gateway.created" in said.out
+    for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE, "a-wrong-token-of-tests"):
+        assert secret not in said.out + said.err
+
+
+def test_a_file_of_tokens_is_private_and_its_errors_name_no_token(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("# ours\na-token-of-sixteen-letters 4\nanother-token-of-sixteen\n")
+    with pytest.raises(ConfigError, match="chmod"):
+        read_private(file)
+    file.chmod(0o600)
+    assert tokens_of(read_private(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
+    for text in ("", "short", "a-token-of-sixteen-letters many", "a-token-of-sixteen-letters 4 5"):
+        with pytest.raises(ConfigError) as refused:
+            tokens_of(text, "f")
+        assert "sixteen" not in str(refused.value)
+
+
+async def test_wrong_tokens_create_nothing():
+    async with gateway(1) as (address, server, made), httpx2.AsyncClient(base_url=address) as http:
+
+        async def guess(number: int) -> int:
+            return (await http.post("/v1/sandboxes", headers=bearer(f"{TOKEN}{number}"))).status_code
+
+        assert set(await asyncio.gather(*(guess(number) for number in range(200)))) == {401}
+        assert server._sandboxes == {}
+        assert not any(desktop.actions or desktop.ran for desktop in made)
+
+
+def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "tokens"
+    tokens = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
+    file.write_text("\n".join(tokens))
+    file.chmod(0o600)
+    assert list(tokens_of(read_private(file), "f")) == tokens
+    file.write_text("x" * (LONGEST_FILE + 1))
+    with pytest.raises(ConfigError, match="more than"):
+        read_private(file)

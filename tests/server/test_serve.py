@@ -1,0 +1,115 @@
+"""`deskhand serve` as a user starts and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+from server_client import OWNER_KEY, bearer, bridge
+
+from deskhand.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "deskhand", "serve", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def keep_asking(port: int) -> None:
+    """Until nobody answers: a bridge that is told to end is in the middle of something."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as reply:
+                reply.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
+    process = started("--port", "0", "--screen", "320x240", "--spares", "0", DESKHAND_SERVER_API_KEY=OWNER_KEY)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        said = re.fullmatch(r"bridge on http://127\.0\.0\.1:(\d+), 1 desktop; its key is needed\n", line)
+        assert said is not None, (line, process.communicate())
+        port = int(said[1])
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/leases", b"{}", bearer(OWNER_KEY), method="POST")
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            assert reply.status == 201
+        guests = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert guests
+        asking = [threading.Thread(target=keep_asking, args=(port,)) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        time.sleep(0.3)
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 130
+        for thread in asking:
+            thread.join()
+        deadline = time.monotonic() + 10
+        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in guests):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        said = process.stdout.read() + (process.stderr.read() if process.stderr else "")
+        assert OWNER_KEY not in line + said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--host", "0.0.0.0"], "is not loopback and there is no key"),
+        (["--key-file", "/nowhere/key"], "/nowhere/key cannot be read"),
+        (["--screen", "wide"], "--screen wide"),
+        (["--tls-key", "x.pem"], "--tls-certificate and --tls-key belong together"),
+        (["--idle-s", "0"], "--idle-s 0"),
+        (["--port", "65535", "--spares", "0", "--screen", "320x240"], "--port 65535"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments, part):
+    process = started(*arguments)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert complaint.startswith("error: ")
+    assert complaint.count("\n") == 1
+    assert part in complaint
+
+
+async def test_a_bridge_speaks_https(certificate):
+    chain, private = certificate
+    trusted = ssl.create_default_context(cafile=str(chain))
+    async with (
+        bridge(certificate=chain, certificate_key=private) as running,
+        httpx2.AsyncClient(base_url=f"https://127.0.0.1:{running.port}", verify=trusted) as http,
+    ):
+        assert (await http.get("/health")).json() == {"status": "ok"}
+
+
+async def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "wrong.pem").write_text("not a certificate")
+    with pytest.raises(ConfigError, match=r"wrong\.pem or its key cannot be used"):
+        async with bridge(certificate=tmp_path / "wrong.pem", certificate_key=tmp_path / "wrong.pem"):
+            pass

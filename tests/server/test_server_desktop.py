@@ -1,0 +1,327 @@
+"""Deskhand's own dialect: a desktop of a bridge is a desktop like any other, over connections that fail too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import httpx2
+import numpy as np
+import pytest
+import zstandard
+from fake_pool import Painted, painted_pool
+from server_client import OWNER_KEY, SCREEN, bearer, bridge
+
+from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
+from deskhand.desktop import frame_codec
+from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.remote.server_desktop import RemoteTimeouts, ServerPool
+from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
+from deskhand.server.process import ServerConfig, serve_pool
+
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=4, pause_s=0.02)
+PATIENT = RemoteTimeouts(connect_s=2, read_s=5, attempts=12, pause_s=0.005)
+
+
+def at(x: float, y: float) -> Point:
+    return Point(x, y, screen_px(SCREEN.width, SCREEN.height))
+
+
+class Lossy(httpx2.AsyncBaseTransport):
+    """A network that loses replies after the request was carried out, or requests on their way."""
+
+    def __init__(self) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+        self.lose_reply = self.lose_request = self.gateway_error = 0.0
+        self.random = random.Random(5)
+        self.lost = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.random.random() < self.lose_request:
+            self.lost += 1
+            raise httpx2.ConnectError("lost on its way", request=request)
+        reply = await self._inner.handle_async_request(request)
+        if self.random.random() < self.lose_reply:
+            await reply.aclose()
+            self.lost += 1
+            raise httpx2.ReadError("the answer was lost", request=request)
+        if self.random.random() < self.gateway_error:
+            await reply.aclose()
+            self.lost += 1
+            return httpx2.Response(self.random.choice([502, 504]), request=request)
+        return reply
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def pool_of(running, transport: httpx2.AsyncBaseTransport | None = None, **settings) -> ServerPool:
+    address = f"http://127.0.0.1:{running.port}"
+    return ServerPool(address, OWNER_KEY, template=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
+
+
+async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
+    async with bridge() as running, pool_of(running) as pool:
+        lease = await pool.lease()
+        desktop = lease.desktop
+        assert isinstance(desktop, Desktop)
+        (held,) = running.book
+        first = await desktop.observe()
+        here = await held.desktop.observe()
+        assert first.size == (320, 240)
+        assert (first.bgrx[:, :, :3] == here.bgrx[:, :, :3]).all()
+        moved = await desktop.perform([Move(at(100, 90))], action_id="a")
+        assert moved.cursor == (100, 90)
+        assert moved.changed_bbox is not None
+        assert (moved.bgrx[:, :, :3] == (await held.desktop.observe()).bgrx[:, :, :3]).all()
+        assert moved.content_hash == (await desktop.observe()).content_hash != first.content_hash
+        await desktop.push("a/b.txt", b"\x00text")
+        assert await desktop.pull("a/b.txt") == b"\x00text"
+        assert await desktop.listdir("a") == ["b.txt"]
+        done = await desktop.run(["sh", "-c", "echo $NAME; pwd >&2; exit 3"], env={"NAME": "x"}, cwd="/tmp")
+        assert (done.returncode, done.stdout, done.stderr) == (3, b"x\n", b"/tmp\n")
+        assert await desktop.launch(["xterm", "-geometry", "30x8", "-e", "cat"]) > 0
+        (window,) = await desktop.wait_window("xterm")
+        placed = await desktop.place_window(window, 20, 40)
+        assert (placed.x, placed.y) == (20, 40)
+        await desktop.activate_window(placed)
+        await desktop.close_window(placed)
+        for _ in range(100):
+            if not await desktop.windows():
+                break
+            await asyncio.sleep(0.05)
+        assert await desktop.windows() == []
+        assert await desktop.clipboard() is None
+        await desktop.accessibility_tree()
+        fresh = await desktop.reset(DesktopSpec("dark", 400, 300))
+        assert fresh.size == (400, 300)
+        assert await desktop.listdir(".") == await held.desktop.listdir(".")
+        await pool.release(lease)
+        await pool.release(lease)
+        assert list(running.book) == []
+        with pytest.raises(InfrastructureError, match="closed"):
+            await desktop.observe()
+
+
+async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_no_other(certificate, monkeypatch):
+    chain, private = certificate
+    made: list[Painted] = []
+    settings = ServerConfig(port=0, owner_key=OWNER_KEY, certificate=chain, certificate_key=private)
+    async with painted_pool(1, made) as own, serve_pool(own, settings) as running:
+        address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
+            with pytest.raises(InfrastructureError, match="SSL_CERT_FILE"):
+                await stranger.lease()
+        monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as pool:
+            lease = await pool.lease()
+            await lease.desktop.perform([Move(Point(5, 5, screen_px(64, 48)))], action_id="1")
+        assert made[0].actions == ["1"]
+
+
+async def test_errors_of_the_desktop_arrive_as_themselves():
+    async with bridge(2) as running, pool_of(running) as pool:
+        desktop = (await pool.lease()).desktop
+        for kind, call in (
+            (AgentError, desktop.perform([Click(Point(5000, 1, screen_px(9000, 9000)))] * 2 + [Key(("nokey",))], action_id="k")),
+            (AgentError, desktop.perform([Click(at(400, 1))], action_id="p")),
+            (FileNotFoundError, desktop.pull("nothing")),
+            (FileNotFoundError, desktop.listdir("../..")),
+            (ConfigError, desktop.launch(["nosuchprogram"])),
+            (ConfigError, desktop.run([])),
+            (InfrastructureError, desktop.wait_window("nothing", timeout_s=0.1)),
+        ):
+            with pytest.raises(kind):
+                await call
+        await desktop.run(["ln", "-s", "/etc/passwd", "link"])
+        with pytest.raises(PermissionError):
+            await desktop.push("link", b"x")
+        with pytest.raises(ConfigError, match="screen size"):
+            await desktop.reset(DesktopSpec("plain", 9, 9))
+        with pytest.raises(ConfigError, match="no such"):
+            await pool.lease(DesktopSpec("no such"))
+
+
+async def test_lost_replies_neither_repeat_nor_lose_an_action():
+    network = Lossy()
+    async with bridge() as running, pool_of(running, network, timeouts=PATIENT) as pool:
+        desktop = (await pool.lease()).desktop
+        await desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "cat > typed.txt"])
+        await desktop.wait_window("xterm")
+        network.lose_reply, network.lose_request, network.gateway_error = 0.2, 0.1, 0.05
+        typed = ""
+        for index in range(40):
+            text = f"{index:02}"
+            frame = await desktop.perform([Type(text)], action_id=f"type {index}")
+            assert frame.size == (320, 240)
+            await desktop.run(["sh", "-c", f"echo {text} >> ran.txt"])
+            typed += text
+        network.lose_reply = network.lose_request = network.gateway_error = 0.0
+        await desktop.perform([Key(("enter",)), Key(("ctrl", "d"))], action_id="end")
+        assert network.lost > 20
+        assert (await desktop.pull("typed.txt")).decode() == typed + "\n"
+        assert (await desktop.pull("ran.txt")).decode().split() == [f"{index:02}" for index in range(40)]
+
+
+async def test_when_no_answer_comes_it_is_said_whether_anything_could_have_happened():
+    network = Lossy()
+    async with bridge() as running, pool_of(running, network) as pool:
+        desktop = (await pool.lease()).desktop
+        network.lose_reply = 1.0
+        with pytest.raises(DeliveryUnknown, match="no answer in 4 attempts"):
+            await desktop.perform([Move(at(5, 5))], action_id="m")
+        with pytest.raises(InfrastructureError) as told:
+            await desktop.observe()
+        assert not isinstance(told.value, DeliveryUnknown)
+        network.lose_reply, network.lose_request = 0.0, 1.0
+        with pytest.raises(InfrastructureError) as told:
+            await desktop.perform([Move(at(6, 6))], action_id="n")
+        assert not isinstance(told.value, DeliveryUnknown)
+        network.lose_request = 0.0
+        assert (await desktop.observe()).cursor == (5, 5)
+
+
+async def test_a_late_client_of_a_lease_that_is_over_reaches_nothing():
+    async with bridge() as running, pool_of(running) as pool:
+        lease = await pool.lease()
+        (held,) = running.book
+        await running.book.end(held, "test")
+        for call in (lease.desktop.observe(), lease.desktop.perform([Wait(0)], action_id="x")):
+            with pytest.raises(frame_codec.RemoteLeaseExpired):
+                await call
+        again = await pool.lease()
+        assert again.epoch > lease.epoch
+        address = f"/leases/{next(iter(running.book)).id}/desktop/frame"
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
+            fenced = await http.get(address, headers={frame_codec.EPOCH_HEADER: str(lease.epoch)})
+            assert (fenced.status_code, fenced.json()["error"]) == (409, "fenced")
+
+
+async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_has():
+    async with bridge(idle_s=0.6) as running:
+        pool = pool_of(running)
+        desktop = (await pool.lease()).desktop
+        await asyncio.sleep(1.5)
+        assert (await desktop.observe()).size == (320, 240)
+        for _, renewing in pool._held.values():
+            renewing.cancel()
+        for _ in range(60):
+            if not list(running.book):
+                break
+            await asyncio.sleep(0.1)
+        assert list(running.book) == []
+        await pool.close()
+
+
+async def test_many_desktops_share_few_clients_which_later_ones_use_again(monkeypatch):
+    monkeypatch.setattr("deskhand.desktop.remote.server_desktop.DESKTOPS_A_LINK", 1)
+    async with bridge(2) as running, pool_of(running) as pool:
+        leases = [await pool.lease(), await pool.lease()]
+        assert len(pool._links) == 2
+        assert len({id(lease.desktop._link) for lease in leases}) == 2
+        for lease in leases:
+            assert (await lease.desktop.observe()).size == (320, 240)
+            await pool.release(lease)
+        with pytest.raises(ConfigError):
+            await pool.lease(DesktopSpec("no such"))
+        assert pool._users == [0, 0]
+        again = await pool.lease()
+        assert again.desktop._link is pool.link
+        assert len(pool._links) == 2
+
+
+async def test_events_come_in_order_and_go_on_after_a_break():
+    async with bridge() as running, pool_of(running) as pool:
+        lease = await pool.lease()
+        desktop = lease.desktop
+        (held,) = running.book
+        seen = []
+
+        async def watch(after: int, until: str) -> int:
+            async for number, event, data in desktop.events(after):
+                seen.append((number, event, data.get("action_id")))
+                if data.get("action_id") == until or event == until:
+                    return number
+            raise AssertionError("the stream ended early")
+
+        await desktop.perform([Wait(0)], action_id="one")
+        last = await watch(0, "one")
+        await desktop.perform([Wait(0)], action_id="two")
+        watching = asyncio.create_task(watch(last, "over"))
+        await asyncio.sleep(0.2)
+        await desktop.perform([Wait(0)], action_id="three")
+        await running.book.end(held, "test")
+        await watching
+        assert [(event, action) for _, event, action in seen] == [
+            ("leased", None),
+            ("performed", "one"),
+            ("performed", "two"),
+            ("performed", "three"),
+            ("over", None),
+        ]
+        assert [number for number, _, _ in seen] == [1, 2, 3, 4, 5]
+
+
+def frame_of(pixels: np.ndarray, name: str) -> Frame:
+    return Frame(pixels, 3, name, 12.5, "quiet", None, (1, 2))
+
+
+def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
+    generator = np.random.default_rng(3)
+    before = generator.integers(0, 255, (40, 60, 4), np.uint8)
+    after = before.copy()
+    after[10:12, 20:25] ^= 255
+    base, frame = frame_of(before, "a"), frame_of(after, "b")
+    header, body = frame_codec.encode_frame(frame, base)
+    assert len(body) == 2 * 5 * 4
+    got = frame_codec.decode_frame(header, body, base)
+    assert (got.bgrx == after).all()
+    assert (got.content_hash, got.cursor, got.settle_ms) == ("b", (1, 2), 12.5)
+    same, nothing = frame_codec.encode_frame(frame_of(before, "a"), base)
+    assert nothing == b""
+    assert (frame_codec.decode_frame(same, nothing, base).bgrx == before).all()
+    whole, all_of_it = frame_codec.encode_frame(frame, None)
+    assert (frame_codec.decode_frame(whole, all_of_it, None).bgrx == after).all()
+    for broken in (
+        (header, body[:-1], base),
+        (header, body, None),
+        (header, body, frame),
+        ("{}", body, base),
+        (None, b"", base),
+        (whole, all_of_it[:-4], None),
+        (header.replace("[20,10,25,12]", "[20,10,2500,12]"), body, base),
+    ):
+        with pytest.raises(FrameError):
+            frame_codec.decode_frame(*broken)
+
+
+def test_a_frame_is_packed_where_that_makes_it_smaller_and_what_unpacks_to_another_size_is_refused():
+    plain = np.full((40, 60, 4), 200, np.uint8)
+    header, body = frame_codec.encode_frame(frame_of(plain, "a"), None)
+    assert len(body) < 200
+    assert (frame_codec.decode_frame(header, body, None).bgrx == plain).all()
+    bomb = zstandard.ZstdCompressor().compress(bytes(100_000_000))
+    for broken in (body[:-3], bomb, b"", plain.tobytes()):
+        with pytest.raises(FrameError):
+            frame_codec.decode_frame(header, broken, None)
+
+
+def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_changed():
+    before = np.full((40, 60, 4), 200, np.uint8)
+    after = before.copy()
+    after[5:9, 7:12] = 3
+    base = Frame(before, 8, "a", 0.0, "quiet", None, (1, 2))
+    header, body = frame_codec.encode_frame(Frame(after, 9, "b", 0.0, "quiet", (7, 5, 12, 9), (1, 2)), base)
+    assert json.loads(header)["box"] == [7, 5, 12, 9]
+    assert (frame_codec.decode_frame(header, body, base).bgrx == after).all()
+    nothing = frame_codec.encode_frame(Frame(before, 9, "a", 0.0, "quiet", None, (1, 2)), base)
+    assert (frame_codec.decode_frame(*nothing, base).bgrx == before).all()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8700", "ftp://x", "http://user:secret@host:1", "http://"])
+def test_an_address_that_is_none_is_refused_without_saying_what_is_in_it(address):
+    with pytest.raises(ConfigError) as told:
+        ServerPool(address)
+    assert "secret" not in str(told.value)

@@ -1,0 +1,90 @@
+"""Leases of a bridge: one desktop each, given back when they are idle, and refused in words when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+from server_client import OWNER_KEY, SCREEN, bearer, bridge, leased
+
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import ConfigError
+from deskhand.server.active_leases import ActiveLeases
+from deskhand.server.process import ServerConfig, serve_pool
+
+
+async def test_a_full_bridge_says_so_and_gives_the_next_desktop_when_one_comes_back():
+    async with bridge() as running, leased(running) as client:
+        full = await client.http.post("/leases", json={"wait_s": 0.1}, headers=bearer(OWNER_KEY))
+        assert (full.status_code, full.headers["retry-after"]) == (503, "5")
+        assert "all 1 desktops are leased" in full.json()["error"]
+        waiting = asyncio.create_task(client.http.post("/leases", json={"wait_s": 20}, headers=bearer(OWNER_KEY)))
+        await asyncio.sleep(0.1)
+        await client.http.delete(f"/leases/{client.lease['lease']}")
+        second = (await waiting).json()
+        assert second["epoch"] > client.lease["epoch"]
+        assert second["lease"] != client.lease["lease"]
+
+
+async def test_a_template_is_what_was_asked_for():
+    async with bridge() as running:
+        async with leased(running, template={"name": "dark", "width": 400, "height": 300}) as client:
+            assert (client.lease["template"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
+            assert (await client.post("/screen_size")).json() == {"width": 400, "height": 300}
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
+            for template, part in (({"name": "no such"}, "no such"), ({"width": 9, "height": 9}, "screen size 9x9")):
+                wrong = await http.post("/leases", json={"template": template})
+                assert wrong.status_code == 400
+                assert part in wrong.json()["error"]
+
+
+async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
+    now = 1000.0
+    async with DesktopPool(2, SCREEN, spares=0) as pool:
+        book = ActiveLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
+        (idle, _), (busy, _) = await book.acquire(None, 30), await book.acquire(None, 30)
+        now += 59
+        await book.reclaim()
+        assert {held.id for held in book} == {idle.id, busy.id}
+        with book.using(busy):
+            now += 2
+            await book.reclaim()
+            assert [held.id for held in book] == [busy.id]
+        assert book.by_port(idle.port) is None
+        now += 59
+        await book.reclaim()
+        assert [held.id for held in book] == [busy.id]
+        now += 2
+        await book.reclaim()
+        assert list(book) == []
+        await book.close()
+
+
+async def test_a_door_is_given_out_again_as_late_as_can_be():
+    async with DesktopPool(2, SCREEN, spares=0) as pool:
+        book = ActiveLeases(pool, (1, 2), idle_s=60)
+        first, _ = await book.acquire(None, 30)
+        await book.end(first, "test")
+        second, _ = await book.acquire(None, 30)
+        assert (first.port, second.port) == (1, 2)
+        await book.close()
+
+
+async def test_the_desktops_are_gone_when_the_bridge_ends():
+    async with bridge() as running, leased(running) as client:
+        desktop, pids = client.desktop, client.desktop.processes()
+        assert pids
+        await running.book.close()
+        assert list(running.book) == []
+    assert desktop.processes() == []
+
+
+async def test_a_port_that_is_taken_is_named():
+    async with DesktopPool(1, SCREEN, spares=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port} cannot be listened on"):
+            async with serve_pool(pool, ServerConfig(port=running.port)):
+                pass
+        with pytest.raises(ConfigError, match="--port 65535"):
+            async with serve_pool(pool, ServerConfig(port=65535)):
+                pass

@@ -1,0 +1,48 @@
+"""Our own versions of OSWorld's metrics: right, near miss, nothing; and what they cannot judge is never a zero."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from metric_cases import BAR, CASES
+
+from deskhand.errors import EvaluatorError
+from deskhand.tasks.checks.osworld_metrics import available, score
+from deskhand.tasks.formats.osworld_metric_options import METRICS
+
+
+@pytest.mark.parametrize(("metric", "result", "expected", "options", "value"), CASES)
+def test_a_metric_gives_what_the_official_one_is_to_give(
+    metric: str, result: Any, expected: Any, options: dict[str, Any], value: float
+) -> None:
+    before = json.dumps([str(result), expected if not isinstance(expected, bytes) else ""], default=str)
+    assert score(metric, result, expected, options) == value
+    assert json.dumps([str(result), expected if not isinstance(expected, bytes) else ""], default=str) == before
+
+
+def test_every_metric_here_has_a_case_for_right_and_wrong_and_is_one_of_osworlds() -> None:
+    seen = {name: {value for metric, _, _, _, value in CASES if metric == name} for name in available()}
+    only_right = {"check_qt_max_volume", "check_one_instance_when_started_from_file"}
+    assert {name for name, values in seen.items() if values != {0.0, 1.0}} == only_right
+    assert available() <= METRICS.keys()
+
+
+@pytest.mark.parametrize(
+    ("metric", "result", "expected"),
+    [
+        ("compare_table", b"", b""),
+        ("a_metric_of_nobody", "a", {"expected": "a"}),
+        ("exact_match", "a", {}),
+        ("exact_match", "a", None),
+        ("is_extension_installed", "a", {"type": "perhaps", "expected": "a"}),
+        ("is_expected_bookmarks", BAR, {"type": "liked_authors_websites_urls", "urls": []}),
+        ("check_font_size", {"default_font_size": 1}, {"type": "odd"}),
+        ("compare_text_file", b"a", None),
+        ("check_list", b"a", {"expect": ["("]}),
+    ],
+)
+def test_what_cannot_be_judged_is_an_evaluator_error_and_never_a_zero(metric: str, result: Any, expected: Any) -> None:
+    with pytest.raises(EvaluatorError, match=metric):
+        score(metric, result, expected)

@@ -1,0 +1,122 @@
+"""What a foreign task needs: every need is found by its sign, and a task that needs nothing is runnable here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from task_files import SHARED, on_windows, task, written
+
+from deskhand.errors import ConfigError
+from deskhand.tasks.formats import compatibility, osworld, waa
+from deskhand.tasks.formats.requirements import requirements_of, verdict
+
+
+def everything(program: str) -> str:
+    return f"/usr/bin/{program}"
+
+
+def nothing(program: str) -> None:
+    return None
+
+
+def launch(*command: str) -> dict[str, Any]:
+    return {"config": [{"type": "launch", "parameters": {"command": list(command)}}]}
+
+
+def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
+    return {"evaluator": {"func": "exact_match", "result": result, "expected": expected}}
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, set()),
+        ({"proxy": True}, {"web"}),
+        ({"config": [{"type": "download", "parameters": {"files": [{"url": "https://f.example/a", "path": "a"}]}}]}, {"file"}),
+        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}, {"web"}),
+        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["chrome://settings"]}}]}, set()),
+        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:8080/a"]}}]}, set()),
+        ({"config": [{"type": "login", "parameters": {"settings_file": "s", "platform": "googledrive"}}]}, {"account"}),
+        (launch("bash", "-c", "echo {CLIENT_PASSWORD} | sudo -S apt-get -y install sl"), {"packages", "root"}),
+        (launch("gsettings", "set", "org.gnome.x", "y", "1"), {"gnome"}),
+        (launch("timedatectl", "status"), {"systemd"}),
+        (launch("echo", "pip is a program"), set()),
+        ({"config": [{"type": "dance", "parameters": {}}]}, {"unknown"}),
+        (judged({"type": "cloud_file", "path": "https://f.example/g", "dest": "g"}), {"file"}),
+        (judged({"type": "vm_command_line", "command": ["systemctl", "is-active", "x"]}), {"systemd"}),
+        (judged({"type": "vm_terminal_output"}), {"gnome"}),
+        (judged({"type": "info_from_website", "url": "https://a.example", "infos": []}), {"web"}),
+        (judged({"type": "active_tab_info"}, {"type": "rule", "rules": {"url": "https://a.example/x"}}), {"web"}),
+        (judged({"type": "active_tab_info"}, {"type": "rule", "rules": {"url": "chrome://settings/"}}), set()),
+        ({"instruction": "Install the newest editor."}, {"packages"}),
+        ({"instruction": "Play https://media.example/a.m3u8 now."}, {"web"}),
+        ({"instruction": "Install the newest editor.", "evaluator": {"func": "infeasible"}}, set()),
+    ],
+)
+def test_every_need_has_its_sign(change: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
+    loaded = osworld.load(written(tmp_path, task(**change)))
+    needs = requirements_of(loaded.task, everything)
+    assert {need.kind for need in needs} == kinds
+    assert verdict(needs) == ("runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here")
+
+
+@pytest.mark.parametrize(
+    ("change", "program"),
+    [
+        ({"related_apps": ["LibreOffice Calc"]}, "soffice"),
+        ({"related_apps": ["vscode"]}, "code"),
+        ({"related_apps": ["os"]} | launch("code", "-g", "a"), "code"),
+        ({"related_apps": []} | launch("VLC_VERBOSE=-1 vlc a.mp4"), "vlc"),
+        ({"related_apps": []} | launch("/usr/bin/thunderbird"), "thunderbird"),
+        ({"related_apps": []} | judged({"type": "vm_command_line", "command": ["code", "--list-extensions"]}), "code"),
+    ],
+)
+def test_an_application_that_is_not_installed_is_named_with_its_program(
+    change: dict[str, Any], program: str, tmp_path: Path
+) -> None:
+    loaded = osworld.load(written(tmp_path, task(**change)))
+    (need,) = requirements_of(loaded.task, nothing)
+    assert need.kind == "application"
+    assert program in need.detail
+    assert requirements_of(loaded.task, everything) == []
+
+
+def test_a_windows_task_needs_windows_and_not_our_applications(tmp_path: Path) -> None:
+    (need,) = requirements_of(waa.load(written(tmp_path, on_windows(task()))).task, nothing)
+    assert need.kind == "windows"
+
+
+def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_all(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    here = written(source, task(related_apps=[]), "os/here.json")
+    files = written(
+        source,
+        task(related_apps=[], config=[{"type": "download", "parameters": {"files": [{"url": "u", "path": "p"}]}}]),
+        "os/files.json",
+    )
+    written(source, task(proxy=True), "chrome/web.json")
+    report = compatibility.check_compatibility("osworld", source, everything)
+    assert report.verdicts() == {"runnable here": 1, "needs files": 1, "not here": 1}
+    assert report.kinds() == {"file": 1, "web": 1}
+    out = tmp_path / "out"
+    assert compatibility.write(report, out) == 2
+    assert (out / "os" / "here.json").read_bytes() == here.read_bytes()
+    assert (out / "os" / "files.json").read_bytes() == files.read_bytes()
+    assert not (out / "chrome").exists()
+    index = json.loads((out / compatibility.INDEX).read_text())
+    assert index["chrome/web"] == {"id": "0b5c", "verdict": "not here", "needs": [{"kind": "web", "detail": "proxy is true"}]}
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        compatibility.write(report, out)
+    with pytest.raises(ConfigError, match="no folder"):
+        compatibility.check_compatibility("osworld", tmp_path / "absent")
+
+
+def test_the_task_that_areal_trained_on_is_runnable_here_where_there_is_a_browser() -> None:
+    path = SHARED / "osworld" / "chrome" / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
+    if not path.is_file():
+        pytest.skip(f"the public task files are not beside the checkout ({path})")
+    assert requirements_of(osworld.load(path).task, everything) == []
+    assert verdict(requirements_of(osworld.load(path).task, nothing)) == "not here"

@@ -1,0 +1,92 @@
+"""Readers of hostile files in a process of their own: what raises, hangs, dies or says too much is a failure of the evaluator."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from deskhand.errors import EvaluatorError
+from deskhand.tasks import document_readers, subprocess_call
+from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Errored, Scored
+from deskhand.tasks.suites.basics import office_files
+from deskhand.tasks.task import CheckResult, Task
+
+HERE = "deskhand.tasks.subprocess_call"
+BAD = {
+    "raises": ("builtins:eval", b"1/0", "ZeroDivisionError"),
+    "hangs": ("builtins:eval", b"next(x for x in iter(int, 1) if x)", "took longer than 4 s"),
+    "fills the memory": ("builtins:eval", b"len(bytes(10**10))", "MemoryError"),
+    "ends by itself": ("builtins:eval", b"__import__('os')._exit(3)", "code 3"),
+    "is killed": ("builtins:eval", b"__import__('os').kill(__import__('os').getpid(), 9)", "signal 9"),
+    "says 40 MB": ("builtins:eval", b"'x' * 40_000_000", "2 MiB of output"),
+    "prints 40 MB and says nothing of use": ("builtins:eval", b"[print('x' * 40_000_000), open][1]", "TypeError"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_reader_does_ends_in_time_and_is_the_evaluators_failure(name: str) -> None:
+    function, data, expected = BAD[name]
+    began = time.monotonic()
+    with pytest.raises(EvaluatorError, match=expected):
+        subprocess_call.call_in_subprocess(function, data, timeout_s=4.0, memory_mib=512, output_mib=2)
+    assert time.monotonic() - began < 10
+
+
+def test_it_has_nothing_of_the_callers_environment_and_files_stay_small(tmp_path) -> None:
+    os.environ["DESKHAND_SECRET_OF_THE_TEST"] = "secret"
+    try:
+        assert subprocess_call.call_in_subprocess("builtins:eval", b"__import__('os').environ.get('DESKHAND_SECRET_OF_THE_TEST')") is None
+    finally:
+        del os.environ["DESKHAND_SECRET_OF_THE_TEST"]
+    assert subprocess_call.call_in_subprocess("builtins:eval", b"__import__('os').getcwd()") == "/"
+
+
+def test_the_same_bytes_are_read_once() -> None:
+    count = b"__import__('time').time_ns()"
+    assert subprocess_call.call_in_subprocess("builtins:eval", count) == subprocess_call.call_in_subprocess("builtins:eval", count)
+    assert subprocess_call.call_in_subprocess("builtins:eval", count) != subprocess_call.call_in_subprocess("builtins:eval", count + b" ")
+
+
+async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wrong_answers() -> None:
+    values = {"One": [["a", 2], [None, 2.5]], "Two": [["x"]]}
+    book = await office_files.read_workbook(office_files.workbook(values))
+    assert book == office_files.Workbook(values, {"One": {}, "Two": {}}, {"One": [], "Two": []}, "Microsoft")
+    text = await office_files.read_document(office_files.text_document(["one", "two"]))
+    assert text is not None
+    assert text.lines == ["one", "two"]
+    for data in (b"", b"PK\x03\x04 nothing", b"\x1f\x8b no gzip"):
+        assert await office_files.read_workbook(data) is None
+        assert await office_files.read_document(data) is None
+        with pytest.raises(InvalidDocument):
+            subprocess_call.call_in_subprocess(f"{document_readers.__name__}:archived", data)
+
+
+async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_siblings_alone() -> None:
+    import asyncio
+
+    def task(data: bytes) -> Task:
+        async def check(_: object) -> CheckResult:
+            return CheckResult(float(await asyncio.to_thread(subprocess_call.call_in_subprocess, "builtins:eval", data, timeout_s=3.0)))
+
+        async def nothing(_: object) -> None: ...
+
+        async def targets(_: object):
+            return None, []
+
+        async def oracle(_: object):
+            yield []
+
+        return Task("t/f/0", "f", "t", 0, "do it", 64, 48, 3, nothing, check, oracle, targets)
+
+    values = [b"1.0", b"1/0", b"float('nan')", b"0.5 + 0.25"] * 2
+    outcomes = await asyncio.gather(*(judge(task(data), {}, grace_s=0) for data in values))
+    for index, outcome in enumerate(outcomes):
+        if index % 4 in (1, 2):
+            assert isinstance(outcome, Errored)
+            assert outcome.cause == "evaluator"
+        else:
+            assert outcome == Scored([1.0, 0, 0, 0.75][index % 4], {"end_state": [1.0, 0, 0, 0.75][index % 4]})

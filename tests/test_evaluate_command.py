@@ -1,0 +1,219 @@
+"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on disk."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from test_cli import ROOT, called
+
+from deskhand.config.load import load_config
+from deskhand.recipes.evaluate import resolve_policy
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.recorder.server import create_app
+from deskhand.rollout.run_writer import load_result
+from deskhand.store.run import Run
+
+SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.max_concurrent_episodes=2", "--set", "desktop.prewarm=0"]
+
+
+def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    few = [*SMALL, "--set", "evaluation.num_episodes=2", "--set", "evaluation.save_end_states=true"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--repeats", "2", *few)
+    assert code == 0, err
+    assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
+    assert "pass@2" in out
+    code, out, err = called(monkeypatch, capsys, "rejudge", str(folder / "end_states"))
+    assert code == 0, err
+    assert out.count("1 then, 1 now") == 4
+    assert "4 end states judged, 0 of another value than then" in out
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle")
+    assert code == 0, err
+    assert "0.0 % [0.0, 65.8] 0/2" in out
+    with Run.open(folder, read_only=True) as run:
+        assert {row.phase for row in run.episodes()} == {"oracle", "idle"}
+        assert {(row.task_id, row.member) for row in run.episodes("idle")} <= {
+            (row.task_id, row.member) for row in run.episodes("oracle")
+        }
+
+
+def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = ["eval", str(folder), "--policy", "oracle", *SMALL, "--set", "evaluation.num_episodes=6", "--set", "loop.max_concurrent_episodes=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deskhand", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline, done = time.monotonic() + 120, 0
+    while done < 2 and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+        if (folder / "run.sqlite").exists():
+            with Run.open(folder, read_only=True) as run:
+                done = len(run.episodes("oracle", "scored"))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert 2 <= done < 6
+    code, out, err = called(monkeypatch, capsys, *command)
+    assert code == 0, err
+    assert "6/6" in out
+    with Run.open(folder, read_only=True) as run:
+        scored = run.episodes("oracle", "scored")
+        assert len(scored) == len({row.task_id for row in scored}) == 6
+        assert all(row.cause == "infrastructure" for row in run.episodes("oracle", "unscored"))
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[str, str]]:
+    """(address, key) of the policy in the box behind a real HTTP server."""
+    from deskhand.engines.hf import HfEngine
+    from deskhand.models.load import load as load_model
+
+    model = load_model("tiny")
+    recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model), ImageCache(model.image_processor))
+    key = recorder.open_session("from outside")
+    config = uvicorn.Config(create_app(recorder, secrets.token_urlsafe(32)), host="127.0.0.1", port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1", key
+    finally:
+        server.should_exit = True
+        thread.join()
+        recorder.close()
+
+
+def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
+    monkeypatch, capsys, tmp_path: Path, endpoint: tuple[str, str]
+) -> None:
+    address, key = endpoint
+    folder = tmp_path / "run"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    arguments = ["--policy", address, "--served-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), *arguments)
+    assert code == 0, err
+    assert "/2" in out
+    with Run.open(folder, read_only=True) as run:
+        found = [load_result(run, row.id) for row in run.episodes()]
+        assert all(step.text for result in found for step in result.transcript.steps)
+        assert all(not result.graph.calls for result in found)
+        assert all(
+            path.exists() for result in found for step in result.transcript.steps for path in [run.frames.path(step.frame_sha256)]
+        )
+    assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys, tmp_path: Path) -> None:
+    arguments = ["--policy", "http://127.0.0.1:1/v1", "--served-name", "nobody", *SMALL, "--set", "evaluation.num_episodes=1"]
+    code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    assert "0 of 1 held-out episodes, 0 successes, 3 tries without a score" in out
+
+
+WRONG = {
+    "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "put it into the environment as OPENAI_API_KEY"),
+    "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
+    "no repeats": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
+    "a step of a script": (["--policy", "oracle", "--step", "3"], "oracle is no run, so it has no steps"),
+    "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "an address holds no key"),
+    "an address that is none": (["--policy", "http://[::1", "--served-name", "m"], "write it as https://host/v1"),
+    "a name for no endpoint": (["--policy", "oracle", "--served-name", "m"], "give --policy its address"),
+    "a stage of no file": (["--policy", "oracle", "--stage", "smoke"], "stages are of a config file"),
+    "weights behind an endpoint": (
+        ["--policy", "tiny", "--set", "engine.backend=remote", "--set", "engine.base_url=http://host/v1", "--set", "engine.served_model_name=m"],
+        "the endpoint plays; leave --policy out",
+    ),
+    "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
+    "nothing to play": (["--policy", "oracle", "--set", "evaluation.num_episodes=0"], "evaluation.num_episodes is 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_evaluated_is_said_in_one_line(name: str, monkeypatch, capsys, tmp_path: Path) -> None:
+    arguments, expected = WRONG[name]
+    code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "new"), *arguments, *SMALL)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+    assert "secret" not in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
+    settings = load_config()
+    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
+        assert resolve_policy(settings, run, None).name == "version-0"
+        greedy = load_config(None, ["evaluation.temperature=0", "evaluation.num_episodes=3", "loop.max_concurrent_episodes=1"])
+        assert resolve_policy(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
+        blind = load_config(None, ["agent.noise_images=true"])
+        assert resolve_policy(blind, run, "oracle").name == "oracle (agent.noise_images=True)"
+        assert resolve_policy(load_config(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
+        assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", "it is not asked"
+        remote = load_config(None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"])
+        assert resolve_policy(remote, run, None).name == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+        longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
+        assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"
+    with Run.open(tmp_path / "run") as run:
+        other = load_config()
+        assert resolve_policy(other, run, str(tmp_path / "run")).name == "run version 0"
+        assert resolve_policy(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
+
+
+def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_is_refused(
+    monkeypatch, capsys, tmp_path: Path
+) -> None:
+    folder, config = tmp_path / "run", tmp_path / "few.yaml"
+    config.write_text("families: [dialog_choice]\nevaluation: {episodes: 1}\nloop: {desktops: 1}\ndesktop: {spares: 0}\n")
+    command = ["eval", str(folder), "--policy", "idle", "--config", str(config)]
+    for _ in range(2):
+        code, out, err = called(monkeypatch, capsys, *command)
+        assert code == 0, err
+        assert "0/1" in out
+    with Run.open(folder, read_only=True) as run:
+        assert len(run.episodes()) == 1
+    config.write_text(config.read_text().replace("episodes: 1", "episodes: 2"))
+    code, _, err = called(monkeypatch, capsys, *command)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "evaluation.num_episodes was 1, is 2" in err
+    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle", "--stage", "smoke")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "stages are of a config file" in err
+
+
+def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Else the figures of the first would stand for the second."""
+    settings = load_config()
+    for place, weights in (("a", b"1"), ("b", b"22")):
+        (tmp_path / place / "step-000001").mkdir(parents=True)
+        (tmp_path / place / "step-000001" / "model.safetensors").write_bytes(weights)
+    one, two = (str(tmp_path / place / "step-000001") for place in ("a", "b"))
+    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
+        names = [resolve_policy(settings, run, policy).name for policy in (one, two, one)]
+        assert names[0] == names[2] != names[1]
+        assert names[0].startswith("model step-000001 #")
+        (tmp_path / "a" / "step-000001" / "model.safetensors").write_bytes(b"333")
+        assert resolve_policy(settings, run, one).name not in names
+        for place, digest in (("a", "x"), ("b", "y")):
+            (tmp_path / place / "step-000001" / "manifest.json").write_text(digest)
+        assert resolve_policy(settings, run, one).name != resolve_policy(settings, run, two).name
+        (tmp_path / "b" / "step-000001" / "manifest.json").write_text("x")
+        assert resolve_policy(settings, run, one).name == resolve_policy(settings, run, two).name, "the same weights, copied"
+        assert resolve_policy(settings, run, "tiny").name == "model tiny"

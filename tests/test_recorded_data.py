@@ -1,0 +1,82 @@
+"""What `deskhand record` kept becomes rows: the replies are learned, each once, and nothing around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded_folder
+
+from deskhand.errors import ConfigError
+from deskhand.models.load import load_processors
+from deskhand.recipes import recorded_data
+from deskhand.recorder.images import ImageCache
+from deskhand.recorder.renderer import ChatRenderer
+from deskhand.store.frames import Frames
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[ChatRenderer, Any]:
+    tokenizer, processor = load_processors("tiny")
+    return ChatRenderer(tokenizer), processor
+
+
+def read(tiny: tuple[ChatRenderer, Any], folder: Path, frames: Frames) -> recorded_data.RecordedDataset:
+    return recorded_data.read(folder, tiny[0], ImageCache(tiny[1], fetch=frames.png), frames)
+
+
+def test_the_replies_of_sessions_are_targets_and_their_pictures_are_kept(tiny, tmp_path: Path) -> None:
+    folder, frames = tmp_path / "recorded", Frames(tmp_path / "frames")
+    recorded_folder.talk(folder, "plain")
+    recorded_folder.talk(folder, "good", reward=1.0)
+    recorded_folder.talk(folder, "poor", reward=0.5)
+    assert recorded_data.is_recording(folder)
+    found = read(tiny, folder, frames)
+    assert (found.sessions, found.num_low_reward, found.left_out) == (3, 1, {})
+    assert sorted(found.graphs) == ["good.0", "plain.0"]
+    graph = found.graphs["plain.0"]
+    (row,) = graph.sequences()
+    assert [call.text for call in graph.calls] == list(recorded_folder.REPLIES)
+    assert sum(row.sampled) == sum(len(call.completion.token_ids) for call in graph.calls)
+    ends = [call.completion.token_ids[-1] for call in graph.calls]
+    assert ends == [tiny[0].end_id] * 2, "the end of a reply is learned, too"
+    learned = tuple(token for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled)
+    assert tiny[0].text_of(learned[: learned.index(ends[0])]) == recorded_folder.REPLIES[0]
+    assert len(row.spans) == 2
+    assert all(frames.path(span.sha256).exists() for span in row.spans)
+
+
+def test_the_tools_of_every_api_are_offered_alike() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    chat = {"type": "function", "function": {"name": "click", "description": "d", "parameters": schema}}
+    responses = {"type": "function", "name": "click", "description": "d", "parameters": schema}
+    messages = {"name": "click", "description": "d", "input_schema": schema}
+    assert recorded_data._offered([chat]) == recorded_data._offered([responses]) == recorded_data._offered([messages]) == (chat,)
+
+
+def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path: Path) -> None:
+    recorded_folder.talk(tmp_path / "recorded", "plain")
+    recorded_folder.talk(tmp_path / "recorded", "tools", tools=[{"type": "computer_use", "display_width": 1}])
+    found = read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
+    assert sorted(found.graphs) == ["plain.0"]
+    assert sum(found.left_out.values()) == 2
+    assert "a tool's name is" in next(iter(found.left_out))
+
+
+def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "recorded"
+    recorded_folder.talk(folder, "whole")
+    before = set((folder / "images").glob("*/*"))
+    recorded_folder.talk(folder, "torn", picture=10)
+    min(set((folder / "images").glob("*/*")) - before).unlink()
+    found = read(tiny, folder, Frames(tmp_path / "frames"))
+    assert sorted(found.graphs) == ["whole.0"]
+    assert found.left_out == {"a picture is missing or damaged": 2}
+
+
+def test_recordings_of_which_nothing_can_be_learned_are_one_line(tiny, tmp_path: Path) -> None:
+    recorded_folder.talk(tmp_path / "recorded", "poor", reward=0.0)
+    with pytest.raises(ConfigError, match="holds nothing to learn from: 1 sessions, 1 with a reward below 1"):
+        read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
+    assert not recorded_data.is_recording(tmp_path)

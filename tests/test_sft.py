@@ -1,0 +1,319 @@
+"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a checkpoint that
+loads back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import recorded_folder
+import torch
+import training_fixture
+from test_cli import called
+
+from deskhand.models.load import load
+from deskhand.models.tiny.architecture import PREPROCESSOR
+from deskhand.recipes.sft import DEMONSTRATIONS, START, load_demonstrations, split
+from deskhand.store.export import exported_episodes
+from deskhand.store.run import Run
+from deskhand.trainer.checkpoint import CheckpointManager
+
+SETTINGS = {
+    "families": "[dialog_choice]",
+    "loop.max_concurrent_episodes": "2",
+    "desktop.prewarm": "0",
+    "sft.num_demonstrations": "4",
+    "sft.total_steps": "6",
+    "sft.warmup_steps": "1",
+    "sft.episodes_per_batch": "2",
+    "sft.log_every": "2",
+    "sft.save_every": "2",
+    "sft.val_fraction": "0.2",
+    "sft.learning_rate": "3e-3",
+    "trainer.torch_threads": "1",
+}
+
+
+def options(**more: str) -> list[str]:
+    return [word for key, value in {**SETTINGS, **more}.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model that takes the box's screens."""
+    folder = training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    images = {**PREPROCESSOR, "patch_size": 8, "size": {"shortest_edge": 16 * 16, "longest_edge": 96 * 96}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone on with."""
+    from deskhand.trainer import supervised
+
+    folder = tmp_path_factory.mktemp("warm") / "run"
+    (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{adapter: {{rank: 4}}}}\n")
+    command = ["sft", str(folder.parent / "empty.yaml"), "--folder", str(folder), *options()]
+    with pytest.MonkeyPatch.context() as patch:
+        real = supervised.PolicySftLearner.update
+        count = 0
+
+        def interrupted(self, factor):
+            nonlocal count
+            count += 1
+            if count == 6:
+                raise KeyboardInterrupt
+            real(self, factor)
+
+        patch.setattr(supervised.PolicySftLearner, "update", interrupted)
+        assert run_command(patch, command) == 130
+    with pytest.MonkeyPatch.context() as patch:
+        assert run_command(patch, ["sft", "--folder", str(folder)]) == 0
+    return folder
+
+
+def run_command(patch: pytest.MonkeyPatch, command: list[str]) -> int:
+    class Silent:
+        @staticmethod
+        def readouterr():
+            return "", ""
+
+    return called(patch, Silent, *command)[0]  # type: ignore[arg-type]
+
+
+def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meets(warm: Path) -> None:
+    with Run.open(warm, read_only=True) as run:
+        rows = run.episodes(DEMONSTRATIONS, "scored")
+        assert [row.value for row in rows] == [1.0] * 4
+        assert {row.split for row in rows} == {"train"}
+        assert all(START <= row.seed < START + 1000 for row in rows)
+        found = load_demonstrations(run, DEMONSTRATIONS)
+        assert len(found) == 4
+        assert all(run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans)
+        taught, held = split(found, 0.5)
+        assert sorted(each.episode_id for each in taught + held) == sorted(each.episode_id for each in found)
+
+
+def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        config = warm.parent / "empty.yaml"
+        assert run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
+    first, second = (CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other))
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes() != (CheckpointManager(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
+    with Run.open(other, read_only=True) as run:
+        losses = [entry["loss"] for entry in run.metrics()]
+        assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
+        assert losses[-1] < losses[0]
+
+
+def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, monkeypatch, capsys) -> None:
+    """They would be passed over without a word."""
+    command = ["sft", str(warm.parent / "empty.yaml"), "--folder", str(warm)]
+    code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.total_steps": "9"}))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "sft.total_steps was 6, is 9" in err
+    code, _, err = called(monkeypatch, capsys, *command, *options(), "--episodes", str(warm))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds a warm start on the oracle; name a new folder" in err
+    code, out, err = called(monkeypatch, capsys, *command, *options())
+    assert code == 0, err
+    assert "step-000006" in out
+
+
+def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "episodes"
+    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), "--episodes")
+    assert code == 0, err
+    assert said == f"4 episodes in {out}\n"
+    assert [row.phase for row, _, _ in exported_episodes(out)] == [DEMONSTRATIONS] * 4
+
+
+def logits_of(source: Path) -> torch.Tensor:
+    loaded = load(str(source))
+    with torch.inference_mode():
+        return loaded.model(input_ids=torch.arange(5, 40).unsqueeze(0)).logits
+
+
+def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Path) -> None:
+    """What peft makes of the adapters alone computes what the merged weights do, on a picture, too."""
+    from deskhand.config.load import Config
+    from deskhand.config.trainer import LoraConfig, PolicyConfig
+    from deskhand.recipes.export_model import export_model
+    from deskhand.store.run import Checkpoint
+    from deskhand.trainer.policy import Policy
+    from deskhand.trainer.trainer import Trainer
+
+    source = training_fixture.checkpoint(tmp_path / "base")
+    policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, vision=True)))
+    with torch.no_grad():
+        for parameter in policy.parameters().values():
+            parameter.normal_(0, 0.5)
+    about = {"config": Config(model=str(source)).model_dump(mode="json")}
+    with Run.create(tmp_path / "run", about) as run:
+        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
+        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        out = export_model(run, tmp_path / "exported", adapter=True)
+    expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
+    tower = [name for name in expected if "visual.blocks" in name and name.endswith("qkv.weight")]
+    assert any(not torch.equal(expected[name], load(str(source)).model.state_dict()[name]) for name in tower)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-5)
+
+
+def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None:
+    from deskhand.config.load import Config
+    from deskhand.config.trainer import LoraConfig, PolicyConfig
+    from deskhand.recipes.export_model import export_model
+    from deskhand.store.run import Checkpoint
+    from deskhand.trainer.policy import Policy
+    from deskhand.trainer.trainer import Trainer
+
+    pytest.importorskip("bitsandbytes")
+    source = training_fixture.checkpoint(tmp_path / "base")
+    policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, load_in_4bit=True)))
+    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
+        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
+        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
+    before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
+    assert changed
+    assert all("language_model.layers" in name for name in changed)
+    assert "in these weights they are rounded so" in (merged / "README.md").read_text()
+    assert "the adapter over weights that are rounded so" in (adapter / "README.md").read_text()
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
+    out = tmp_path / "exported"
+    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else []))
+    assert code == 0, err
+    assert said.strip() == str(out)
+    expected = logits_of(CheckpointManager(warm / "checkpoints").path(6))
+    torch.testing.assert_close(logits_of(out), expected, atol=1e-6, rtol=0)
+    assert not torch.allclose(expected, logits_of(CheckpointManager(warm / "checkpoints").path(0)), atol=1e-3)
+    assert (out / "adapter_model.safetensors").exists() == adapter
+    assert (out / "model.safetensors").exists() != adapter
+    assert not (out / "trainer.safetensors").exists()
+
+
+def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    code, _, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(tmp_path / "exported"))
+    assert code == 0, err
+    card = (tmp_path / "exported" / "README.md").read_text()
+    with Run.open(warm, read_only=True) as run:
+        taught, _ = split(load_demonstrations(run, DEMONSTRATIONS), 0.2)
+    seeds, count = [lesson.episode.seed for lesson in taught if lesson.episode is not None], len(taught)
+    assert f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
+    assert "after 6 updates in 6 steps" in card
+    assert "Version 6 has not been evaluated" in card
+    assert "rank: 4" in card
+    assert card.startswith("---\nlibrary_name: transformers\n")
+
+
+def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Episodes of later steps are not its data; those of the warm start that the run began from are."""
+    from deskhand.config.load import Config
+    from deskhand.recipes.export_model import export_model
+    from deskhand.rollout.groups import EpisodeRequest
+    from deskhand.rollout.run_writer import new_row
+    from deskhand.store.run import TRAIN, Checkpoint
+    from deskhand.tasks.suites import family_registry
+    from deskhand.tasks.task import seed_for
+    from deskhand.trainer.policy import Policy
+    from deskhand.trainer.trainer import Trainer
+
+    source = CheckpointManager(warm / "checkpoints").path(6)
+    trainer = Trainer(Policy(load(str(source)).model))
+    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
+        for step in (1, 2):
+            trainer.steps = trainer.updates = step
+            path = CheckpointManager(run.folder / "checkpoints").save(trainer, source)
+            states = {}
+            for number in range(3):
+                ticket = EpisodeRequest(f"{step}-{number}", family_registry.make_task("dialog_choice", seed_for("train", 10 * step + number)))
+                row = new_row(ticket, TRAIN)
+                run.start_episode(row)
+                run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
+                states[ticket.episode_id] = ("trained", step)
+            run.commit(books={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
+        for version, members in ((0, 3), (2, 1)):  # the one before was played more often
+            for member in range(members):
+                row = new_row(dataclasses.replace(ticket, episode_id=f"v{version}-{member}", member=member), f"version-{version}")
+                run.start_episode(row)
+                run.finish_episode(dataclasses.replace(row, state="scored", value=float(version + member > 0)), {}, b"")
+        lost = new_row(dataclasses.replace(ticket, episode_id="lost"), TRAIN)
+        run.start_episode(lost)
+        run.finish_episode(dataclasses.replace(lost, state="unscored", cause="cancelled"), {}, b"")
+        cards = [(export_model(run, tmp_path / f"{step}", step=step) / "README.md").read_text() for step in (1, 2)]
+    assert "- 3 episodes of the policy itself on 3 tasks" in cards[0]
+    assert "- 6 episodes of the policy itself on 6 tasks" in cards[1]
+    assert "Version 1 has not been evaluated" in cards[0]
+    assert "| all families | 0.0% [0.0%, 79.3%] of 1 | 100.0% [20.7%, 100.0%] of 1 |" in cards[1], "of the same tries"
+    for card in cards:
+        assert "1 further episodes of the run had no score (by cause: cancelled 1)" in card
+        assert "episodes of the tasks' oracle on" in card
+        assert f"(before this run, in {warm.name})" in card
+        assert f"before this run: not known, `{checkpoint.name}` has no card" in card
+
+
+def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(checkpoint: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    recorded, folder = tmp_path / "recorded", tmp_path / "run"
+    for session in ("one", "two"):
+        recorded_folder.talk(recorded, session)
+    recorded_folder.talk(recorded, "poor", reward=0.0)
+    (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
+    command = ["sft", str(tmp_path / "empty.yaml"), "--folder", str(folder), "--episodes", str(recorded)]
+    code, out, err = called(monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
+    assert code == 0, err
+    assert "recorded: 2 conversations of 3 sessions, 1 of them with too low a reward" in out
+    assert "2 episodes to learn from, 0 held out" in out
+    code, _, err = called(monkeypatch, capsys, "export", str(folder), "--out", str(tmp_path / "exported"))
+    assert code == 0, err
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "- 2 conversations of what deskhand record kept in recorded; on what tasks is not known here" in card
+
+
+WRONG = {
+    "a folder that is not empty": ("export", ["{warm}", "--out", "{warm}"], "is not empty; export to a new folder"),
+    "a step that is not there": ("export", ["{warm}", "--out", "{new}", "--step", "3"], "no checkpoint of step 3"),
+    "a step of the episodes": (
+        "export",
+        ["{warm}", "--out", "{new}", "--episodes", "--step", "3"],
+        "leave --adapter and --step out",
+    ),
+    "no config": ("sft", ["--folder", "{new}"], "deskhand sft configs/tiny_cpu.yaml"),
+    "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "holds no run"),
+    "resuming a warm start as training": ("train", ["--folder", "{warm}", "--resume"], "deskhand sft --folder"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_done_is_said_in_one_line(name: str, warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    command, arguments, expected = WRONG[name]
+    names = {"{warm}": str(warm), "{new}": str(tmp_path / "new"), "{config}": str(warm.parent / "empty.yaml")}
+    for key, value in names.items():
+        arguments = [argument.replace(key, value) for argument in arguments]
+    code, _, err = called(monkeypatch, capsys, command, *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_batches_go_through_all_lessons_before_any_comes_again(warm: Path) -> None:
+    from deskhand.recipes.sft import batches
+
+    with Run.open(warm, read_only=True) as run:
+        found = load_demonstrations(run, DEMONSTRATIONS)
+    pictures = dict.fromkeys(span.sha256 for lesson in found for row in lesson.rows for span in row.spans)
+    source = batches(found, pictures, 2, 7, 0)  # type: ignore[arg-type]
+    first = [next(source)[0] for _ in range(4)]
+    again = batches(found, pictures, 2, 7, 3)  # type: ignore[arg-type]
+    assert next(again)[0] == first[3]
+    seen = [row for rows in first[:2] for row in rows]
+    assert sorted(map(hash, seen)) == sorted(hash(row) for lesson in found for row in lesson.rows)

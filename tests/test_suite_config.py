@@ -1,0 +1,330 @@
+"""Suites of a run: those of the box and task files of every kind, on embedded desktops and on machines at an address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import task_files
+import uvicorn
+import yaml
+from bundled_weights import needs_weights
+from fake_osworld import FakeOsworld
+from fake_waa import FakeEvaluate, FakeWaa
+from test_cli import ROOT, called
+
+from deskhand.config.load import load_config
+from deskhand.errors import ConfigError
+from deskhand.recipes.assemble import train_task_factory
+from deskhand.recipes.suite import load_suite
+from deskhand.store.run import TRAIN, Run
+from deskhand.tasks.suites import miniwob
+
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+NATIVE = """\
+deskhand: 1
+id: {id}
+instruction: Run touch {id} in the terminal
+screen: {{width: 256, height: 192}}
+programs: [{program}]
+setup: [launch: {{run: [xterm, -geometry, 20x6, -e, bash, --norc], window: xterm}}]
+check: {{file: {{path: {id}, exists: true}}}}
+limits: {{steps: 4}}
+step_cost: 0.01
+"""
+ORACLE = """\
+oracle:
+  - [click: {{at: [20, 20], window: xterm}}]
+  - [type: "touch {id}\\n"]
+  - [wait_file: {id}]
+"""
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Path:
+    """A folder of tasks in our YAML: two with an oracle, one without, one that needs a program that is not there."""
+    folder = tmp_path / "native"
+    folder.mkdir()
+    for name, program, solved in (
+        ("one", "xterm", True),
+        ("two", "xterm", True),
+        ("open", "xterm", False),
+        ("far", "no-such", True),
+    ):
+        text = NATIVE + (ORACLE if solved else "")
+        (folder / f"{name}.yaml").write_text(text.format(id=name, program=program))
+    return folder
+
+
+def osworld_task(number: int, expected: str) -> dict[str, Any]:
+    """A task that its set-up solves, if `expected` is what it writes."""
+    return task_files.task(
+        id=f"{number}",
+        config=[{"type": "execute", "parameters": {"command": "echo ready > a.txt", "shell": True}}],
+        related_apps=["os"],
+        evaluator={
+            "func": "exact_match",
+            "result": {"type": "vm_command_line", "command": "cat a.txt", "shell": True},
+            "expected": {"type": "rule", "rules": {"expected": expected}},
+        },
+    )
+
+
+def waa_task(number: int, expected: str) -> dict[str, Any]:
+    path = "C:\\Users\\Docker\\a.txt"
+    return task_files.on_windows(osworld_task(number, expected)) | {
+        "id": f"{number}-WOS",
+        "config": [{"type": "create_file", "parameters": {"path": path, "content": "ready\n"}}],
+        "evaluator": {
+            "func": "exact_match",
+            "result": {"type": "vm_file", "path": path, "dest": "a.txt"},
+            "expected": {"type": "rule", "rules": {"expected": expected}},
+        },
+    }
+
+
+def corpus(folder: Path, make: Any) -> Path:
+    task_files.written(folder, make(1, "ready\n"), "os/1.json")
+    task_files.written(folder, make(2, "done\n"), "os/2.json")
+    return folder
+
+
+def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, monkeypatch, capsys) -> None:
+    found = load_suite(load_config(None, [f"suite.native={native}"]))
+    assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
+    assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
+    (why,) = found.skipped
+    assert why == f"{native}/far.yaml: it needs no-such, which is not installed on this machine"
+    code, out, err = called(monkeypatch, capsys, "tasks", "suite", "--set", f"suite.native={native}")
+    assert code == 0, err
+    assert f"left out: {why}" in out
+    assert "open  256x192  at most 4 steps  both; no oracle: has no oracle" in out
+
+
+def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
+    for number in range(20):
+        task_files.written(tmp_path, osworld_task(number, "x"), f"os/{number}.json")
+    config = load_config(None, [f"suite.osworld={tmp_path}", "suite.eval_fraction=0.25"])
+    found = load_suite(config)
+    assert (len(found.train_tasks), len(found.eval_tasks)) == (15, 5)
+    trained = [train_task_factory(config)(number) for number in range(45)]
+    held_out = found.held_out_tasks(240)
+    assert len({task.id for task in trained}) == 45, "what the policy draws follows from a task's id"
+    assert {task.family for task in trained} == set(found.train_tasks)
+    assert not {task.family for task in trained} & {task.family for task in held_out}
+    assert {task.split for task in trained} == {"train"}
+    assert {task.split for task in held_out} == {"held_out"}
+    task_files.written(tmp_path / "more", osworld_task(99, "x"), "os/99.json")
+    (tmp_path / "more" / "os" / "99.json").rename(tmp_path / "os" / "99.json")
+    again = load_suite(load_config(None, [f"suite.osworld={tmp_path}/", "suite.eval_fraction=0.24"]))
+    assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
+
+
+def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
+    folder = corpus(tmp_path, osworld_task)
+    task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
+    assert load_suite(load_config(None, [f"suite.osworld={folder}"])).train_tasks == ("os/1", "os/2", "os/3")
+    found = load_suite(load_config(None, [f"suite.osworld={folder}", "suite.include_infeasible=false"]))
+    assert (found.train_tasks, len(found.skipped)) == (("os/1", "os/2"), 1)
+
+
+def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "tasks", osworld_task)
+    task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
+    for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
+        assert load_suite(load_config(None, [f"suite.osworld={folder}", f"suite.exclude={without}"])).train_tasks == left
+    assert load_suite(load_config(None, ["families=[terminal_run, file_move]", "suite.exclude=[file_move]"])).train_tasks == ("terminal_run",)
+    (tmp_path / "mine.py").write_text(FAMILIES)
+    for settings, said in (
+        ([f"suite.osworld={folder}", "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
+        ([f"suite.osworld={folder}", "suite.exclude=[os, chrome]"], "leaves no task"),
+        ([f"suite.python={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
+        (["families=[terminal_run]", "suite.exclude=[terminal_run]"], "leaves no task"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_suite(load_config(None, settings))
+
+
+OPENADAPT = """
+name: Write hello
+id: {id}
+evaluate: [{{check: {check}}}]
+"""
+
+
+def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
+    for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
+        (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
+    found = load_suite(load_config(None, [f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"]))
+    (task,) = found.held_out_tasks(1)
+    assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
+    (why,) = found.skipped
+    assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
+    with pytest.raises(ConfigError, match=r"set desktop.backend to osworld or waa, which is embedded"):
+        load_suite(load_config(None, [f"suite.openadapt={tmp_path}"]))
+
+
+REFUSED = {
+    "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
+    "a task that is not there": (["suite.native={native}", "families=[onee]"], "has no task 'onee'; did you mean 'one'?"),
+    "a named task that cannot run": (["suite.native={native}", "families=[far]"], "far.yaml: it needs no-such"),
+    "no task that can run": (
+        ["suite.osworld={web}"],
+        "of 1 files in {web} can be played on embedded desktops: {web}/os/w.json: it",
+    ),
+    "a broken file of our own": (["suite.native={broken}"], "{broken}/bad.yaml:1: id: this key is missing"),
+    "WAA without its machines": (["suite.waa={web}"], "set desktop.backend to waa, which is embedded"),
+    "two folders": (["suite={native: a, waa: b}"], "'suite' give one of osworld, waa, native, openadapt, python"),
+    "another suite": (["suite=basic"], "should be 'basics' or 'miniwob'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, native: Path, tmp_path: Path) -> None:
+    settings, expected = REFUSED[name]
+    places = {"{native}": str(native), "{web}": str(tmp_path / "web"), "{broken}": str(tmp_path / "broken")}
+    task_files.written(tmp_path / "web", osworld_task(1, "x") | {"instruction": "Open https://a.example/ and buy it"}, "os/w.json")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 1\nchek: {}\n")
+    for mark, place in places.items():
+        settings, expected = [setting.replace(mark, place) for setting in settings], expected.replace(mark, place)
+    with pytest.raises(ConfigError) as raised:
+        load_suite(load_config(None, settings))
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_oracle_plays_what_has_one_and_says_what_has_none(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
+    small = ["--policy", "oracle", "--set", f"suite.native={native}", "--set", "desktop.prewarm=0", "--set", "loop.max_concurrent_episodes=1"]
+    code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *small)
+    assert code == 2
+    assert "the oracle cannot play open: has no oracle; write one under the key oracle" in err
+    code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "families=[one, two]")
+    assert code == 0, err
+    assert "2/2" in out
+
+
+@needs_weights
+def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    few = ["loop.total_steps=1", "loop.groups_per_step=1", "loop.group_size=2", "loop.max_concurrent_episodes=2", "evaluation.num_episodes=0"]
+    settings = [f"suite.native={native}", "suite.eval_fraction=0.3", "desktop.prewarm=0", "trainer.algorithm=ppo", *few]
+    words = [word for setting in settings for word in ("--set", setting)]
+    code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), *words)
+    assert code == 0, err
+    assert "suite: 2 tasks trained on, 1 held out; 1 left out" in out
+    trained = load_suite(load_config(None, settings)).train_tasks
+    with Run.open(folder, read_only=True) as run:
+        rows = run.episodes(TRAIN)
+        assert run.checkpoint() is not None
+    assert len(rows) >= 2
+    assert {row.family for row in rows} <= set(trained)
+    assert all(row.task_id == f"native/{row.family}/{row.seed}" for row in rows)
+
+
+@contextmanager
+def served(*apps: Any) -> Iterator[list[int]]:
+    """The ports of applications that are served in a thread of their own."""
+    servers = [uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off")) for app in apps]
+
+    async def main() -> None:
+        await asyncio.gather(*(server.serve() for server in servers))
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        while not all(server.started for server in servers):
+            time.sleep(0.01)
+        yield [server.servers[0].sockets[0].getsockname()[1] for server in servers]
+    finally:
+        for server in servers:
+            server.should_exit = True
+        thread.join()
+
+
+def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> str:
+    """A shipped config with the two lines that its comment gives for machines (0: OSWorld's, 1: WAA's), their places filled in."""
+    text = config.read_text()
+    wanted = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")][2 * which : 2 * which + 2]
+    desktop, suite = (yaml.safe_load(line) for line in wanted)
+    (kind,) = suite["suite"]
+    suite["suite"] = {kind: str(folder)} | {key: port for key, port in ports.items() if key == "evaluate_port"}
+    desktop["desktop"]["urls"] = [f"http://127.0.0.1:{ports.get('port', 5000)}"]
+    new = {"desktop": desktop, "suite": suite}
+    lines = [json.dumps(new[key])[1:-1] if (key := line.split(":")[0]) in new else line for line in text.splitlines()]
+    assert sum(line not in text for line in lines) == 2, "two lines change"
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_machines(config: Path, tmp_path: Path) -> None:
+    for which, (kind, make) in enumerate((("osworld", osworld_task), ("waa", waa_task))):
+        file = tmp_path / f"{kind}.yaml"
+        file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
+        for stage in (None, "smoke"):
+            settings = load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
+            found = load_suite(settings)
+            assert settings.desktop.backend == kind
+            assert (found.train_tasks, found.skipped) == (("os/1", "os/2"), ())
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["osworld", "waa"])
+def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(which, monkeypatch, capsys, tmp_path: Path) -> None:
+    folder = corpus(tmp_path / "tasks", (osworld_task, waa_task)[which])
+    fake = FakeWaa(tmp_path / "vm", (1920, 1200)) if which else FakeOsworld(tmp_path / "vm", (1920, 1080))
+    evaluate = FakeEvaluate(fake.guest)
+    with served(fake.app, evaluate.app) as (port, evaluate_port):
+        ports = {"port": port, "evaluate_port": evaluate_port} if which else {"port": port}
+        file = tmp_path / "machines.yaml"
+        file.write_text(with_its_two_lines(ROOT / "configs" / "tiny_cpu.yaml", which, folder, **ports))
+        arguments = ["--policy", "idle", "--config", str(file), "--set", "loop.max_concurrent_episodes=1"]
+        code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
+    assert code == 0, err
+    assert "1/2" in out, "set up and judged by the machine's servers: one task is right when it begins"
+    assert "solved by doing nothing, so nothing can be learnt from them: os/1; stage" in " ".join(out.split())
+    assert "suite.exclude=[os/1]" in out
+    assert ("nothing brings them back" in out) is not bool(which)
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        assert {row.task_id: row.value for row in run.episodes("idle")} == {
+            f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, 1.0), (2, 0.0))
+        }
+    assert not list((tmp_path / "vm" / "home").rglob("*deskhand*")), "nothing of ours is put into a machine's home"
+
+
+FAMILIES = """
+from dataclasses import replace
+from deskhand.tasks.suites.basics import make_task
+from deskhand.tasks.task import Family
+
+def mine(seed):
+    return replace(make_task("terminal_run", seed), id=f"mine/{seed}", family="mine")
+
+FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
+"""
+
+
+def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAMILIES)
+    config = load_config(None, [f"suite.python={tmp_path}/mine.py", "evaluation.num_episodes=3"])
+    assert [train_task_factory(config)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
+    assert len({task.id for task in load_suite(config).held_out_tasks(3)}) == 3
+    for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "has no FAMILIES")):
+        (tmp_path / "other.py").write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            load_suite(load_config(None, [f"suite.python={tmp_path}/other.py", f"families=[{said.split()[0]}]"]))
+
+
+@pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")
+def test_miniwob_is_a_suite_by_its_name() -> None:
+    found = load_suite(load_config(None, ["suite=miniwob"]))
+    assert len(found.train_tasks) == 130
+    assert found.make("miniwob/click-button", 3).family == "miniwob/click-button"
+    few = load_suite(load_config(None, ["suite=miniwob", "families=[click-button, miniwob/focus-text]"]))
+    assert few.train_tasks == ("miniwob/click-button", "miniwob/focus-text")

@@ -1,0 +1,231 @@
+"""Checkpoints: a resumed run goes on bit for bit, and damage is named and stepped over."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from test_trainer import samples
+from transformers import Qwen3VLForConditionalGeneration
+
+from deskhand.config.trainer import LoraConfig, TrainerConfig
+from deskhand.errors import ConfigError
+from deskhand.trainer.checkpoint import CheckpointManager, verify
+from deskhand.trainer.trainer import Trainer
+
+CONFIG = TrainerConfig(learning_rate=1e-3, ppo_epochs=2, num_minibatches=2, warmup_steps=3, weight_decay=0.01)
+
+
+@pytest.fixture
+def assets(tmp_path):
+    folder = tmp_path / "assets"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    return folder
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("adapter", [None, LoraConfig(rank=2, alpha=4)])
+def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, assets, adapter):
+    torch.manual_seed(0)
+    straight = Trainer(make_policy(adapter=adapter), CONFIG)
+    for _ in range(4):
+        straight.step(samples(world), world.images)
+    torch.manual_seed(0)
+    first = Trainer(make_policy(adapter=adapter), CONFIG)
+    for _ in range(2):
+        first.step(samples(world), world.images)
+    CheckpointManager(tmp_path / "run").save(first, assets, {"version": 2})
+    torch.manual_seed(1)
+    second = Trainer(make_policy(adapter=adapter), CONFIG)
+    restored = CheckpointManager(tmp_path / "run").load(second)
+    assert restored is not None
+    assert (restored.step, restored.state, restored.skipped) == (2, {"version": 2}, [])
+    assert (second.steps, second.updates) == (first.steps, first.updates)
+    for _ in range(2):
+        second.step(samples(world), world.images)
+    assert same(straight.policy.parameters(), second.policy.parameters())
+    assert same(straight.policy.snapshot(), second.policy.snapshot())
+    assert not same(straight.policy.snapshot(), first.policy.snapshot())
+
+
+def test_a_checkpoint_is_an_ordinary_hugging_face_folder(make_policy, world, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    trainer.step(samples(world), world.images)
+    folder = CheckpointManager(tmp_path / "run").save(trainer, assets)
+    loaded, report = Qwen3VLForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert same(dict(loaded.state_dict()), trainer.policy.snapshot())
+    assert (folder / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
+def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    checkpoints = CheckpointManager(tmp_path / "run", keep=2)
+    for step in range(5):
+        trainer.steps = step
+        checkpoints.save(trainer, assets)
+    assert checkpoints.steps() == [0, 3, 4]
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == ["step-000000", "step-000003", "step-000004"]
+
+
+def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    checkpoints = CheckpointManager(tmp_path / "run", keep=2)
+    assert checkpoints.best() is None
+    better = []
+    for step, success in enumerate((0.1, 0.5, 0.9, 0.9, float("nan"), 0.3, 0.2)):
+        trainer.steps = step
+        checkpoints.save(trainer, assets)
+        better.append(checkpoints.record_eval(step, success))
+    assert better == [True, True, True, False, False, False, False]
+    assert (checkpoints.best().step, checkpoints.best().success) == (2, 0.9)
+    assert checkpoints.steps() == [0, 2, 5, 6]
+    assert not checkpoints.record_eval(2, 1.0), "a step is rated once"
+    verify(checkpoints.path(2))
+    assert checkpoints.record_eval(0, 0.9), "of equals the earlier, which a run rates last when it rates its beginning"
+    assert checkpoints.best().step == 0
+    (tmp_path / "run" / "best.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
+        checkpoints.best()
+
+
+def test_no_checkpoint_is_none_and_not_an_error(make_policy, tmp_path):
+    assert CheckpointManager(tmp_path / "nowhere").load(Trainer(make_policy())) is None
+
+
+DAMAGES = {
+    "truncated weights": lambda folder: os.truncate(folder / "model.safetensors", 1000),
+    "a flipped bit": lambda folder: _flip(folder / "trainer.safetensors"),
+    "a lost file": lambda folder: (folder / "config.json").unlink(),
+    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "half a manifest": lambda folder: os.truncate(folder / "manifest.json", 40),
+    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
+}
+
+
+def _flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_policy, world, tmp_path, assets, damage):
+    checkpoints = CheckpointManager(tmp_path / "run")
+    trainer = Trainer(make_policy(), CONFIG)
+    trainer.step(samples(world), world.images)
+    checkpoints.save(trainer, assets)
+    kept = trainer.policy.snapshot()
+    trainer.step(samples(world), world.images)
+    DAMAGES[damage](checkpoints.save(trainer, assets))
+    other = Trainer(make_policy(), CONFIG)
+    restored = checkpoints.load(other)
+    assert restored is not None
+    assert restored.step == 1
+    assert len(restored.skipped) == 1
+    assert str(checkpoints.path(2)) in restored.skipped[0]
+    assert "\n" not in restored.skipped[0]
+    assert same(other.policy.snapshot(), kept)
+    with pytest.raises(ConfigError, match="step-000002"):
+        checkpoints.load(other, step=2)
+    shutil.rmtree(checkpoints.path(1))
+    with pytest.raises(ConfigError, match="no older checkpoint is sound"):
+        checkpoints.load(other)
+
+
+def test_a_checkpoint_of_another_model_or_adapter_changes_nothing(make_policy, world, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    trainer.step(samples(world), world.images)
+    checkpoints = CheckpointManager(tmp_path / "run")
+    checkpoints.save(trainer, assets)
+    other = Trainer(make_policy(adapter=LoraConfig(rank=2)), CONFIG)
+    before = other.policy.snapshot()
+    with pytest.raises(ConfigError, match="adapter"):
+        checkpoints.load(other)
+    assert same(before, other.policy.snapshot())
+
+
+def test_saving_again_replaces_and_leftovers_of_a_killed_save_go(make_policy, tmp_path, assets):
+    trainer = Trainer(make_policy(), CONFIG)
+    checkpoints = CheckpointManager(tmp_path / "run")
+    checkpoints.save(trainer, assets, {"try": 1})
+    (tmp_path / "run" / ".saving-step-000000").mkdir()
+    checkpoints.save(trainer, assets, {"try": 2})
+    assert verify(checkpoints.path(0))["state"] == {"try": 2}
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["step-000000"]
+
+
+def test_an_unwritable_place_is_one_line(make_policy, tmp_path, assets):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written") as caught:
+        CheckpointManager(tmp_path / "file" / "run").save(Trainer(make_policy()), assets)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, world, tmp_path, assets):
+    """A file of this process may not grow beyond a bound, which is met as a full disk is: a write fails."""
+    trainer, checkpoints = Trainer(make_policy(), CONFIG), CheckpointManager(tmp_path / "run")
+    checkpoints.save(trainer, assets)
+    trainer.step(samples(world), world.images)
+    for bound in (100, 3000, 30_000, 60_000):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bound, before[1]))
+        try:
+            with pytest.raises(ConfigError, match=r"step-000001: cannot be written \(.*\); free the disk") as caught:
+                checkpoints.save(trainer, assets)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert "\n" not in str(caught.value)
+        assert checkpoints.steps() == [0]
+        verify(checkpoints.path(0))
+    verify(checkpoints.save(trainer, assets))
+
+
+KILLED = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[2])
+import conftest
+from deskhand.training.checkpoint import Checkpoints
+from deskhand.training.policy import Policy
+from deskhand.training.trainer import Trainer
+trainer = Trainer(Policy(conftest.build(), banned_ids=conftest.BANNED))
+checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), keep=2)
+print("ready", flush=True)
+while True:
+    checkpoints.save(trainer, pathlib.Path(sys.argv[1]) / "none")
+    trainer.steps += 1
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_sound_checkpoint(make_policy, tmp_path):
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(run), os.path.dirname(__file__)], stdout=subprocess.PIPE, env={**os.environ}
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.7)
+        process.send_signal(signal.SIGKILL)
+    checkpoints = CheckpointManager(run, keep=2)
+    newest = checkpoints.steps()[-1]
+    assert newest > 3
+    for step in checkpoints.steps():
+        verify(checkpoints.path(step))
+    restored = checkpoints.load(Trainer(make_policy()))
+    assert restored is not None
+    assert restored.step == newest
+    assert json.loads((restored.folder / "manifest.json").read_text())["steps"] == newest

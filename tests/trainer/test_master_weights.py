@@ -1,0 +1,179 @@
+"""Half precision with float32 masters: no update is rounded away, gradients add up in float32, and a resumed run goes on bit for
+bit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from conftest import BANNED, build
+from test_trainer import samples, weights
+
+from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.master_weights import MasterWeights
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
+from deskhand.trainer.vision_features import VisionFeatureCache
+
+
+def half_policy(**settings):
+    return Policy(build().to(torch.bfloat16), PolicyConfig(**settings), BANNED)
+
+
+def test_updates_smaller_than_a_half_precision_step_add_up():
+    weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
+    masters = MasterWeights({"w": weight})
+    optimizer = torch.optim.SGD(masters.tensors.values(), lr=1e-3)
+    for _ in range(8):
+        (weight.float().sum()).backward()
+        assert weight.grad is None, "moved to the master at once"
+        optimizer.step()
+        masters.sync_to_model()
+        optimizer.zero_grad()
+    assert torch.allclose(masters.tensors["w"], torch.full((4,), 0.992))
+    assert (weight < 1).all(), "eight updates of 1/1000 of the weight; each alone is rounded away"
+    plain = torch.ones(4, dtype=torch.bfloat16)
+    for _ in range(8):
+        plain -= 1e-3
+    assert (plain == 1).all(), "so it would be without masters"
+
+
+def test_the_gradients_of_micro_batches_add_up_in_float32():
+    weight = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
+    masters = MasterWeights({"w": weight})
+    for value in [256.0] + [1.0] * 64:
+        (weight * value).sum().backward()
+    assert masters.tensors["w"].grad.item() == 320.0
+    rounded = torch.tensor(256.0, dtype=torch.bfloat16)
+    for _ in range(64):
+        rounded += 1.0
+    assert rounded.item() == 256.0, "so it would be without masters"
+
+
+def test_float32_parameters_are_their_own_masters(make_policy):
+    policy = make_policy()
+    assert all(policy.parameters()[name] is parameter for name, parameter in policy.model.named_parameters())
+
+
+def test_a_half_precision_step_goes_where_the_float32_step_goes(make_policy, world):
+    def change(policy):
+        trainer = Trainer(policy, TrainerConfig(max_grad_norm=1e9))
+        trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1e-5)
+        trainer.config = trainer.config.model_copy(update={"learning_rate": 1e-5})
+        before = weights(policy)
+        metrics = trainer.step(samples(world), world.images)
+        return weights(policy) - before, metrics
+
+    whole, _ = change(make_policy())
+    half, metrics = change(half_policy())
+    assert half.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(half, whole, dim=0) > 0.9
+    assert metrics.updates == 1
+
+
+def test_what_is_published_is_in_half_precision_and_rounded_from_the_masters(world):
+    policy = half_policy()
+    trainer = Trainer(policy, TrainerConfig(learning_rate=1e-2))
+    trainer.step(samples(world), world.images)
+    published = policy.snapshot()
+    for name, master in policy.parameters().items():
+        assert published[name].dtype == torch.bfloat16
+        assert torch.equal(published[name], master.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_fused", "adamw"])
+def test_a_resumed_half_precision_run_goes_on_bit_for_bit(world, tmp_path, optimizer):
+    config = TrainerConfig(learning_rate=1e-4, optimizer=optimizer)
+    straight, first = Trainer(half_policy(), config), Trainer(half_policy(), config)
+    for _ in range(3):
+        straight.step(samples(world), world.images)
+    first.step(samples(world), world.images)
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
+    second = Trainer(half_policy(), config)
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
+    for _ in range(2):
+        second.step(samples(world), world.images)
+    assert torch.equal(weights(straight.policy), weights(second.policy))
+
+
+RESUMED = {
+    "adapters": ({"adapter": LoraConfig(rank=4, alpha=8)}, {}),
+    "a critic of its own": ({}, {"algorithm": "ppo", "critic": CriticConfig(backbone="own", backbone_learning_rate=1e-2)}),
+}
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_resumed_half_precision_model_computes_with_what_was_saved_before_its_next_update(world, tmp_path, kind):
+    """What the engine is given first, and what the first gradient is taken at, are the weights of the checkpoint."""
+    mode, chosen = RESUMED[kind]
+    config, rows = TrainerConfig(learning_rate=1e-2, **chosen), [sample.sequence for sample in samples(world)]
+    first, second = (Trainer(half_policy(**mode), config) for _ in range(2))
+    for _ in range(2):
+        first.step([dataclasses.replace(sample, reward=sample.advantage) for sample in samples(world)], world.images)
+    CheckpointManager(tmp_path / "run").save(first, tmp_path)
+    assert CheckpointManager(tmp_path / "run").load(second) is not None
+    untrained = Trainer(half_policy(**mode), config)
+    for read in (
+        lambda trainer: trainer.policy.logprobs(rows, world.images),
+        lambda trainer: trainer.critic.values(rows, world.images) if trainer.critic else [],
+    ):
+        saved, resumed, began = (read(trainer) for trainer in (first, second, untrained))
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(saved, resumed, strict=True))
+        assert not saved or any(np.abs(ours - theirs).max() > 1e-2 for ours, theirs in zip(saved, began, strict=True))
+    published, original = second.policy.snapshot(), first.policy.snapshot()
+    assert all(torch.equal(published[name], original[name]) for name in original)
+
+
+def test_the_gradients_at_a_pictures_features_add_up_in_float32(world):
+    """300 rows show one picture: a sum in half precision stays at 256."""
+    name, image = next(iter(world.images.items()))
+    found = []
+    for rows, weight in ((300, 1.0), (1, 300.0)):
+        policy = half_policy()
+        features = VisionFeatureCache(policy.model, {name: image}, 10**6, gradients=True)
+        for _ in range(rows):
+            sum(layer_NH.float().sum() * weight for layer_NH in features.of((name,), torch.arange(image.tokens))).backward()
+        features.backward()
+        found.append({key: value.grad for key, value in policy.parameters().items() if value.grad is not None})
+    many, once = found
+    assert many.keys() == once.keys()
+    assert any(".visual." in key for key in many)
+    assert all(torch.equal(many[key], once[key]) for key in many)
+
+
+def test_recomputed_activations_change_nothing_but_memory(make_policy, world):
+    def gradient(**settings):
+        policy = make_policy(**settings)
+        rows = [sequence for graph in world.graphs for sequence in graph.sequences()]
+        policy.accumulate(policy.plan(rows, world.images), lambda batch, scores: scores.logprobs_W.sum())
+        return torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values()])
+
+    torch.testing.assert_close(gradient(recompute_activations=True), gradient(), rtol=1e-5, atol=1e-6)
+
+
+def test_recomputed_activations_keep_less(make_policy, world):
+    """Bytes that the graph of one forward pass saves."""
+
+    def saved(**settings):
+        policy, kept = make_policy(**settings), {}
+        rows = [sequence for graph in world.graphs for sequence in graph.sequences()]
+
+        def note(tensor):
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            policy.accumulate(policy.plan(rows, {**world.images}), lambda batch, scores: scores.logprobs_W.sum())
+        return sum(kept.values())
+
+    assert saved(recompute_activations=True) < saved()
+
+
+def test_eight_bit_moments_say_what_they_need():
+    from deskhand.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="adamw_8bit needs a GPU"):
+        Trainer(half_policy(), TrainerConfig(optimizer="adamw_8bit"))

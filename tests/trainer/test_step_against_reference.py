@@ -1,0 +1,99 @@
+"""A whole step of the trainer on rows with pictures and forks, its loss against the float64 reference for every algorithm: what
+lies between the formulas and the model (advantages to tokens, replies, values, weights of episodes) is held to it, too."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import algorithm_reference as reference
+import numpy as np
+import pytest
+import torch
+from algorithm_reference import Episode, Settings, Token
+
+from deskhand.algorithms.grpo import group_advantages
+from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.config.trainer import CriticConfig, TrainerConfig
+from deskhand.trainer.batch import TrainingSample
+from deskhand.trainer.trainer import Trainer
+
+REWARDS = (1.0, 0.0, 0.25, 0.75)
+WEIGHTS = (1.0, 0.5, 1.0, 0.25)
+DISCOUNTS = {"token_discount": 0.99, "token_lambda": 0.9, "turn_discount": 0.95, "turn_lambda": 0.7}
+
+
+def disturbed(world):
+    """Rows whose recorded log-probs are off by up to half a nat, so that ratios and weights are not 1; and their episodes'
+    replies as (row, first, last) in the order of time."""
+    random = np.random.default_rng(0)
+    samples, replies = [], []
+    for number, graph in enumerate(world.graphs):
+        places = {call.id: place for place, call in enumerate(graph.calls)}
+        found = []
+        for sequence in graph.sequences():
+            noise = random.uniform(-0.5, 0.5, len(sequence.logprobs))
+            logprobs = tuple(
+                value + (shift if sampled else 0.0)
+                for value, shift, sampled in zip(sequence.logprobs, noise, sequence.sampled, strict=True)
+            )
+            lengths = [(places[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids]
+            start = 0
+            for place, length in lengths:
+                found.append((place, len(samples), start, start + length))
+                start += length
+            changed = dataclasses.replace(sequence, logprobs=logprobs)
+            samples.append(TrainingSample(changed, 0.0, f"e{number}", WEIGHTS[number], REWARDS[number], tuple(lengths)))
+        replies.append(sorted(found))
+    return samples, replies
+
+
+@pytest.mark.parametrize("proximal", ["start", "behaviour"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_loss_of_a_step_is_the_references(make_policy, world, name, proximal):
+    samples, replies = disturbed(world)
+    algorithm = ALGORITHMS[name]
+    if not algorithm.uses_critic:
+        divide = "std" if algorithm.baseline == "group_std" else "none"
+        advantages = group_advantages(REWARDS, [True] * 4, divide).values
+        samples = [dataclasses.replace(sample, advantage=float(advantages[int(sample.episode_id[1:])])) for sample in samples]
+    config = TrainerConfig(
+        algorithm=name,
+        proximal=proximal,
+        clip_ratio_low=0.1,
+        clip_ratio_high=0.3,
+        dual_clip=1.2,
+        importance_weight_cap=1.3,
+        loss_divisor=50,
+        kl_loss_coef=0.05,
+        critic=CriticConfig(**DISCOUNTS, train_backbone=False),
+    )
+    trainer = Trainer(make_policy(), config)
+    rows = [sample.sequence for sample in samples]
+    new = trainer.policy.logprobs(rows, world.images)
+    old = [np.array(row.logprobs)[list(row.sampled)] for row in rows]
+    values = [np.zeros_like(row) for row in new]
+    if trainer.critic is not None:
+        torch.manual_seed(1)
+        torch.nn.init.normal_(trainer.critic.head.weight, std=0.3)
+        values = [row + np.average(REWARDS, weights=WEIGHTS) for row in trainer.critic.values(rows, world.images)]
+    with torch.no_grad():
+        for parameter in trainer.policy._reference.model.parameters():
+            parameter.mul_(0.98)
+    held = trainer.policy.reference_logprobs(rows, world.images)
+
+    def token(row: int, t: int) -> Token:
+        centre = float(new[row][t]) if proximal == "start" else float(old[row][t])
+        value = float(values[row][t])
+        return Token(float(new[row][t]), centre, float(old[row][t]), float(held[row][t]), value, value)
+
+    episodes = [
+        Episode(0, REWARDS[n], WEIGHTS[n], [[token(row, t) for t in range(start, end)] for _, row, start, end in found])
+        for n, found in enumerate(replies)
+    ]
+    settings = Settings(clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS)
+    metrics = trainer.step(samples, world.images)
+    assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)
+    assert metrics.dropped_fraction > 0 or proximal == "behaviour" or name == "gspo"
+    if trainer.critic is not None:
+        expected = config.critic.vf_coef * reference.value_loss(episodes, settings)
+        assert metrics.value_loss == pytest.approx(expected, abs=2e-5)
