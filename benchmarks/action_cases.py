@@ -44,7 +44,12 @@ from deskhand.actions.ops import (
 from deskhand.actions.pointer_merge import merge_moves
 from deskhand.errors import AgentError, ParseError
 
-VIEWS = (ScreenView.of_screen(1000, 1000), ScreenView.of_screen(1920, 1080), ScreenView(1920, 1080, 1366, 768), ScreenView.of_screen(256, 192))
+VIEWS = (
+    ScreenView.of_screen(1000, 1000),
+    ScreenView.of_screen(1920, 1080),
+    ScreenView(1920, 1080, 1366, 768),
+    ScreenView.of_screen(256, 192),
+)
 KINDS: tuple[type[Any], ...] = get_args(Op)
 FRAGMENTS = (
     "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[", "]", "(",
@@ -59,8 +64,12 @@ _texts = st.one_of(
     st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=4).map("".join),
     st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
 )
-_keys = st.one_of(st.sampled_from(NAMES), st.sampled_from([chr(code) for code in range(0x21, 0x7F)]), st.sampled_from("éßñЖ日€"))
-_modifiers = st.one_of(st.just(()), st.lists(st.sampled_from(MODIFIERS), min_size=1, max_size=2, unique=True).map(tuple))
+_keys = st.one_of(
+    st.sampled_from(NAMES), st.sampled_from([chr(code) for code in range(0x21, 0x7F)]), st.sampled_from("éßñЖ日€")
+)
+_modifiers = st.one_of(
+    st.just(()), st.lists(st.sampled_from(MODIFIERS), min_size=1, max_size=2, unique=True).map(tuple)
+)
 _buttons: Any = st.sampled_from(["left", "left", "left", "right", "middle", "back", "forward"])
 _notches = st.one_of(st.just(0), st.integers(-9, 9), st.integers(-100, 100))
 
@@ -89,7 +98,9 @@ def ops_of(kind: type[Any], view: ScreenView) -> st.SearchStrategy[Any]:
         Click: st.builds(Click, maybe_at, _buttons, counts, _modifiers),
         MouseDown: st.builds(MouseDown, maybe_at, _buttons),
         MouseUp: st.builds(MouseUp, maybe_at, _buttons),
-        Drag: st.builds(Drag, st.one_of(st.tuples(at, at), st.lists(at, min_size=3, max_size=5).map(tuple)), _buttons, _modifiers),
+        Drag: st.builds(
+            Drag, st.one_of(st.tuples(at, at), st.lists(at, min_size=3, max_size=5).map(tuple)), _buttons, _modifiers
+        ),
         Scroll: st.builds(Scroll, _notches, _notches, maybe_at, _modifiers),
         Type: st.builds(Type, _texts),
         Key: st.builds(Key, st.lists(_keys, min_size=1, max_size=4).map(tuple)),
@@ -128,7 +139,9 @@ def going_on(ops: Sequence[Any]) -> list[Any]:
 def some_ops(dialect: ActionFormat, view: ScreenView) -> st.SearchStrategy[list[Any]]:
     """Up to four ops, the last perhaps an end."""
     lossless = [kind for kind in carried(dialect) if dialect.supported_ops[kind].kind == "lossless"]
-    going_on = st.lists(st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4)
+    going_on = st.lists(
+        st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4
+    )
     ends = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
     ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in ends))
     return st.tuples(going_on, ending).map(lambda pair: pair[0] + pair[1])
@@ -177,7 +190,8 @@ def round_trip(dialect: ActionFormat, view: ScreenView, ops: list[Any]) -> str |
 def same(said: Sequence[Any], heard: Sequence[Any], view: ScreenView) -> bool:
     """Whether two lists of ops are equal but for points, and those within a unit of the second's space."""
     return len(said) == len(heard) and all(
-        type(one) is type(other) and all(_alike(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
+        type(one) is type(other)
+        and all(_alike(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
         for one, other in zip(said, heard, strict=True)
     )
 
@@ -187,7 +201,8 @@ def _alike(said: Any, heard: Any, view: ScreenView) -> bool:
         sides = (view.screen_width, view.screen_height)
         units = (heard.space.width, heard.space.height)
         reach = [
-            0 if heard.space == view.screen else math.ceil(side / _finest(unit)) for side, unit in zip(sides, units, strict=True)
+            0 if heard.space == view.screen else math.ceil(side / _finest(unit))
+            for side, unit in zip(sides, units, strict=True)
         ]
         apart = [abs(a - b) for a, b in zip(to_screen_px(said, *sides), to_screen_px(heard, *sides), strict=True)]
         return all(distance <= most for distance, most in zip(apart, reach, strict=True))
@@ -223,7 +238,11 @@ def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
                 other = chance.choice(others)
                 text = text[:start] + other[chance.randrange(len(other) + 1) :]
             case _:
-                text = text[:start] + chr(chance.choice((chance.randrange(32, 127), chance.randrange(0x3000)))) + text[end:]
+                text = (
+                    text[:start]
+                    + chr(chance.choice((chance.randrange(32, 127), chance.randrange(0x3000))))
+                    + text[end:]
+                )
     return text
 
 

@@ -39,7 +39,9 @@ _executed: list[str] | None = None
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    nameless = event == "open" and arguments[:1] == ("",)  # Python's parser looks for the file of code that it cannot read
+    nameless = event == "open" and arguments[:1] == (
+        "",
+    )  # Python's parser looks for the file of code that it cannot read
     if _executed is not None and event.startswith(_FORBIDDEN) and not nameless:
         _executed.append(f"{event} {arguments!r}"[:200])
 

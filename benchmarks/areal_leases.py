@@ -129,17 +129,24 @@ async def measure(sizes: list[int], rounds: int) -> None:
         waits = f"wait for a lease p50 {found['p50']:.3f} s, p99 {found['p99']:.3f} s"
         print(f"{desktops} desktops: {found['episodes']:.0f} episodes of {STEPS} steps, {pace}, {waits}", flush=True)
         bars.check(
-            f"{desktops}: wait for a lease, p50", found["p50"] <= WAIT_P50_S, f"{found['p50']:.3f} s", f"<= {WAIT_P50_S:g} s"
+            f"{desktops}: wait for a lease, p50",
+            found["p50"] <= WAIT_P50_S,
+            f"{found['p50']:.3f} s",
+            f"<= {WAIT_P50_S:g} s",
         )
         bars.check(f"{desktops}: leases given back", found["left"] == 0, f"{found['left']:.0f} left", "0 left")
         whole = found["episodes"] == expected and found["groups"] == expected // GROUP
-        bars.check(f"{desktops}: every group arrived", whole, f"{found['groups']:.0f} groups", f"{expected // GROUP} groups")
+        bars.check(
+            f"{desktops}: every group arrived", whole, f"{found['groups']:.0f} groups", f"{expected // GROUP} groups"
+        )
     bars.finish()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="32, 128 and 512 desktops, two episodes on each; else 16, one on each")
+    parser.add_argument(
+        "--full", action="store_true", help="32, 128 and 512 desktops, two episodes on each; else 16, one on each"
+    )
     asyncio.run(measure([32, 128, 512], 2) if parser.parse_args().full else measure([16], 1))
 
 

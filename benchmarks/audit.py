@@ -32,7 +32,9 @@ def main() -> None:
         print(line)
     cheats = [name for name, allowed in ALLOWED.items() if allowed == "nothing"]
     paid = sum((row.values.get(name) or 0.0) > 0 for row in rows for name in cheats)
-    print(f"{len(rows)} families, {len(cheats)} agents that may earn nothing: {paid} of {len(rows) * len(cheats)} were paid")
+    print(
+        f"{len(rows)} families, {len(cheats)} agents that may earn nothing: {paid} of {len(rows) * len(cheats)} were paid"
+    )
     solved = sum(row.values.get("oracle") == 1.0 for row in rows)
     print(f"{solved} of {len(rows)} oracles score 1 ({time.monotonic() - began:.0f} s)")
     print("missed: scores that must not be" if wrong or skipped else "no score that must not be")

@@ -68,7 +68,12 @@ async def against_the_recipe(bars: Bars, full: bool) -> None:
         action, frame, recipe_action = (median(found[name]) for name in ("action", "frame", "recipe's action"))
         recipe_frame = min(median(found[f"recipe's frame, {name}"]) for name in ("Pillow", "scrot"))
         ratio = recipe_action / action
-        bars.check("action", ratio >= 300, f"{action:.3f} ms against {recipe_action:.0f} ms, {ratio:.0f}x", ">= 300x, aim 1000x")
+        bars.check(
+            "action",
+            ratio >= 300,
+            f"{action:.3f} ms against {recipe_action:.0f} ms, {ratio:.0f}x",
+            ">= 300x, aim 1000x",
+        )
         ratio = recipe_frame / frame
         bars.check("frame", ratio >= 50, f"{frame:.2f} ms against {recipe_frame:.0f} ms, {ratio:.0f}x", ">= 50x")
         await desktop.reset(parts.USUAL)
@@ -82,7 +87,9 @@ async def against_the_recipe(bars: Bars, full: bool) -> None:
     finally:
         await desktop.close()
     ratio = median(paused) / median(ours)
-    bars.check("Calc step", ratio >= 10, f"{median(ours):.0f} ms against {median(paused):.0f} ms, {ratio:.1f}x", ">= 10x")
+    bars.check(
+        "Calc step", ratio >= 10, f"{median(ours):.0f} ms against {median(paused):.0f} ms, {ratio:.1f}x", ">= 10x"
+    )
     print(f"      without any pause {median(unpaused) / median(ours):.1f}x", flush=True)
     bars.check("median Calc step", median(ours) <= 200, f"{median(ours):.0f} ms", "<= 200 ms")
     rate = 1000 * len(ours) / sum(ours)
@@ -114,7 +121,12 @@ async def crowds(bars: Bars, full: bool) -> None:
     cores = len(os.sched_getaffinity(0))
     for count, (program, script) in ((16, small), (6, calc)):
         found = await parts.crowd(parts.USUAL, count, program, script, 60 if full else 12)
-        bars.check(f"{count} desktops with {program.argv[0]}", len(found.mib) == count, f"{found.steps} steps done", "all at once")
+        bars.check(
+            f"{count} desktops with {program.argv[0]}",
+            len(found.mib) == count,
+            f"{found.steps} steps done",
+            "all at once",
+        )
         print(f"      memory {sum(found.mib):.0f} MiB together, {max(found.mib):.0f} MiB the largest", flush=True)
         rates = f"{found.steps / found.wall_s:.1f} steps/s together on {cores} cores, {found.per_core_second:.1f} per core-second"
         print(f"      {rates}", flush=True)

@@ -34,7 +34,9 @@ def durations_ms(work: Callable[[], object], repetitions: int) -> list[float]:
 
 def spread(values: Sequence[float]) -> str:
     ordered = sorted(values)
-    return f"median {statistics.median(ordered):.3g} ms, p90 {ordered[int(len(ordered) * 0.9)]:.3g} ms, n {len(ordered)}"
+    return (
+        f"median {statistics.median(ordered):.3g} ms, p90 {ordered[int(len(ordered) * 0.9)]:.3g} ms, n {len(ordered)}"
+    )
 
 
 def memory_mib(pids: Sequence[int]) -> float:

@@ -46,11 +46,15 @@ class Episode:
         self.images[name] = PreparedImage(name, pixels, (1, rows, columns), tokens, self.width, self.height)
         text = tuple(int(value) for value in self.random.integers(0, 256, TEXT_TOKENS))
         self.spans += (ImageSpan(len(self.token_ids), tokens, name),)
-        self.token_ids += (self.model.image_token_id,) * tokens + tuple(t for t in text if t != self.model.image_token_id)
+        self.token_ids += (self.model.image_token_id,) * tokens + tuple(
+            t for t in text if t != self.model.image_token_id
+        )
         return Prompt(self.token_ids, self.spans, dict(self.images))
 
 
-async def play(engine: HfEngine, model: LoadedModel, seed: int, width: int, height: int, latencies_s: list[float]) -> None:
+async def play(
+    engine: HfEngine, model: LoadedModel, seed: int, width: int, height: int, latencies_s: list[float]
+) -> None:
     episode = Episode(model, np.random.default_rng(seed), width, height)
     sampling = Sampling(max_tokens=OUTPUT_TOKENS, banned_ids=(model.image_token_id,), seed=seed)
     for _ in range(TURNS):
@@ -143,7 +147,9 @@ def main() -> None:
         with_reuse, without = (middle(runs) for runs in found.values())
         print(f"{with_reuse.line(concurrency, True)}\n{without.line(concurrency, False)}", flush=True)
         ratio = with_reuse.requests_per_s / without.requests_per_s
-        bars.check(f"reuse of earlier turns, {concurrency} callers", ratio > 1, f"{ratio:.2f} times the requests/s", "> 1")
+        bars.check(
+            f"reuse of earlier turns, {concurrency} callers", ratio > 1, f"{ratio:.2f} times the requests/s", "> 1"
+        )
     bars.finish()
 
 

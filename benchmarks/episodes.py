@@ -77,7 +77,9 @@ class SlowDesktop:
 class SlowablePool(DesktopPool):
     """Lends a slow desktop to the place that is marked as slow."""
 
-    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(
+        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
+    ) -> Lease:
         lease = await super().lease(template, holder=holder, ttl_s=ttl_s)
         return Lease(cast(StageableDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
 
@@ -141,7 +143,9 @@ class Stage:
         self.journal = RunWriter(self.run)
 
     def task(self, number: int) -> Task:
-        return basics.make_task(self.families[number % len(self.families)], seed_for("train", number // len(self.families)))
+        return basics.make_task(
+            self.families[number % len(self.families)], seed_for("train", number // len(self.families))
+        )
 
     async def play(self, count: int, first_is_slow: bool = False) -> tuple[list[EpisodeResult], Places]:
         """Run `count` episodes in groups."""
@@ -155,7 +159,10 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, families: Sequence[str], desktops: int, make_pool: Callable[[int], DesktopPool | ServerPool] | None = None
+    folder: Path,
+    families: Sequence[str],
+    desktops: int,
+    make_pool: Callable[[int], DesktopPool | ServerPool] | None = None,
 ) -> AsyncIterator[Stage]:
     """The oracle behind a recorder, with `desktops` embedded desktops at a time from a pool that `make_pool(desktops)` makes."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -235,7 +242,9 @@ def judge(found: Found, bars: Bars) -> None:
     bars.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
     bars.check("books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight")
     watch = found.watch
-    held_ms, wall_ms, cpu_ms = (1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s))
+    held_ms, wall_ms, cpu_ms = (
+        1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s)
+    )
     figure = f"{held_ms:.1f} ms held ({watch.longest_name}), {wall_ms:.1f} ms by the clock, {cpu_ms:.1f} ms of processor time"
     bars.check(f"longest of {watch.callbacks} callbacks", watch.longest_held_s <= 0.1, figure, "<= 100 ms held")
 

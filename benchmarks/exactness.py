@@ -53,10 +53,14 @@ class Exactness:
     """Of the merged and the unmerged gradient."""
 
 
-async def measure(source: str, folder: Path, *, episodes: int, turns: int, desktops: int = 2, bystanders: int = 2) -> Exactness:
+async def measure(
+    source: str, folder: Path, *, episodes: int, turns: int, desktops: int = 2, bystanders: int = 2
+) -> Exactness:
     """Record, then compare."""
     tasks = held_out_tasks(episodes)
-    recording = await record(source, tasks, folder, desktops=desktops, window=WINDOW, turns=turns, bystanders=bystanders)
+    recording = await record(
+        source, tasks, folder, desktops=desktops, window=WINDOW, turns=turns, bystanders=bystanders
+    )
     return await asyncio.to_thread(compare, source, recording)
 
 
@@ -103,7 +107,9 @@ def gradient(source: str, recording: Recording, merge: bool) -> torch.Tensor:
     ]
     done = trainer.step(samples, recording.images)
     if done.rejected or not done.updates:
-        raise SystemExit(f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared")
+        raise SystemExit(
+            f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared"
+        )
     moments = [trainer.optimizer.state[parameter]["exp_avg"] for parameter in trainer.policy.parameters().values()]
     return torch.cat([moment.reshape(-1).double() for moment in moments])
 
@@ -114,7 +120,9 @@ def judge(found: Exactness, bars: Bars) -> None:
     bars.check("turns an episode", found.fewest_turns >= 5, f"{found.fewest_turns} at least", ">= 5")
     bars.check("window forks", found.forks >= found.episodes, f"{found.forks}", "one an episode")
     bars.check("engine batched others", found.rows_per_pass > 1, f"{found.rows_per_pass:.2f} requests a pass", "> 1")
-    bars.check("log-probs", found.largest_difference < 1e-3, f"max |difference| {found.largest_difference:.2e} nat", "< 1e-3")
+    bars.check(
+        "log-probs", found.largest_difference < 1e-3, f"max |difference| {found.largest_difference:.2e} nat", "< 1e-3"
+    )
     bars.check("KL estimate", found.kl < 1e-6, f"mean {found.kl:.2e} nat", "< 1e-6")
     rows = f"{found.merged_rows} rows against {found.single_rows}"
     bars.check("merged gradient", found.cosine > 0.9999, f"cosine {found.cosine:.8f}, {rows}", "> 0.9999")
@@ -126,7 +134,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     print_head()
-    sizes = {"episodes": 24, "turns": 8, "desktops": 4, "bystanders": 4} if options.full else {"episodes": 4, "turns": 6}
+    sizes = (
+        {"episodes": 24, "turns": 8, "desktops": 4, "bystanders": 4} if options.full else {"episodes": 4, "turns": 6}
+    )
     with tempfile.TemporaryDirectory(prefix="deskhand-exactness-") as folder:
         found = asyncio.run(measure(options.model, Path(folder), **sizes))
     bars = Bars()

@@ -28,7 +28,17 @@ ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     for name in vars(module)
     if name.startswith("row_")
 }
-HEAD = ("row", "fault", "steps", "faults in 1 000 steps", "survived", "unscored", "mean time to recover", "result", "took")
+HEAD = (
+    "row",
+    "fault",
+    "steps",
+    "faults in 1 000 steps",
+    "survived",
+    "unscored",
+    "mean time to recover",
+    "result",
+    "took",
+)
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -49,7 +59,9 @@ async def run(numbers: list[int], size: float) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="10^5 actions, 5 000 episodes, 30 s of partition, five rounds of kills")
+    parser.add_argument(
+        "--full", action="store_true", help="10^5 actions, 5 000 episodes, 30 s of partition, five rounds of kills"
+    )
     parser.add_argument(
         "rows", nargs="*", type=int, metavar="ROW", help=f"of {', '.join(map(str, sorted(ROWS)))}; all if none is named"
     )
@@ -67,12 +79,13 @@ def main() -> None:
     survived = sum(row.survived for row in rows)
     recovery = [seconds for row in rows for seconds in row.recovery_s]
     middle = f"{1000 * sum(recovery) / len(recovery):.1f} ms" if recovery else "-"
-    shown = (
-        f"{survived} of {injected} faults survived, {sum(row.unscored for row in rows)} episodes unscored, mean {middle} to recover"
-    )
+    shown = f"{survived} of {injected} faults survived, {sum(row.unscored for row in rows)} episodes unscored, mean {middle} to recover"
     rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
     bars.check(
-        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps", not bars.missed, shown, "every row as it has to be"
+        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps",
+        not bars.missed,
+        shown,
+        "every row as it has to be",
     )
     bars.finish()
 

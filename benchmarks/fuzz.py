@@ -27,7 +27,9 @@ def run(requests: int, seed: int, folder: str) -> tuple[dict[int, int], str]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{support}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        return {}, next((line for line in done.stderr.splitlines() if "RuntimeError" in line or "Error" in line), "it ended")
+        return {}, next(
+            (line for line in done.stderr.splitlines() if "RuntimeError" in line or "Error" in line), "it ended"
+        )
     return {int(status): count for status, count in json.loads(done.stdout.splitlines()[-1]).items()}, ""
 
 

@@ -89,7 +89,14 @@ def tiny_values() -> dict[str, Any]:
     """Qwen3-VL-4B's architecture with everything made small."""
     text, vision = architectures.QWEN3_VL_4B["text_config"], architectures.QWEN3_VL_4B["vision_config"]
     rope = {**text["rope_parameters"], "mrope_section": [6, 5, 5]}
-    text = {**text, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32, "rope_parameters": rope}
+    text = {
+        **text,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+        "rope_parameters": rope,
+    }
     text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048}
     vision = {**vision, "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
     vision |= {"deepstack_visual_indexes": [0]}
@@ -153,7 +160,9 @@ def task_of(size: Size, number: int) -> Task:
 
 
 @asynccontextmanager
-async def playing(size: Size, model: LoadedModel, engine: HfEngine) -> AsyncIterator[tuple[RecordedRunner, ImageCache, tuple[int, ...]]]:
+async def playing(
+    size: Size, model: LoadedModel, engine: HfEngine
+) -> AsyncIterator[tuple[RecordedRunner, ImageCache, tuple[int, ...]]]:
     """Agents on desktops of the size. They are shown noise: each screenshot is a picture of its own."""
     renderer = ChatRenderer(model.tokenizer)
     images = ImageCache(model.image_processor, prepared_bytes=32 << 30)
@@ -187,7 +196,12 @@ async def play(size: Size, runner: RecordedRunner, first: int, count: int) -> li
 
 
 def predicted(
-    size: Size, config: PolicyConfig, trainer: TrainerConfig, rows: list[Sequence], images: ImageCache, sizes: dict[str, int]
+    size: Size,
+    config: PolicyConfig,
+    trainer: TrainerConfig,
+    rows: list[Sequence],
+    images: ImageCache,
+    sizes: dict[str, int],
 ) -> tuple[MemoryEstimate, Workload]:
     """The planner's sum for what was really played, with the engine's own `sizes`."""
     shown = {span.sha256: images[span.sha256] for row in rows for span in row.spans}
@@ -232,7 +246,12 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
     settings = TrainerConfig(learning_rate=1e-6, importance_weight_cap=None)
     model = loaded(size)
     longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
-    sizes = {"max_tokens": longest, "prefill_tokens": longest, "parked_tokens": 4 * longest, "image_tokens": ENGINE_IMAGE_TOKENS}
+    sizes = {
+        "max_tokens": longest,
+        "prefill_tokens": longest,
+        "parked_tokens": 4 * longest,
+        "image_tokens": ENGINE_IMAGE_TOKENS,
+    }
     engine = HfEngine(model, max_batch=size.desktops, **sizes)
     try:
         async with playing(size, model, engine) as (runner, images, banned):
@@ -302,7 +321,9 @@ def as_files(rank: int) -> None:
     assert weights.keys() == policy.parameters().keys()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        write_adapter(Path(folder, "adapter"), LoraWeights({name: value.clone() for name, value in weights.items()}, {"r": rank}))
+        write_adapter(
+            Path(folder, "adapter"), LoraWeights({name: value.clone() for name, value in weights.items()}, {"r": rank})
+        )
         load_file(Path(folder, "adapter", "adapter_model.safetensors"))
         seconds = time.perf_counter() - began
     size = sum(value.nbytes for value in weights.values())
@@ -317,13 +338,17 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
     weights, trained = plan.traced.parameters + plan.tower.parameters, plan.traced.trained + plan.tower.trained
     print(f"\n{mode}: {count(weights)} weights, {count(trained)} trained")
     rate = 60 * found.episodes / found.play_s
-    print(f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, {size.desktops} at a time)")
+    print(
+        f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, {size.desktops} at a time)"
+    )
     print(f"sampled: {found.sampled / found.play_s:.0f} tokens/s")
     trained = f"{found.tokens} tokens and {work.step_images} screenshots in {found.step_s:.2f} s"
     print(f"trained: {found.tokens / found.step_s:.0f} tokens/s ({trained})")
     if peak_flops:
         share = done.total / (work.step_rows * work.row_tokens) * found.tokens / found.step_s / peak_flops
-        print(f"MFU: {100 * share:.1f} % of {peak_flops / 1e12:.2f} TFLOP/s, what is computed a second time not counted")
+        print(
+            f"MFU: {100 * share:.1f} % of {peak_flops / 1e12:.2f} TFLOP/s, what is computed a second time not counted"
+        )
     print(f"publish: {1e3 * found.publish_s:.1f} ms to the engine that shares the weights")
     for what, seconds in found.apart_s.items():
         print(f"publish: {1e3 * seconds:.1f} ms, {what} to an engine with a copy of its own")
@@ -334,14 +359,22 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     figures = f"measured peak {found.peak / unit:.3f} {name}, planned {least / unit:.3f} to {most / unit:.3f} {name}"
     kept = least * (1 - TOLERANCE) <= found.peak <= most * (1 + TOLERANCE)
-    bars.check(f"{mode}: {figures}", kept, f"{100 * (found.peak / most - 1):+.1f} % of the most", f"within {100 * TOLERANCE:.0f} %")
+    bars.check(
+        f"{mode}: {figures}",
+        kept,
+        f"{100 * (found.peak / most - 1):+.1f} % of the most",
+        f"within {100 * TOLERANCE:.0f} %",
+    )
 
 
 def _held(device: str, trainer: Trainer) -> int:
     """Bytes held before a step: on a GPU by everything, on a processor by weights, masters and moments."""
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated(device)
-    found = {id(tensor): tensor.nbytes for tensor in (*trainer.policy.model.parameters(), *trainer.policy.parameters().values())}
+    found = {
+        id(tensor): tensor.nbytes
+        for tensor in (*trainer.policy.model.parameters(), *trainer.policy.parameters().values())
+    }
     found |= {id(value): value.nbytes for state in trainer.optimizer.state.values() for value in state.values()}
     return sum(found.values())
 

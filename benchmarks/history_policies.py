@@ -59,7 +59,9 @@ def cost(source: str, recording: Recording, merge: bool, steps: int) -> Cost:
         done = trainer.step(samples, recording.images)
         seconds.append(time.process_time() - started)
         if done.rejected or not done.updates:
-            raise SystemExit(f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared")
+            raise SystemExit(
+                f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared"
+            )
     rows = [sample.sequence for sample in samples]
     return Cost(
         rows=len(rows) / count,
@@ -125,7 +127,9 @@ def judge(found: Windows, bars: Bars) -> None:
     bars.check("steps an episode", found.steps >= STEPS, f"{found.steps} at least", f">= {STEPS}")
     bars.check("tokens trained", fewer >= 4, f"{fewer:.2f} times fewer than sliding", ">= 4 times")
     bars.check("merged gradient", found.cosine > 0.9999, f"cosine {found.cosine:.8f}", "> 0.9999")
-    print(f"a step on the sliding window's rows takes {found.sliding.seconds / found.growing.seconds:.2f} times the processor time")
+    print(
+        f"a step on the sliding window's rows takes {found.sliding.seconds / found.growing.seconds:.2f} times the processor time"
+    )
 
 
 def main() -> None:

@@ -119,10 +119,17 @@ def coordinate_marks(row: Sequence, renderer: ChatRenderer) -> np.ndarray:
 def judge(found: Sight, bars: Bars) -> None:
     """Print the figures against their bars."""
     print(f"{found.episodes} episodes, {found.coordinates} sampled coordinates")
-    print(f"mean |change of log-prob|: coordinates {found.swapped:.3f} nat, other sampled tokens {found.other_tokens:.3f} nat")
+    print(
+        f"mean |change of log-prob|: coordinates {found.swapped:.3f} nat, other sampled tokens {found.other_tokens:.3f} nat"
+    )
     bars.check("swapped pictures", found.swapped >= 0.5, f"mean |change| {found.swapped:.3f} nat", ">= 0.5 nat")
     scale = f"{found.reencoded:.2e} nat by a lossless re-encoding"
-    bars.check("against re-encoding", found.swapped >= 20 * found.reencoded, f"{found.swapped:.3f} nat, {scale}", ">= 20 times it")
+    bars.check(
+        "against re-encoding",
+        found.swapped >= 20 * found.reencoded,
+        f"{found.swapped:.3f} nat, {scale}",
+        ">= 20 times it",
+    )
 
 
 def main() -> None:

@@ -23,7 +23,14 @@ from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
 
-SHORT = ("minutes=30", "loop.total_steps=2", "loop.groups_per_step=2", "loop.group_size=4", "loop.max_concurrent_episodes=4", "evaluation.num_episodes=12")
+SHORT = (
+    "minutes=30",
+    "loop.total_steps=2",
+    "loop.groups_per_step=2",
+    "loop.group_size=4",
+    "loop.max_concurrent_episodes=4",
+    "evaluation.num_episodes=12",
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,9 @@ def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
     log = folder.with_name(folder.name + ".log")
     began, began_at = time.monotonic(), time.time()
     with log.open("w") as output:
-        code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+        code = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        ).returncode
     total_s = time.monotonic() - began
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
@@ -109,9 +118,14 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
 def print_outcome(found: Outcome) -> None:
     """The figures of a run as a small table."""
     print(f"\n{found.name}: {found.steps} steps, {found.episodes} training episodes")
-    print(f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command {found.total_s:.0f} s")
+    print(
+        f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command {found.total_s:.0f} s"
+    )
     rows = [("held-out success", found.before.success, found.after.success)]
-    rows += [(f"  {name}", rate, found.after.by_family.get(name, Proportion(0, 0))) for name, rate in found.before.by_family.items()]
+    rows += [
+        (f"  {name}", rate, found.after.by_family.get(name, Proportion(0, 0)))
+        for name, rate in found.before.by_family.items()
+    ]
     rows.append(("first click on target", found.before.first_click, found.after.first_click))
     for title, before, after in rows:
         print(f"  {title:24} {before}  ->  {after}   {Gain(before, after)}")
@@ -129,7 +143,10 @@ def judge_time(found: Outcome, bars: Bars) -> None:
 
 def judge_gain(found: Outcome, bars: Bars) -> None:
     """Bars of a run that sees."""
-    success, clicks = Gain(found.before.success, found.after.success), Gain(found.before.first_click, found.after.first_click)
+    success, clicks = (
+        Gain(found.before.success, found.after.success),
+        Gain(found.before.first_click, found.after.first_click),
+    )
     smaller = min(found.before.success.total, found.after.success.total)
     bars.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
     passed = success.value >= 0.2 and success.apart

@@ -55,7 +55,11 @@ async def loads(seeds: int) -> list[str]:
                     await page.go_to(f"{folder}/{name}.html")
                     await miniwob.begin(page, seed)
                     instruction = await miniwob.instruction(desktop)
-                    if not instruction or not await page.evaluate(HIDDEN) or await miniwob.page_reward(desktop) is not None:
+                    if (
+                        not instruction
+                        or not await page.evaluate(HIDDEN)
+                        or await miniwob.page_reward(desktop) is not None
+                    ):
                         wrong.append(f"{name} seed {seed}: {instruction!r}, or its reward is shown or given already")
                     told.add(f"{name}: {instruction}")
                 except DeskhandError as error:
@@ -105,11 +109,18 @@ async def plays(seeds: int) -> list[str]:
             steps.append(count)
             setups.append(ready)
             if value != 1.0 or value != reward or idle[-1] != 0.0:
-                wrong.append(f"{task.id}: scores {value:g}, the page's reward is {reward}, doing nothing scores {idle[-1]:g}")
+                wrong.append(
+                    f"{task.id}: scores {value:g}, the page's reward is {reward}, doing nothing scores {idle[-1]:g}"
+                )
         given = sum(reward for reward in rewards if reward is not None)
         nothing, most = max(idle, default=0), max(steps, default=0)
-        print(f"{name:26} {sum(values):g}/{seeds}    {given:g}/{seeds}             {nothing:g}           {most}", flush=True)
-    print(f"{len(solutions.STEPS)} solutions; set-up of a page on a fresh desktop: median {statistics.median(setups):.2f} s")
+        print(
+            f"{name:26} {sum(values):g}/{seeds}    {given:g}/{seeds}             {nothing:g}           {most}",
+            flush=True,
+        )
+    print(
+        f"{len(solutions.STEPS)} solutions; set-up of a page on a fresh desktop: median {statistics.median(setups):.2f} s"
+    )
     return wrong
 
 
@@ -120,7 +131,9 @@ def main() -> None:
     wrong = asyncio.run(loads(3 if options.full else 1)) + asyncio.run(plays(3 if options.full else 1))
     for line in wrong:
         print(line)
-    print("missed: a page or a solution" if wrong else "every page begins and every solution earns the page's own reward")
+    print(
+        "missed: a page or a solution" if wrong else "every page begins and every solution earns the page's own reward"
+    )
     sys.exit(bool(wrong))
 
 

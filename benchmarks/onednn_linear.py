@@ -62,7 +62,9 @@ def main() -> None:
         use(kind)
         layer(rows).backward(gradient)
 
-    compare("eight screens of 256x192 encoded", lambda: encode(torch.nn.Linear), lambda: encode(onednn_linear.OneDnnLinear))
+    compare(
+        "eight screens of 256x192 encoded", lambda: encode(torch.nn.Linear), lambda: encode(onednn_linear.OneDnnLinear)
+    )
     compare("a linear layer, there and back", lambda: train(torch.nn.Linear), lambda: train(onednn_linear.OneDnnLinear))
 
 

@@ -67,7 +67,9 @@ def candidates(folder: Path) -> list[ImportedTask]:
         code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.needs)
         if not task.loaded.task.infeasible and not code and not OUTSIDE & {need.kind for need in task.needs}:
             found.append(task)
-    return sorted(found, key=lambda task: (task.loaded.task.id != FIRST, task.loaded.task.id not in SOLUTIONS, task.name))
+    return sorted(
+        found, key=lambda task: (task.loaded.task.id != FIRST, task.loaded.task.id not in SOLUTIONS, task.name)
+    )
 
 
 async def play(task: Task, solve: Solution | None) -> Played:
@@ -101,7 +103,9 @@ async def run(folder: Path, most: int | None, only: list[str]) -> Bars:
     bars = Bars()
     evaluators = default_official_evaluators()
     judged_by = "OSWorld's own" if evaluators is not None else "our versions of OSWorld's"
-    tasks = [task for task in candidates(folder) if not only or any(task.loaded.task.id.startswith(name) for name in only)]
+    tasks = [
+        task for task in candidates(folder) if not only or any(task.loaded.task.id.startswith(name) for name in only)
+    ]
     print(f"{len(tasks)} feasible tasks of {folder.name} need none of these; metrics: {judged_by}", flush=True)
     print("task | metrics | ops | solution | nothing | seconds | note", flush=True)
     passed, played = set[str](), 0
@@ -117,18 +121,24 @@ async def run(folder: Path, most: int | None, only: list[str]) -> Bars:
         solved, nothing = await measure(task)
         note = "; ".join(filter(None, (solved.note, nothing.note)))
         seconds = f"{solved.seconds:.0f} + {nothing.seconds:.0f}"
-        print(f"{task.name} | {metrics} | {solved.ops} | {solved.text} | {nothing.text} | {seconds} | {note}", flush=True)
+        print(
+            f"{task.name} | {metrics} | {solved.ops} | {solved.text} | {nothing.text} | {seconds} | {note}", flush=True
+        )
         if (solved.score, nothing.score) == (1.0, 0.0):
             passed.add(task.loaded.task.id)
     wanted = min(WANTED, most) if most is not None else WANTED
-    bars.check("solved by its solution and not by doing nothing", len(passed) >= wanted, f"{len(passed)} tasks", f">= {wanted}")
+    bars.check(
+        "solved by its solution and not by doing nothing", len(passed) >= wanted, f"{len(passed)} tasks", f">= {wanted}"
+    )
     bars.check(f"chrome/{FIRST} among them", FIRST in passed, str(FIRST in passed), "True")
     together, alone = await outcomes(SIBLINGS)
     same = repr(together) == repr(alone)
     scores = sorted({outcome.value for outcome in together if isinstance(outcome, Scored)})
     scored = sum(isinstance(outcome, Scored) for outcome in together)
     figure = f"{scored} scored, {len(scores)} different scores, {'equal' if same else 'different'}"
-    bars.check(f"{SIBLINGS} siblings judged at once and one by one", same and len(scores) > 8, figure, "equal to the last bit")
+    bars.check(
+        f"{SIBLINGS} siblings judged at once and one by one", same and len(scores) > 8, figure, "equal to the last bit"
+    )
     bars.check("judged by OSWorld's own metrics", evaluators is not None, judged_by, "OSWorld's own")
     return bars
 

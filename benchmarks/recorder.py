@@ -77,7 +77,9 @@ async def overheads_ms(
     for session in range(sessions):
         screens = [screen_of(session, number + 1000 * shown, *screen) for number in range(calls + shown)]
         reply = {"role": "assistant", "content": "ok"}
-        requests.append([body([one for asked in screens[n : n + shown] for one in (asked, reply)][:-1]) for n in range(calls + 1)])
+        requests.append(
+            [body([one for asked in screens[n : n + shown] for one in (asked, reply)][:-1]) for n in range(calls + 1)]
+        )
     times: list[float] = []
 
     async def play(session: int) -> None:
@@ -143,7 +145,12 @@ def reprocessing_cost(screens: list[bytes]) -> float:
 def measured_work() -> Iterator[list[float]]:
     """Collect the CPU seconds of decoding, preprocessing, making values for the engine and rendering, each in its own thread."""
     spent: list[float] = []
-    targets = [(images_module, "decode_rgb"), (ImageCache, "_preprocess"), (PatchExtractor, "values"), (ChatRenderer, "render")]
+    targets = [
+        (images_module, "decode_rgb"),
+        (ImageCache, "_preprocess"),
+        (PatchExtractor, "values"),
+        (ChatRenderer, "render"),
+    ]
     plain = [(owner, name, getattr(owner, name)) for owner, name in targets]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +175,9 @@ def measured_work() -> Iterator[list[float]]:
 async def longest_callback_ms(size: Size, agents: int) -> tuple[float, float]:
     """(wall, CPU) milliseconds of the longest callback of the event loop while several agents call."""
     bench = Endpoint()
-    screens = [[turn(screenshot(np.random.default_rng([agent, n]), *size.screen)) for n in range(6)] for agent in range(agents)]
+    screens = [
+        [turn(screenshot(np.random.default_rng([agent, n]), *size.screen)) for n in range(6)] for agent in range(agents)
+    ]
 
     async def play(agent: int) -> None:
         headers = {"authorization": f"Bearer {bench.recorder.open_session(f'{agent}')}"}
@@ -255,7 +264,9 @@ async def measure(size: Size, python: Path | None, bars: Bars) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions, AReaL's proxy always")
+    parser.add_argument(
+        "--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions, AReaL's proxy always"
+    )
     full, bars = parser.parse_args().full, Bars()
     size = FULL if full else SMALL
     print_head()

@@ -63,7 +63,9 @@ def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
             parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
             values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
             parts.time("their checksum", lambda values=values: Checksum().note(values))
-            parts.time("all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np"))
+            parts.time(
+                "all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np")
+            )
     return parts.medians()
 
 
@@ -72,4 +74,6 @@ def print_parts(screen: tuple[int, int]) -> None:
     found = parts_ms(screen)
     whole = found.pop("all of that by the processor")
     figures = ", ".join(f"{name} {ms:.1f}" for name, ms in found.items())
-    print(f"one new screenshot, ms of one thread: {figures}; resizing, order and values by the checkpoint's processor {whole:.1f}")
+    print(
+        f"one new screenshot, ms of one thread: {figures}; resizing, order and values by the checkpoint's processor {whole:.1f}"
+    )

@@ -84,7 +84,16 @@ async def areal(python: Path) -> AsyncIterator[Proxy]:
     with tempfile.TemporaryDirectory() as folder:
         bench, port, key = Endpoint(), free_port(), secrets.token_urlsafe(32)
         bench.tokenizer.save_pretrained(folder)
-        places = ["--host", "127.0.0.1", "--port", str(port), "--nfs-record-root", f"{folder}/names", "--worker-index", "0"]
+        places = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--nfs-record-root",
+            f"{folder}/names",
+            "--worker-index",
+            "0",
+        ]
         names = ["--experiment-name", "bench", "--trial-name", "bench", "--role", "proxy"]
         words = [str(python), "-m", "areal.experimental.openai.proxy.proxy_rollout_server", *places, *names]
         async with running("AReaL", words, port, key, "/chat/completions") as proxy:
@@ -109,7 +118,9 @@ async def running(name: str, words: list[str], port: int, key: str, path: str) -
         process.stdin.close()
         transport = httpx2.AsyncHTTPTransport(trust_env=False)
         try:
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=120) as http:
+            async with httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=120
+            ) as http:
                 for _ in range(int(START_S / 0.2)):
                     try:
                         if (await http.get("/health")).status_code == 200:

@@ -55,7 +55,10 @@ class Recording:
 
 def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
     """Held-out tasks, families in turn."""
-    return [family_registry.make_task(families[k % len(families)], seed_for("held_out", k // len(families))) for k in range(count)]
+    return [
+        family_registry.make_task(families[k % len(families)], seed_for("held_out", k // len(families)))
+        for k in range(count)
+    ]
 
 
 class Endless(DeskhandJson):
@@ -123,7 +126,9 @@ async def _bystanders(engine: HfEngine, renderer: ChatRenderer, processor: objec
             Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(buffer, "PNG")
             picture = images.add(buffer.getvalue()).sha256
             prompt = renderer.render((message("user", [ImagePart(picture), "What is this?"]),), images)
-            await engine.generate(prompt, Sampling(int(random.integers(8, 40)), banned_ids=renderer.banned_ids, seed=turn))
+            await engine.generate(
+                prompt, Sampling(int(random.integers(8, 40)), banned_ids=renderer.banned_ids, seed=turn)
+            )
             await asyncio.sleep(0.02)
 
     asking = [asyncio.create_task(ask(seed)) for seed in range(count)]

@@ -77,7 +77,10 @@ def prepared() -> StageableDesktop:
 async def serve(leases: int) -> None:
     """Prints the port, and serves until standard input ends."""
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
-    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = leases, 1  # prepared screens take no processor to start, and no memory of their own
+    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
+        leases,
+        1,
+    )  # prepared screens take no processor to start, and no memory of their own
     async with (
         DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
         serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
@@ -133,7 +136,9 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
     bars.check("added to a step, p99", p99 <= P99_MS, f"{p99:.1f} ms", f"<= {P99_MS:g} ms, median of {runs} runs")
     if runs > 1:
         growth = memory[-1] - memory[0]
-        bars.check("memory is flat", growth <= GROWTH_MIB, f"{growth:+.1f} MiB from run 1 to {runs}", f"<= {GROWTH_MIB:g} MiB")
+        bars.check(
+            "memory is flat", growth <= GROWTH_MIB, f"{growth:+.1f} MiB from run 1 to {runs}", f"<= {GROWTH_MIB:g} MiB"
+        )
     bars.finish()
 
 

@@ -66,7 +66,12 @@ async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subproce
     log = book.with_name("bridge.log")
     with log.open("a") as errors:
         process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds
-            command, cwd=ROOT, env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY}, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=ROOT,
+            env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     assert process.stdout is not None
     try:
@@ -111,7 +116,10 @@ async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float
     async with bridge(port, at_a_time, book) as victim:
         pool = ObservedBridgePool(f"http://127.0.0.1:{port}")
         async with staged(folder / "run", EASY, at_a_time, lambda size: pool) as stage:
-            tickets = [EpisodeRequest(f"{number}-{index}", stage.task(number * at_a_time + index)) for index in range(at_a_time)]
+            tickets = [
+                EpisodeRequest(f"{number}-{index}", stage.task(number * at_a_time + index))
+                for index in range(at_a_time)
+            ]
             playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
             began = time.monotonic()
             while not pool.out or time.monotonic() - began < delay_s:
@@ -128,7 +136,9 @@ async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float
                 results = await asyncio.gather(*playing)
                 await _fenced(port, book, held, [observed for observed, _ in given], tally)
             hit = [(observed, episode) for observed, episode in given if episode not in done]
-            known = done | {episode for _, episode in hit}  # who waited for a desktop may have got one of the next bridge's
+            known = done | {
+                episode for _, episode in hit
+            }  # who waited for a desktop may have got one of the next bridge's
             judge([result for result in results if result.episode_id in known], hit, at, "bridge", tally)
             await asyncio.to_thread(_left, owner, marked, at, tally)
 

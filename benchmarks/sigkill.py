@@ -54,7 +54,9 @@ class ObservedPool(DesktopPool):
         super().__init__(size, spares=1, book=book)
         self.out: dict[int, tuple[Observed, str]] = {}
 
-    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(
+        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
+    ) -> Lease:
         task = asyncio.current_task()
         name = task.get_name() if task else ""
         lease = await super().lease(template, holder=name, ttl_s=ttl_s)
@@ -67,9 +69,13 @@ class ObservedPool(DesktopPool):
         await super().release(lease)
 
 
-async def part_round(stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally) -> None:
+async def part_round(
+    stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally
+) -> None:
     """Play, kill one part of one desktop that has it, and look at how the episodes ended."""
-    tickets = [EpisodeRequest(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)]
+    tickets = [
+        EpisodeRequest(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)
+    ]
     playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
     delay_s, began = chance.uniform(0.0, LONGEST_DELAY_S), time.monotonic()
     killed: tuple[Observed, str] | None = None
@@ -143,7 +149,9 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
         after = {row.id: row for row in run.episodes(TRAIN)}
         tally.affected += len(unfinished)
         lost = {name: (after[name].state, after[name].cause) for name in unfinished}
-        tally.wrong += [f"{name} (pool): {place}" for name, place in lost.items() if place != ("unscored", "infrastructure")]
+        tally.wrong += [
+            f"{name} (pool): {place}" for name, place in lost.items() if place != ("unscored", "infrastructure")
+        ]
 
 
 async def rounds(folder: Path, count: int, seed: int) -> Tally:
@@ -181,10 +189,15 @@ def report(tally: Tally, bars: Bars, wanted: int) -> None:
     bars.check("rounds in which something was killed", done >= wanted, f"{done}", f">= {wanted}")
     figure = f"{tally.orphans}, the slowest gone after {tally.slowest_s:.1f} s"
     bars.check(f"orphans {GONE_WITHIN_S:.0f} s after a kill", tally.orphans == 0, figure, "0")
-    figure = f"{tally.affected} affected, {tally.late} judged before the kill, {len(tally.wrong)} otherwise than they must"
+    figure = (
+        f"{tally.affected} affected, {tally.late} judged before the kill, {len(tally.wrong)} otherwise than they must"
+    )
     bars.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
     bars.check(
-        "leases of killed pools and bridges fenced", not tally.unfenced, f"{tally.leases - tally.unfenced} of {tally.leases}", "all"
+        "leases of killed pools and bridges fenced",
+        not tally.unfenced,
+        f"{tally.leases - tally.unfenced} of {tally.leases}",
+        "all",
     )
     for line in tally.wrong[:10]:
         print(f"  {line}")

@@ -57,7 +57,9 @@ class Tally:
     unfenced: int = 0
 
 
-def judge(results: Sequence[EpisodeResult], hit: Iterable[tuple[Observed, str]], at: float, victim: str, tally: Tally) -> None:
+def judge(
+    results: Sequence[EpisodeResult], hit: Iterable[tuple[Observed, str]], at: float, victim: str, tally: Tally
+) -> None:
     """Whether each episode ended as it must; `hit` are the killed desktops with the names of their episodes."""
     called = {episode: observed.called_at for observed, episode in hit}
     for result in results:

@@ -59,12 +59,26 @@ def start(folder: Path, steps: int, log: Path) -> subprocess.Popen[bytes]:
     if (folder / "run.sqlite").exists():
         command += ["--folder", str(folder), "--resume", "--set", f"loop.total_steps={steps}", "--set", "minutes=null"]
     else:
-        command += ["configs/tiny_cpu.yaml", "--folder", str(folder), "--set", f"loop.total_steps={steps}", "--set", "minutes=null"]
+        command += [
+            "configs/tiny_cpu.yaml",
+            "--folder",
+            str(folder),
+            "--set",
+            f"loop.total_steps={steps}",
+            "--set",
+            "minutes=null",
+        ]
         for setting in SETTINGS:
             command += ["--set", setting]
     with log.open("ab") as output:
         return subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env={**os.environ}
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ},
         )
 
 
@@ -93,7 +107,9 @@ def inspect(folder: Path, found: Found) -> None:
         twice = [name for name, step in trained.items() if found.taught.get(name, step) != step]
         undone = [name for name in found.taught if name not in trained]
         if twice or undone:
-            found.wrong.append(f"kill {found.kills}: {len(twice)} episodes trained again, {len(undone)} no longer trained")
+            found.wrong.append(
+                f"kill {found.kills}: {len(twice)} episodes trained again, {len(undone)} no longer trained"
+            )
         found.finished, found.taught = ended, trained
         found.wrong += [f"kill {found.kills}: {line}" for line in _checkpoints(run, trained)]
         last = run.checkpoint()
@@ -136,7 +152,10 @@ def measure(folder: Path, kills: int, seed: int = 0) -> Found:
         kill(process)
         found.kills += 1
         inspect(folder, found)
-        print(f"kill {found.kills}: step {found.steps}, {len(found.finished)} episodes, {len(found.taught)} trained", flush=True)
+        print(
+            f"kill {found.kills}: step {found.steps}, {len(found.finished)} episodes, {len(found.taught)} trained",
+            flush=True,
+        )
     process = start(folder, found.steps + 2, log)
     try:
         code = process.wait(PATIENCE_S)
@@ -155,8 +174,13 @@ def measure(folder: Path, kills: int, seed: int = 0) -> Found:
 def judge(found: Found, kills: int, bars: Bars) -> None:
     """Print the figures against their bars."""
     print(f"{found.early} of the kills came before anything was stored")
-    bars.check("resumes", found.kills == kills and not found.wrong, f"{found.kills} kills", f"{kills}, every resume goes on")
-    lost = "; ".join(found.wrong) or f"{len(found.finished)} episodes kept, {len(found.taught)} trained once, {found.steps} steps"
+    bars.check(
+        "resumes", found.kills == kills and not found.wrong, f"{found.kills} kills", f"{kills}, every resume goes on"
+    )
+    lost = (
+        "; ".join(found.wrong)
+        or f"{len(found.finished)} episodes kept, {len(found.taught)} trained once, {found.steps} steps"
+    )
     bars.check("nothing lost, nothing twice", not found.wrong, lost, "nothing wrong after any kill")
     bars.check("it trained between kills", found.steps >= 2, f"{found.steps} steps", ">= 2")
 

@@ -77,7 +77,9 @@ def script(seed: int, window: Window) -> list[Op]:
 
     def place() -> Point:
         return Point(
-            rng.randrange(window.x + 20, window.x + window.width - 20), rng.randrange(window.y + 40, SMALL.height - 20), space
+            rng.randrange(window.x + 20, window.x + window.width - 20),
+            rng.randrange(window.y + 40, SMALL.height - 20),
+            space,
         )
 
     ops: list[Op] = []
@@ -101,7 +103,9 @@ def script(seed: int, window: Window) -> list[Op]:
 def _there() -> set[str]:
     """This process's desktops and evaluators: the pids that run with its label, and the folders that it made."""
     own = runtime()
-    pids = (pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z"))
+    pids = (
+        pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
+    )
     return {*map(str, pids), *(path.name for path in own.folder.iterdir() if path.name != "templates")}
 
 
@@ -137,12 +141,22 @@ def judge(found: Soak, bars: Bars) -> None:
     first, last = found.levels[0], found.levels[-1]
     growth = last.own_mib - first.own_mib
     bars.check(
-        "own memory", growth <= GROWTH_MIB, f"{first.own_mib:.1f} to {last.own_mib:.1f} MiB", f"grows by {GROWTH_MIB:.0f} at most"
+        "own memory",
+        growth <= GROWTH_MIB,
+        f"{first.own_mib:.1f} to {last.own_mib:.1f} MiB",
+        f"grows by {GROWTH_MIB:.0f} at most",
     )
     worst = max(now - then for then, now in zip(first.server_mib, last.server_mib, strict=True))
-    bars.check("memory of X servers", worst <= GROWTH_MIB, f"the largest growth is {worst:.1f} MiB", f"{GROWTH_MIB:.0f} at most")
+    bars.check(
+        "memory of X servers",
+        worst <= GROWTH_MIB,
+        f"the largest growth is {worst:.1f} MiB",
+        f"{GROWTH_MIB:.0f} at most",
+    )
     print(f"      guests: {sum(first.guest_mib):.0f} to {sum(last.guest_mib):.0f} MiB together", flush=True)
-    bars.check("descriptors", last.descriptors <= first.descriptors, f"{first.descriptors} then {last.descriptors}", "no more")
+    bars.check(
+        "descriptors", last.descriptors <= first.descriptors, f"{first.descriptors} then {last.descriptors}", "no more"
+    )
     bars.check("threads", last.threads <= first.threads, f"{first.threads} then {last.threads}", "no more")
     ratio = found.p99_ms(3) / found.p99_ms(0)
     figure = f"{found.p99_ms(0):.0f} ms in the first quarter, {found.p99_ms(3):.0f} ms in the last"

@@ -42,7 +42,9 @@ async def screens(count: int) -> list[tuple[str, np.ndarray]]:
         while len(found) < count:
             place = Point(rng.randrange(40, 1200), rng.randrange(120, 680), screen_px(USUAL.width, USUAL.height))
             typed = " ".join(rng.choices(WORDS, k=8)) + rng.choice(("\n", " "))
-            op: Op = rng.choice((Type(typed), Type(typed), Click(place), Click(place, count=2), Scroll(dy=3), Key(("ctrl", "a"))))
+            op: Op = rng.choice(
+                (Type(typed), Type(typed), Click(place), Click(place, count=2), Scroll(dy=3), Key(("ctrl", "a")))
+            )
             frame = await desktop.perform([op], action_id=str(step))
             found[frame.sha256] = frame.rgb()
             step += 1
@@ -115,7 +117,10 @@ def main() -> None:
     ratio = means["PNG level 1"] / means["stored"]
     bars.check("room beside PNG", ratio >= 10, f"{ratio:.0f}x smaller", ">= 10x")
     bars.check(
-        "reading one screen", statistics.median(reads) <= 10, f"{statistics.median(reads):.1f} ms with its check", "<= 10 ms"
+        "reading one screen",
+        statistics.median(reads) <= 10,
+        f"{statistics.median(reads):.1f} ms with its check",
+        "<= 10 ms",
     )
     bars.finish()
 

@@ -50,7 +50,10 @@ async def forever() -> AsyncIterator[str]:
 def turn(screen: bytes) -> dict[str, Any]:
     """A user's message with a screenshot."""
     url = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
-    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]}
+    return {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}],
+    }
 
 
 def body(talk: list[dict[str, Any]]) -> bytes:
@@ -84,7 +87,9 @@ class Endpoint:
     def __init__(self, prepared_bytes: int = 512 << 20, *, looks: bool = True) -> None:
         self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])
         self.renderer = ChatRenderer(self.tokenizer)
-        self.processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PREPROCESSOR.items() if "type" not in key})
+        self.processor = Qwen2VLImageProcessorPil(
+            **{key: value for key, value in PREPROCESSOR.items() if "type" not in key}
+        )
         self.engine = (LookingEngine if looks else ScriptedEngine)(self.renderer.encode_text, self.renderer.stop_ids[0])
         self.images = ImageCache(self.processor, prepared_bytes=prepared_bytes)
         self.recorder = Recorder(self.renderer, self.engine, self.images)

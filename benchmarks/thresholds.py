@@ -15,10 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 def hardware() -> str:
     """Processor, usable cores, memory, kernel, and the load when this was asked."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    processor = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
-    return f"{processor}, {cores} cores, {memory_gib:.0f} GiB, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    return (
+        f"{processor}, {cores} cores, {memory_gib:.0f} GiB, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    )
 
 
 def commit() -> str:

@@ -80,7 +80,9 @@ def plain_step(model, rows: list[Sequence], images: dict[str, PreparedImage], at
         sampled_BT = torch.tensor([list(row.sampled) + [False] * (longest - len(row.sampled)) for row in part])
         logits_BTV = model(
             input_ids=ids_BT,
-            attention_mask=torch.tensor([[1] * len(row.token_ids) + [0] * (longest - len(row.token_ids)) for row in part]),
+            attention_mask=torch.tensor(
+                [[1] * len(row.token_ids) + [0] * (longest - len(row.token_ids)) for row in part]
+            ),
             pixel_values=torch.cat([torch.from_numpy(image.pixel_values) for image in shown]),
             image_grid_thw=torch.tensor([image.grid_thw for image in shown]),
             mm_token_type_ids=(ids_BT == model.config.image_token_id).int(),

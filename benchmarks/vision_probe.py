@@ -37,13 +37,20 @@ from deskhand.trainer.vision_probe import image_sensitivity
 
 FAMILIES = ("terminal_run", "terminal_close", "calculator_number")
 """Those of the demo."""
-RUN = ("families=[terminal_run]", "loop.groups_per_step=1", "loop.group_size=4", "loop.total_steps=4", "evaluation.num_episodes=0")
+RUN = (
+    "families=[terminal_run]",
+    "loop.groups_per_step=1",
+    "loop.group_size=4",
+    "loop.total_steps=4",
+    "evaluation.num_episodes=0",
+)
 
 
 def cost(recording: Recording, rounds: int) -> tuple[float, float, float]:
     """(median seconds of a step, median seconds of a canary, nats that swapped pictures changed at first)."""
     trainer = Trainer(
-        Policy(load("tiny").model, PolicyConfig(train_vision=False), recording.renderer.banned_ids), TrainerConfig(torch_threads=1)
+        Policy(load("tiny").model, PolicyConfig(train_vision=False), recording.renderer.banned_ids),
+        TrainerConfig(torch_threads=1),
     )
     samples = [
         TrainingSample(row, 1.0 if number % 2 else -1.0, result.episode_id)
@@ -75,14 +82,29 @@ def blinded(folder: Path) -> Path:
 def train(model: str, folder: Path, every: int) -> tuple[int, int, int, str]:
     """(exit code, steps taken, episodes kept, last words) of `deskhand train` with that model."""
     shutil.rmtree(folder, ignore_errors=True)
-    words = [sys.executable, "-m", "deskhand", "train", "configs/tiny_cpu.yaml", "--folder", str(folder), "--set", f"model={model}"]
+    words = [
+        sys.executable,
+        "-m",
+        "deskhand",
+        "train",
+        "configs/tiny_cpu.yaml",
+        "--folder",
+        str(folder),
+        "--set",
+        f"model={model}",
+    ]
     for setting in (*RUN, f"loop.health.vision_probe_every={every}"):
         words += ["--set", setting]
     done = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     with Run.open(folder, read_only=True) as run:
         last = run.checkpoint()
         kept = sum(run.has_record(row.id) for row in run.episodes())
-    return done.returncode, last.step if last else 0, kept, (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
+    return (
+        done.returncode,
+        last.step if last else 0,
+        kept,
+        (done.stderr.strip() or done.stdout.strip()).splitlines()[-1],
+    )
 
 
 def main() -> None:
@@ -99,7 +121,9 @@ def main() -> None:
         recording = asyncio.run(record("tiny", held_out_tasks(episodes, FAMILIES), Path(made) / "frames", desktops=4))
         step_s, canary_s, seen = cost(recording, rounds)
         every = HealthConfig().vision_probe_every
-        print(f"{episodes} episodes: a step takes {step_s:.3f} s, a canary {canary_s:.3f} s ({canary_s / step_s:.1%} of a step)")
+        print(
+            f"{episodes} episodes: a step takes {step_s:.3f} s, a canary {canary_s:.3f} s ({canary_s / step_s:.1%} of a step)"
+        )
         share = canary_s / (every * step_s)
         figure = f"{share:.2%} of the steps' time at one canary every {every} steps"
         if options.full:
@@ -107,12 +131,16 @@ def main() -> None:
         else:
             print(f"cost: {figure}")
         least = HealthConfig().min_image_sensitivity
-        bars.check("the policy in the box sees", seen > least, f"swapped pictures change {seen:.2f} nats", f"> {least:g}")
+        bars.check(
+            "the policy in the box sees", seen > least, f"swapped pictures change {seen:.2f} nats", f"> {least:g}"
+        )
         source = blinded(Path(made) / "blind")
         code, steps, kept, said = train(str(source), options.folder / "blind", every=1)
         print(f"blind run: {said}")
         ended = code == 2 and steps == 2 and "does not see" in said and kept > 0
-        bars.check("blind run ends", ended, f"exit code {code} at step {steps}, {kept} episodes kept", "2 at step 2, kept")
+        bars.check(
+            "blind run ends", ended, f"exit code {code} at step {steps}, {kept} episodes kept", "2 at step 2, kept"
+        )
         code, steps, kept, _ = train("tiny", options.folder / "seeing", every=1)
         bars.check("seeing run goes on", code == 0 and steps == 4, f"exit code {code} at step {steps}", "0 at step 4")
     bars.finish()

@@ -51,4 +51,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("minutes per folder")
     for folder, seconds in sorted(_seconds_by_folder.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"{seconds / 60:7.2f} min  {_tests_by_folder[folder]:5d} tests  {folder}")
-    terminalreporter.write_line(f"{sum(_seconds_by_folder.values()) / 60:7.2f} min  {sum(_tests_by_folder.values()):5d} tests  all")
+    terminalreporter.write_line(
+        f"{sum(_seconds_by_folder.values()) / 60:7.2f} min  {sum(_tests_by_folder.values()):5d} tests  all"
+    )

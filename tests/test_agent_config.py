@@ -11,6 +11,8 @@ from deskhand.agents.from_config import model_image_size
 def test_the_size_that_is_seen_is_the_one_that_the_checkpoint_s_image_processor_makes(size, bounds):
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    processor = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, size={"shortest_edge": bounds[0], "longest_edge": bounds[1]})
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=14, merge_size=2, size={"shortest_edge": bounds[0], "longest_edge": bounds[1]}
+    )
     _, high, wide = processor(images=[Image.new("RGB", size)], return_tensors="np")["image_grid_thw"][0]
     assert model_image_size(processor)(*size) == (wide * 14, high * 14)

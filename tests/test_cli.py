@@ -22,7 +22,9 @@ ROOT = Path(__file__).parent.parent
 CONFIG = str(ROOT / "configs" / "tiny_cpu.yaml")
 
 
-def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of `deskhand` in this process."""
     monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
     before = signal.getsignal(signal.SIGTERM)
@@ -59,7 +61,10 @@ WRONG = {
     "an unknown option": (["doctor", "--fix"], "--fix"),
     "a config file that is not there": (["train", "absent.yaml", "--folder", "{new}"], "absent.yaml cannot be read"),
     "no config file": (["train", "--folder", "{new}"], "deskhand train configs/tiny_cpu.yaml"),
-    "an unknown key": (["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"], "did you mean 'loop.total_steps'?"),
+    "an unknown key": (
+        ["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"],
+        "did you mean 'loop.total_steps'?",
+    ),
     "a wrong type": (
         ["train", CONFIG, "--folder", "{new}", "--set", "loop.total_steps=many"],
         "--set loop.total_steps=many: 'loop.total_steps' is 'many'",
@@ -70,7 +75,10 @@ WRONG = {
     ),
     "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
-    "a model that is not there": (["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"], "/no/such: no such folder"),
+    "a model that is not there": (
+        ["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"],
+        "/no/such: no such folder",
+    ),
     "settings that cannot be trained": (
         ["train", CONFIG, "--folder", "{new}", "--set", "agent.temperature=0"],
         "agent.temperature 0 plays all members of a group alike",
@@ -78,7 +86,10 @@ WRONG = {
     "a folder without a run": (["report", "{new}"], "name the folder of a run"),
     "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
     "evaluating nothing": (["eval", "{new}"], "holds no run"),
-    "recording what is no address": (["record", "--upstream", "localhost", "--out", "{new}"], "http://127.0.0.1:8000/v1"),
+    "recording what is no address": (
+        ["record", "--upstream", "localhost", "--out", "{new}"],
+        "http://127.0.0.1:8000/v1",
+    ),
     "recording a port that is none": (
         ["record", "--upstream", "http://localhost:99999/v1", "--out", "{new}"],
         "http://127.0.0.1:8000/v1",
@@ -92,7 +103,10 @@ WRONG = {
         "/no/such/program: cannot be started",
     ),
     "a stage of a run": (["train", "--folder", "{run}", "--resume", "--stage", "smoke"], "stages are of a config file"),
-    "a folder with other files": (["train", CONFIG, "--folder", "{full}"], "holds no run, but other files (metrics.jsonl)"),
+    "a folder with other files": (
+        ["train", CONFIG, "--folder", "{full}"],
+        "holds no run, but other files (metrics.jsonl)",
+    ),
     "options that exclude each other": (["demo", "--resume", "--fresh"], "exclude each other"),
 }
 
@@ -169,7 +183,9 @@ def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
     for path in checkpoint.iterdir():
         (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"not weights")
-    code, _, err = called(monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={broken}")
+    code, _, err = called(
+        monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={broken}"
+    )
     assert (code, err.count("\n")) == (2, 1)
     assert f"{broken / 'model.safetensors'}: unreadable" in err
     assert not (tmp_path / "new").exists()
@@ -179,7 +195,9 @@ def test_a_desktop_that_will_not_start_is_one_line_and_leaves_no_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = called(monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={checkpoint}")
+    code, _, err = called(
+        monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={checkpoint}"
+    )
     assert (code, err.count("\n")) == (2, 1)
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()
@@ -193,7 +211,10 @@ def test_a_missing_package_is_named_with_its_mend(tmp_path: Path) -> None:
     )
     done = run_python(program)
     assert done.returncode == 2
-    assert done.stderr == "error: the Python package torch is not installed; run make setup, or: pip install 'deskhand[train]'\n"
+    assert (
+        done.stderr
+        == "error: the Python package torch is not installed; run make setup, or: pip install 'deskhand[train]'\n"
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -224,11 +245,25 @@ def test_an_untrained_model_is_evaluated_and_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
 ) -> None:
     folder = tmp_path / "run"
-    settings = [f"model={checkpoint}", "families=[dialog_choice]", "agent.max_new_tokens=2", "agent.max_consecutive_errors=1"]
-    settings += ["loop.max_concurrent_episodes=1", "desktop.prewarm=0", "evaluation.num_episodes=2", "loop.total_steps=1"]
-    (tmp_path / "small.yaml").write_text("\n".join(setting.replace("=", ": ", 1) for setting in settings if "." not in setting))
+    settings = [
+        f"model={checkpoint}",
+        "families=[dialog_choice]",
+        "agent.max_new_tokens=2",
+        "agent.max_consecutive_errors=1",
+    ]
+    settings += [
+        "loop.max_concurrent_episodes=1",
+        "desktop.prewarm=0",
+        "evaluation.num_episodes=2",
+        "loop.total_steps=1",
+    ]
+    (tmp_path / "small.yaml").write_text(
+        "\n".join(setting.replace("=", ": ", 1) for setting in settings if "." not in setting)
+    )
     overrides = [word for setting in settings if "." in setting for word in ("--set", setting)]
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides)
+    code, out, err = called(
+        monkeypatch, capsys, "eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides
+    )
     assert code == 0, err
     assert "dialog_choice" in out
     assert "/2" in out
@@ -260,10 +295,23 @@ def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_w
 
 def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:
     command = [sys.executable, "-m", "deskhand", "train", CONFIG, "--folder", str(tmp_path / "run")]
-    command += ["--set", f"model={checkpoint}", "--set", "loop.max_concurrent_episodes=2", "--set", "families=[dialog_choice]"]
+    command += [
+        "--set",
+        f"model={checkpoint}",
+        "--set",
+        "loop.max_concurrent_episodes=2",
+        "--set",
+        "families=[dialog_choice]",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 90
     frames = tmp_path / "run" / "frames"

@@ -19,7 +19,9 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def message_of(path: Path | None = None, overrides: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> str:
+def message_of(
+    path: Path | None = None, overrides: tuple[str, ...] = (), environment: dict[str, str] | None = None
+) -> str:
     with pytest.raises(ConfigError) as caught:
         load.load_config(path, overrides, environment)
     message = str(caught.value)
@@ -74,13 +76,16 @@ def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
 
 def test_a_key_in_the_wrong_section_is_told_its_place() -> None:
     assert (
-        message_of(overrides=("group_size=4",)) == "--set group_size=4: unknown key 'group_size'; did you mean 'loop.group_size'?"
+        message_of(overrides=("group_size=4",))
+        == "--set group_size=4: unknown key 'group_size'; did you mean 'loop.group_size'?"
     )
 
 
 def test_an_unknown_environment_variable_is_an_error() -> None:
     message = message_of(environment={"DESKHAND_LOOP__STEP": "3"})
-    assert message == "environment variable DESKHAND_LOOP__STEP: unknown key 'loop.step'; did you mean 'loop.total_steps'?"
+    assert (
+        message == "environment variable DESKHAND_LOOP__STEP: unknown key 'loop.step'; did you mean 'loop.total_steps'?"
+    )
 
 
 def test_a_variable_that_resembles_no_setting_is_of_something_else() -> None:
@@ -95,7 +100,9 @@ def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
 def test_a_wrong_type_names_the_place_that_won(tmp_path: Path) -> None:
     path = written(tmp_path, "loop: {total_steps: 3}\n")
     message = message_of(path, (), {"DESKHAND_LOOP__TOTAL_STEPS": "many"})
-    assert message.startswith("environment variable DESKHAND_LOOP__TOTAL_STEPS: 'loop.total_steps' is 'many', but should be a valid integer")
+    assert message.startswith(
+        "environment variable DESKHAND_LOOP__TOTAL_STEPS: 'loop.total_steps' is 'many', but should be a valid integer"
+    )
 
 
 def test_a_value_out_of_range_names_the_file(tmp_path: Path) -> None:
@@ -163,9 +170,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         load.load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-STAGED = (
-    "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n  smoke: {loop: {steps: 2}, max_minutes: 1}\n  slow: {loop: {desktops: 1}}\n"
-)
+STAGED = "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n  smoke: {loop: {steps: 2}, max_minutes: 1}\n  slow: {loop: {desktops: 1}}\n"
 
 
 def test_a_stage_beats_the_rest_of_its_file_and_nothing_else(tmp_path: Path) -> None:
@@ -178,7 +183,10 @@ def test_a_stage_beats_the_rest_of_its_file_and_nothing_else(tmp_path: Path) -> 
 
 def test_stages_that_are_not_chosen_are_checked_too(tmp_path: Path) -> None:
     path = written(tmp_path, STAGED.replace("desktops: 1}", "desktop: 1}"))
-    assert message_of(path) == f"{path} stage slow: unknown key 'loop.desktop'; did you mean 'loop.max_concurrent_episodes'?"
+    assert (
+        message_of(path)
+        == f"{path} stage slow: unknown key 'loop.desktop'; did you mean 'loop.max_concurrent_episodes'?"
+    )
 
 
 def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
@@ -199,7 +207,10 @@ def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
             ["engine.backend=sglang", "engine.base_url=http://host:1", "engine.venv_python=/p"],
             "'engine' python says nothing to an engine of kind",
         ),
-        (["engine.backend=vllm", "engine.base_url=http://host:1", "engine.venv_python=/p"], "'engine' url is of a server that runs already"),
+        (
+            ["engine.backend=vllm", "engine.base_url=http://host:1", "engine.venv_python=/p"],
+            "'engine' url is of a server that runs already",
+        ),
         (["engine.backend=vlm"], "'engine.backend' is 'vlm', but should be 'hf', 'vllm', 'sglang' or 'remote'"),
     ],
 )
@@ -208,7 +219,9 @@ def test_an_engine_that_lacks_something_is_told_what(settings: list[str], messag
 
 
 def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
-    remote = load.load_config(None, ["engine.backend=remote", "engine.base_url=https://host/v1", "engine.served_model_name=m"])
+    remote = load.load_config(
+        None, ["engine.backend=remote", "engine.base_url=https://host/v1", "engine.served_model_name=m"]
+    )
     assert remote.training_error is not None
     assert remote.training_error.startswith("engine.backend remote is for evaluation only")
     cut = load.load_config(None, ["engine.backend=vllm", "agent.top_p=0.9"])

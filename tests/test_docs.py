@@ -37,16 +37,26 @@ def test_every_command_parses(page: str, line: str) -> None:
     arguments = words[words.index("deskhand") + 1 :]
     _, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     overrides = bound.arguments.get("overrides") or []
-    if "--trainer areal" in line or arguments[0] == "areal":  # AReaL's parser reads its experiments: tests/contract/areal
+    if (
+        "--trainer areal" in line or arguments[0] == "areal"
+    ):  # AReaL's parser reads its experiments: tests/contract/areal
         return
-    config = next((ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rejudge")), None)
+    config = next(
+        (ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rejudge")), None
+    )
     load_config(config, overrides, variables)
 
 
 def test_the_help_of_commands_has_no_word_that_is_taken_for_markup() -> None:
     """What stands between < and > is not shown."""
-    pages = [*(ROOT / "deskhand").glob("cli*.py"), *(ROOT / "deskhand").glob("*/*cli.py"), ROOT / "deskhand" / "auditing.py"]
-    functions = [node for page in pages for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.FunctionDef)]
+    pages = [
+        *(ROOT / "deskhand").glob("cli*.py"),
+        *(ROOT / "deskhand").glob("*/*cli.py"),
+        ROOT / "deskhand" / "auditing.py",
+    ]
+    functions = [
+        node for page in pages for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.FunctionDef)
+    ]
     assert {"demo", "evaluate", "explain", "audit", "gateway"} <= {node.name for node in functions}
     assert not [node.name for node in functions if "<" in (ast.get_docstring(node) or "")]
 
@@ -55,13 +65,17 @@ def test_there_are_commands_in_the_docs() -> None:
     assert len(DESKHAND) >= 12
 
 
-@pytest.mark.parametrize(("page", "line"), [entry for entry in COMMANDS if entry[1].startswith("make ")], ids=lambda value: value)
+@pytest.mark.parametrize(
+    ("page", "line"), [entry for entry in COMMANDS if entry[1].startswith("make ")], ids=lambda value: value
+)
 def test_every_make_target_is_there(page: str, line: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), line
 
 
-@pytest.mark.parametrize(("page", "line"), [entry for entry in COMMANDS if "-m benchmarks." in entry[1]], ids=lambda value: value)
+@pytest.mark.parametrize(
+    ("page", "line"), [entry for entry in COMMANDS if "-m benchmarks." in entry[1]], ids=lambda value: value
+)
 def test_every_benchmark_is_there(page: str, line: str) -> None:
     assert (ROOT / "benchmarks" / f"{line.split('benchmarks.')[1].split()[0]}.py").is_file()
 

@@ -51,7 +51,17 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
 
 def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = ["eval", str(folder), "--policy", "oracle", *SMALL, "--set", "evaluation.num_episodes=6", "--set", "loop.max_concurrent_episodes=1"]
+    command = [
+        "eval",
+        str(folder),
+        "--policy",
+        "oracle",
+        *SMALL,
+        "--set",
+        "evaluation.num_episodes=6",
+        "--set",
+        "loop.max_concurrent_episodes=1",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "deskhand", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -87,7 +97,9 @@ def endpoint() -> Iterator[tuple[str, str]]:
     model = load_model("tiny")
     recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model), ImageCache(model.image_processor))
     key = recorder.open_session("from outside")
-    config = uvicorn.Config(create_app(recorder, secrets.token_urlsafe(32)), host="127.0.0.1", port=0, log_level="error")
+    config = uvicorn.Config(
+        create_app(recorder, secrets.token_urlsafe(32)), host="127.0.0.1", port=0, log_level="error"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -116,21 +128,37 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
         assert all(step.text for result in found for step in result.transcript.steps)
         assert all(not result.graph.calls for result in found)
         assert all(
-            path.exists() for result in found for step in result.transcript.steps for path in [run.frames.path(step.frame_sha256)]
+            path.exists()
+            for result in found
+            for step in result.transcript.steps
+            for path in [run.frames.path(step.frame_sha256)]
         )
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
 def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys, tmp_path: Path) -> None:
-    arguments = ["--policy", "http://127.0.0.1:1/v1", "--served-name", "nobody", *SMALL, "--set", "evaluation.num_episodes=1"]
+    arguments = [
+        "--policy",
+        "http://127.0.0.1:1/v1",
+        "--served-name",
+        "nobody",
+        *SMALL,
+        "--set",
+        "evaluation.num_episodes=1",
+    ]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert (code, err.count("\n")) == (2, 1), err
-    assert "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    assert (
+        "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    )
     assert "0 of 1 held-out episodes, 0 successes, 3 tries without a score" in out
 
 
 WRONG = {
-    "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "put it into the environment as OPENAI_API_KEY"),
+    "a key in the address": (
+        ["--policy", "http://me:secret@127.0.0.1:1/v1"],
+        "put it into the environment as OPENAI_API_KEY",
+    ),
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
     "no repeats": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
     "a step of a script": (["--policy", "oracle", "--step", "3"], "oracle is no run, so it has no steps"),
@@ -139,7 +167,16 @@ WRONG = {
     "a name for no endpoint": (["--policy", "oracle", "--served-name", "m"], "give --policy its address"),
     "a stage of no file": (["--policy", "oracle", "--stage", "smoke"], "stages are of a config file"),
     "weights behind an endpoint": (
-        ["--policy", "tiny", "--set", "engine.backend=remote", "--set", "engine.base_url=http://host/v1", "--set", "engine.served_model_name=m"],
+        [
+            "--policy",
+            "tiny",
+            "--set",
+            "engine.backend=remote",
+            "--set",
+            "engine.base_url=http://host/v1",
+            "--set",
+            "engine.served_model_name=m",
+        ],
         "the endpoint plays; leave --policy out",
     ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
@@ -161,14 +198,23 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
     settings = load_config()
     with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
         assert resolve_policy(settings, run, None).name == "version-0"
-        greedy = load_config(None, ["evaluation.temperature=0", "evaluation.num_episodes=3", "loop.max_concurrent_episodes=1"])
+        greedy = load_config(
+            None, ["evaluation.temperature=0", "evaluation.num_episodes=3", "loop.max_concurrent_episodes=1"]
+        )
         assert resolve_policy(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
         blind = load_config(None, ["agent.noise_images=true"])
         assert resolve_policy(blind, run, "oracle").name == "oracle (agent.noise_images=True)"
         assert resolve_policy(load_config(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
-        assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", "it is not asked"
-        remote = load_config(None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"])
-        assert resolve_policy(remote, run, None).name == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+        assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", (
+            "it is not asked"
+        )
+        remote = load_config(
+            None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
+        )
+        assert (
+            resolve_policy(remote, run, None).name
+            == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+        )
         longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
         assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"
     with Run.open(tmp_path / "run") as run:
@@ -181,7 +227,9 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     monkeypatch, capsys, tmp_path: Path
 ) -> None:
     folder, config = tmp_path / "run", tmp_path / "few.yaml"
-    config.write_text("families: [dialog_choice]\nevaluation: {episodes: 1}\nloop: {desktops: 1}\ndesktop: {spares: 0}\n")
+    config.write_text(
+        "families: [dialog_choice]\nevaluation: {episodes: 1}\nloop: {desktops: 1}\ndesktop: {spares: 0}\n"
+    )
     command = ["eval", str(folder), "--policy", "idle", "--config", str(config)]
     for _ in range(2):
         code, out, err = called(monkeypatch, capsys, *command)
@@ -215,5 +263,7 @@ def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> N
             (tmp_path / place / "step-000001" / "manifest.json").write_text(digest)
         assert resolve_policy(settings, run, one).name != resolve_policy(settings, run, two).name
         (tmp_path / "b" / "step-000001" / "manifest.json").write_text("x")
-        assert resolve_policy(settings, run, one).name == resolve_policy(settings, run, two).name, "the same weights, copied"
+        assert resolve_policy(settings, run, one).name == resolve_policy(settings, run, two).name, (
+            "the same weights, copied"
+        )
         assert resolve_policy(settings, run, "tiny").name == "model tiny"

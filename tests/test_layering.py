@@ -61,7 +61,11 @@ def imported(source: str, known: set[str]) -> Iterator[str]:
 
 
 def own_imports(source: str, known: set[str]) -> set[str]:
-    return {name.removeprefix("deskhand").removeprefix(".") for name in imported(source, known) if name.split(".")[0] == "deskhand"}
+    return {
+        name.removeprefix("deskhand").removeprefix(".")
+        for name in imported(source, known)
+        if name.split(".")[0] == "deskhand"
+    }
 
 
 def inside(module: str, rooms: tuple[str, ...]) -> bool:
@@ -107,7 +111,10 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
 
 def test_every_room_imports_only_what_it_may() -> None:
     wrong = [
-        f"{module} imports {target}" for module, targets in graph().items() for target in targets if breaks_rule(module, target)
+        f"{module} imports {target}"
+        for module, targets in graph().items()
+        for target in targets
+        if breaks_rule(module, target)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -171,7 +178,11 @@ def test_files_are_short() -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
     assert not [f"{path.relative_to(ROOT)}: {lines} lines" for path, lines in lengths.items() if lines > 500]
-    own = [lines for path, lines in lengths.items() if path.is_relative_to(ROOT / "deskhand") and path.name != "__init__.py"]
+    own = [
+        lines
+        for path, lines in lengths.items()
+        if path.is_relative_to(ROOT / "deskhand") and path.name != "__init__.py"
+    ]
     assert sum(own) / len(own) < 220
 
 
@@ -179,8 +190,18 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
     declared = {requirement.split(">=")[0].lower() for requirement in asked}
-    import_names = {"pillow": "PIL", "pyyaml": "yaml", "python-xlib": "Xlib", "python-docx": "docx", "pytest-xdist": "xdist"}
-    allowed = {import_names.get(name, name.replace("-", "_")) for name in declared} | set(sys.stdlib_module_names) | {"deskhand"}
+    import_names = {
+        "pillow": "PIL",
+        "pyyaml": "yaml",
+        "python-xlib": "Xlib",
+        "python-docx": "docx",
+        "pytest-xdist": "xdist",
+    }
+    allowed = (
+        {import_names.get(name, name.replace("-", "_")) for name in declared}
+        | set(sys.stdlib_module_names)
+        | {"deskhand"}
+    )
     wrong = {
         f"{module} imports {name}"
         for module, path in modules().items()

@@ -100,7 +100,9 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = str(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")
-    code, out, err = called(monkeypatch, capsys, "plan", config, "--gpu", "4090", "--screen", "1280x720", "--turns", "15")
+    code, out, err = called(
+        monkeypatch, capsys, "plan", config, "--gpu", "4090", "--screen", "1280x720", "--turns", "15"
+    )
     assert code == 0, err
     assert "1280x720: " in out
     assert re.search(r"^weights +7\.\d\d GiB +3\.755e9 x 2 B", out, re.MULTILINE), out
@@ -134,7 +136,10 @@ def test_a_server_beside_the_trainer_is_counted_by_its_share_and_needs_room_for_
     assert not any(term.name == "keys and values" for term in made.memory.terms)
     assert made.memory.fits
     assert not plan.plan(load_config(path, [*settings, "engine.gpu_memory_utilization=0.8"])).memory.fits
-    with pytest.raises(ConfigError, match=r"engine.gpu_memory_utilization 0.1: the server gets 7\.\d GiB, its weights .* take 9\.\d GiB"):
+    with pytest.raises(
+        ConfigError,
+        match=r"engine.gpu_memory_utilization 0.1: the server gets 7\.\d GiB, its weights .* take 9\.\d GiB",
+    ):
         plan.plan(load_config(path, [*settings, "engine.gpu_memory_utilization=0.1"]))
     elsewhere = plan.plan(load_config(path, [*settings, "engine.base_url=http://10.0.0.1:8000"]))
     assert any(line.startswith("not in the sum: the server") for line in elsewhere.lines())
@@ -193,7 +198,15 @@ def test_a_config_and_its_stages_are_for_embedded_desktops(name: str) -> None:
 
 
 def test_rows_are_those_that_the_window_makes() -> None:
-    config = load_config(None, ["agent.history=grow_drop", "agent.history_max_turns=6", "agent.history_keep_turns=3", "engine.max_model_len=100000"])
+    config = load_config(
+        None,
+        [
+            "agent.history=grow_drop",
+            "agent.history_max_turns=6",
+            "agent.history_keep_turns=3",
+            "engine.max_model_len=100000",
+        ],
+    )
     for turns, shown, rows in ((4, 4, 1), (6, 6, 1), (7, 6, 2), (14, 6, 3)):
         work = plan.workload(config, values_of("tiny"), (320, 256), turns)
         assert (work.turns_in_row, work.step_rows) == (shown, rows * work.step_episodes)

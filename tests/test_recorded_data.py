@@ -52,7 +52,12 @@ def test_the_tools_of_every_api_are_offered_alike() -> None:
     chat = {"type": "function", "function": {"name": "click", "description": "d", "parameters": schema}}
     responses = {"type": "function", "name": "click", "description": "d", "parameters": schema}
     messages = {"name": "click", "description": "d", "input_schema": schema}
-    assert recorded_data._offered([chat]) == recorded_data._offered([responses]) == recorded_data._offered([messages]) == (chat,)
+    assert (
+        recorded_data._offered([chat])
+        == recorded_data._offered([responses])
+        == recorded_data._offered([messages])
+        == (chat,)
+    )
 
 
 def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path: Path) -> None:

@@ -12,14 +12,33 @@ import pytest
 from test_cli import ROOT, called
 
 KEY = "the-key-of-the-elsewhere-tests"
-SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.max_concurrent_episodes=2", "--set", "evaluation.num_episodes=2"]
+SMALL = [
+    "--set",
+    "families=[dialog_choice]",
+    "--set",
+    "loop.max_concurrent_episodes=2",
+    "--set",
+    "evaluation.num_episodes=2",
+]
 
 
 @contextmanager
 def bridge(screen: str) -> Iterator[str]:
     """The address of a bridge with two desktops, in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "deskhand", "serve", "--port", "0", "--desktops", "2", "--no-accessibility", "--screen", screen],
+        [
+            sys.executable,
+            "-m",
+            "deskhand",
+            "serve",
+            "--port",
+            "0",
+            "--desktops",
+            "2",
+            "--no-accessibility",
+            "--screen",
+            screen,
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"DESKHAND_SERVER_API_KEY": KEY, "PYTHONPATH": str(ROOT)},

@@ -117,7 +117,9 @@ class Windows:
         self.door = Door(client, outage_at=outage_at)
 
 
-def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_run_is_killed(monkeypatch, capsys, tmp_path) -> None:
+def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_run_is_killed(
+    monkeypatch, capsys, tmp_path
+) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "pointer.yaml").write_text(POINTER)
     machines = [Windows(tmp_path / name, outage_at) for name, outage_at in (("a", 60), ("b", 100))]
@@ -150,12 +152,16 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         assert code == 0, err
     assert "2 at a time play and others wait" in (tmp_path / "said").read_text()
     rows = checked(folder, steps, len(machines))
-    assert {row.id: row.reward for row in rows}.items() >= before.items(), "what was finished before the kill stays as it was"
+    assert {row.id: row.reward for row in rows}.items() >= before.items(), (
+        "what was finished before the kill stays as it was"
+    )
     assert "pointer" in (tmp_path / "report.html").read_text()
     assert (folder / FIRST_LOOKS).exists()
     for machine in machines:
         assert machine.begun
-        assert all(state == (["Program Manager"], []) for state in machine.begun), "an episode began on what another one left"
+        assert all(state == (["Program Manager"], []) for state in machine.begun), (
+            "an episode began on what another one left"
+        )
         assert min(machine.door.seen[kind] for kind in ("cut", "429", "502 before", "502 after")) > 0
     with Run.open(folder, read_only=True) as run:
         results = [load_result(run, row.id) for row in rows if row.value is not None]
@@ -219,8 +225,16 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
             del config["desktop"]["skip_reset"]
             config["desktop"]["reset_command"] = back
             Path(file).write_text(yaml.safe_dump(config))
-            settings = words(f"suite.osworld={tmp_path}/tasks", "suite.screen_size=[256, 192]", "suite.max_episode_steps=4", "loop.total_steps=2")
-            settings += ["--set", "trainer.algorithm=ppo"]  # this task is nearly always solved, which GRPO learns nothing from
+            settings = words(
+                f"suite.osworld={tmp_path}/tasks",
+                "suite.screen_size=[256, 192]",
+                "suite.max_episode_steps=4",
+                "loop.total_steps=2",
+            )
+            settings += [
+                "--set",
+                "trainer.algorithm=ppo",
+            ]  # this task is nearly always solved, which GRPO learns nothing from
             code, _, err = called(monkeypatch, capsys, "train", file, "--folder", str(folder), *settings)
             assert code == 0, err
     rows = checked(folder, 2, len(machines))

@@ -48,7 +48,9 @@ def osworld_task(number: int, result: dict[str, Any], func: str = "file_contains
     return task_files.task(id=f"{number}", related_apps=["os"], evaluator=evaluator)
 
 
-def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothing_else(monkeypatch, capsys, tmp_path) -> None:
+def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothing_else(
+    monkeypatch, capsys, tmp_path
+) -> None:
     def file(path: str) -> dict[str, Any]:
         return {"type": "vm_file", "path": path, "dest": "a.txt"}
 
@@ -60,7 +62,9 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     ]
     for number, result in enumerate(results):
         task_files.written(tmp_path / "tasks", osworld_task(number, result), f"os/{number}.json")
-    task_files.written(tmp_path / "tasks", osworld_task(9, results[0]) | {"evaluator": {"func": "infeasible"}}, "os/9.json")
+    task_files.written(
+        tmp_path / "tasks", osworld_task(9, results[0]) | {"evaluator": {"func": "infeasible"}}, "os/9.json"
+    )
     states = run_with(tmp_path / "run", f"suite.osworld={tmp_path}/tasks")
     state(states, "os/0", {"a.txt": "all done\n"}, 1.0)
     state(states, "os/0", {"b.txt": "all done\n"}, 1.0)
@@ -98,7 +102,9 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
     (tmp_path / "openadapt").mkdir()
     for name, check in (("file", "file, path: a.txt"), ("said", "command, run: hostname, expect: vm")):
         (tmp_path / "openadapt" / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
-    task_files.written(tmp_path / "waa", task_files.on_windows(osworld_task(1, {"type": "vm_file", "path": "C:\\a", "dest": "a"})))
+    task_files.written(
+        tmp_path / "waa", task_files.on_windows(osworld_task(1, {"type": "vm_file", "path": "C:\\a", "dest": "a"}))
+    )
     (tmp_path / "mine.py").write_text(FAMILIES)
     cases: dict[str, tuple[list[str], list[tuple[str, dict[str, str]]], list[str]]] = {
         "native": (["suite.native={}/native"], [("one", {"one": ""}), ("one", {})], ["1", "0"]),
@@ -121,5 +127,7 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             arguments = ["--config", str(tmp_path / "native.settings")]
         code, out, err = called(monkeypatch, capsys, "rejudge", str(folder), *arguments)
         assert code == 0, err
-        assert [line.partition(" then, ")[2].split()[0] for line in out.splitlines() if " then, " in line] == values, out
+        assert [line.partition(" then, ")[2].split()[0] for line in out.splitlines() if " then, " in line] == values, (
+            out
+        )
         assert "AttributeError" not in out

@@ -70,7 +70,17 @@ def with_unknown_settings(folder: Path) -> None:
 
 FOLDERS: dict[str, Callable[[Path], None]] = {
     made.__name__: made
-    for made in (emptied, torn, garbage, foreign, of_the_future, a_folder_named_so, a_file, under_a_file, with_unknown_settings)
+    for made in (
+        emptied,
+        torn,
+        garbage,
+        foreign,
+        of_the_future,
+        a_folder_named_so,
+        a_file,
+        under_a_file,
+        with_unknown_settings,
+    )
 }
 COMMANDS = {
     "eval": ["eval", "{folder}"],
@@ -87,7 +97,12 @@ COMMANDS = {
 
 
 READS_NO_SETTINGS = ("eval of another run", "report", "new training", "episodes of a run")
-CASES = [(kind, name) for kind in FOLDERS for name in COMMANDS if kind != "with_unknown_settings" or name not in READS_NO_SETTINGS]
+CASES = [
+    (kind, name)
+    for kind in FOLDERS
+    for name in COMMANDS
+    if kind != "with_unknown_settings" or name not in READS_NO_SETTINGS
+]
 
 
 @pytest.mark.parametrize(("kind", "command"), CASES)

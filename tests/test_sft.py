@@ -92,17 +92,25 @@ def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meet
         assert all(START <= row.seed < START + 1000 for row in rows)
         found = load_demonstrations(run, DEMONSTRATIONS)
         assert len(found) == 4
-        assert all(run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans)
+        assert all(
+            run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans
+        )
         taught, held = split(found, 0.5)
         assert sorted(each.episode_id for each in taught + held) == sorted(each.episode_id for each in found)
 
 
-def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
+    warm: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
-        assert run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
-    first, second = (CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other))
+        assert (
+            run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
+        )
+    first, second = (
+        CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other)
+    )
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes() != (CheckpointManager(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
     with Run.open(other, read_only=True) as run:
@@ -191,7 +199,9 @@ def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None
 @pytest.mark.parametrize("adapter", [False, True])
 def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
     out = tmp_path / "exported"
-    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else []))
+    code, said, err = called(
+        monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else [])
+    )
     assert code == 0, err
     assert said.strip() == str(out)
     expected = logits_of(CheckpointManager(warm / "checkpoints").path(6))
@@ -209,14 +219,19 @@ def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatc
     with Run.open(warm, read_only=True) as run:
         taught, _ = split(load_demonstrations(run, DEMONSTRATIONS), 0.2)
     seeds, count = [lesson.episode.seed for lesson in taught if lesson.episode is not None], len(taught)
-    assert f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}" in card
+    assert (
+        f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}"
+        in card
+    )
     assert "after 6 updates in 6 steps" in card
     assert "Version 6 has not been evaluated" in card
     assert "rank: 4" in card
     assert card.startswith("---\nlibrary_name: transformers\n")
 
 
-def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
+    warm: Path, checkpoint: Path, tmp_path: Path
+) -> None:
     """Episodes of later steps are not its data; those of the warm start that the run began from are."""
     from deskhand.config.load import Config
     from deskhand.recipes.export_model import export_model
@@ -236,7 +251,10 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
             path = CheckpointManager(run.folder / "checkpoints").save(trainer, source)
             states = {}
             for number in range(3):
-                ticket = EpisodeRequest(f"{step}-{number}", family_registry.make_task("dialog_choice", seed_for("train", 10 * step + number)))
+                ticket = EpisodeRequest(
+                    f"{step}-{number}",
+                    family_registry.make_task("dialog_choice", seed_for("train", 10 * step + number)),
+                )
                 row = new_row(ticket, TRAIN)
                 run.start_episode(row)
                 run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
@@ -244,7 +262,9 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
             run.commit(books={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
         for version, members in ((0, 3), (2, 1)):  # the one before was played more often
             for member in range(members):
-                row = new_row(dataclasses.replace(ticket, episode_id=f"v{version}-{member}", member=member), f"version-{version}")
+                row = new_row(
+                    dataclasses.replace(ticket, episode_id=f"v{version}-{member}", member=member), f"version-{version}"
+                )
                 run.start_episode(row)
                 run.finish_episode(dataclasses.replace(row, state="scored", value=float(version + member > 0)), {}, b"")
         lost = new_row(dataclasses.replace(ticket, episode_id="lost"), TRAIN)
@@ -262,14 +282,18 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path,
         assert f"before this run: not known, `{checkpoint.name}` has no card" in card
 
 
-def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(checkpoint: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(
+    checkpoint: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     recorded, folder = tmp_path / "recorded", tmp_path / "run"
     for session in ("one", "two"):
         recorded_folder.talk(recorded, session)
     recorded_folder.talk(recorded, "poor", reward=0.0)
     (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
     command = ["sft", str(tmp_path / "empty.yaml"), "--folder", str(folder), "--episodes", str(recorded)]
-    code, out, err = called(monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
+    code, out, err = called(
+        monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"})
+    )
     assert code == 0, err
     assert "recorded: 2 conversations of 3 sessions, 1 of them with too low a reward" in out
     assert "2 episodes to learn from, 0 held out" in out

@@ -139,8 +139,12 @@ def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", osworld_task)
     task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
     for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
-        assert load_suite(load_config(None, [f"suite.osworld={folder}", f"suite.exclude={without}"])).train_tasks == left
-    assert load_suite(load_config(None, ["families=[terminal_run, file_move]", "suite.exclude=[file_move]"])).train_tasks == ("terminal_run",)
+        assert (
+            load_suite(load_config(None, [f"suite.osworld={folder}", f"suite.exclude={without}"])).train_tasks == left
+        )
+    assert load_suite(
+        load_config(None, ["families=[terminal_run, file_move]", "suite.exclude=[file_move]"])
+    ).train_tasks == ("terminal_run",)
     (tmp_path / "mine.py").write_text(FAMILIES)
     for settings, said in (
         ([f"suite.osworld={folder}", "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
@@ -162,7 +166,9 @@ evaluate: [{{check: {check}}}]
 def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
-    found = load_suite(load_config(None, [f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"]))
+    found = load_suite(
+        load_config(None, [f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"])
+    )
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
@@ -173,7 +179,10 @@ def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_ther
 
 REFUSED = {
     "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
-    "a task that is not there": (["suite.native={native}", "families=[onee]"], "has no task 'onee'; did you mean 'one'?"),
+    "a task that is not there": (
+        ["suite.native={native}", "families=[onee]"],
+        "has no task 'onee'; did you mean 'one'?",
+    ),
     "a named task that cannot run": (["suite.native={native}", "families=[far]"], "far.yaml: it needs no-such"),
     "no task that can run": (
         ["suite.osworld={web}"],
@@ -190,7 +199,9 @@ REFUSED = {
 def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, native: Path, tmp_path: Path) -> None:
     settings, expected = REFUSED[name]
     places = {"{native}": str(native), "{web}": str(tmp_path / "web"), "{broken}": str(tmp_path / "broken")}
-    task_files.written(tmp_path / "web", osworld_task(1, "x") | {"instruction": "Open https://a.example/ and buy it"}, "os/w.json")
+    task_files.written(
+        tmp_path / "web", osworld_task(1, "x") | {"instruction": "Open https://a.example/ and buy it"}, "os/w.json"
+    )
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 1\nchek: {}\n")
     for mark, place in places.items():
@@ -201,12 +212,25 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
     assert "\n" not in str(raised.value)
 
 
-def test_the_oracle_plays_what_has_one_and_says_what_has_none(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
-    small = ["--policy", "oracle", "--set", f"suite.native={native}", "--set", "desktop.prewarm=0", "--set", "loop.max_concurrent_episodes=1"]
+def test_the_oracle_plays_what_has_one_and_says_what_has_none(
+    native: Path, monkeypatch, capsys, tmp_path: Path
+) -> None:
+    small = [
+        "--policy",
+        "oracle",
+        "--set",
+        f"suite.native={native}",
+        "--set",
+        "desktop.prewarm=0",
+        "--set",
+        "loop.max_concurrent_episodes=1",
+    ]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *small)
     assert code == 2
     assert "the oracle cannot play open: has no oracle; write one under the key oracle" in err
-    code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "families=[one, two]")
+    code, out, err = called(
+        monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "families=[one, two]"
+    )
     assert code == 0, err
     assert "2/2" in out
 
@@ -214,10 +238,18 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(native: Path, monk
 @needs_weights
 def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    few = ["loop.total_steps=1", "loop.groups_per_step=1", "loop.group_size=2", "loop.max_concurrent_episodes=2", "evaluation.num_episodes=0"]
+    few = [
+        "loop.total_steps=1",
+        "loop.groups_per_step=1",
+        "loop.group_size=2",
+        "loop.max_concurrent_episodes=2",
+        "evaluation.num_episodes=0",
+    ]
     settings = [f"suite.native={native}", "suite.eval_fraction=0.3", "desktop.prewarm=0", "trainer.algorithm=ppo", *few]
     words = [word for setting in settings for word in ("--set", setting)]
-    code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), *words)
+    code, out, err = called(
+        monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), *words
+    )
     assert code == 0, err
     assert "suite: 2 tasks trained on, 1 held out; 1 left out" in out
     trained = load_suite(load_config(None, settings)).train_tasks
@@ -252,7 +284,9 @@ def served(*apps: Any) -> Iterator[list[int]]:
 def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> str:
     """A shipped config with the two lines that its comment gives for machines (0: OSWorld's, 1: WAA's), their places filled in."""
     text = config.read_text()
-    wanted = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")][2 * which : 2 * which + 2]
+    wanted = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")][
+        2 * which : 2 * which + 2
+    ]
     desktop, suite = (yaml.safe_load(line) for line in wanted)
     (kind,) = suite["suite"]
     suite["suite"] = {kind: str(folder)} | {key: port for key, port in ports.items() if key == "evaluate_port"}
@@ -264,19 +298,25 @@ def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> 
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_machines(config: Path, tmp_path: Path) -> None:
+def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_machines(
+    config: Path, tmp_path: Path
+) -> None:
     for which, (kind, make) in enumerate((("osworld", osworld_task), ("waa", waa_task))):
         file = tmp_path / f"{kind}.yaml"
         file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
         for stage in (None, "smoke"):
-            settings = load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
+            settings = (
+                load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
+            )
             found = load_suite(settings)
             assert settings.desktop.backend == kind
             assert (found.train_tasks, found.skipped) == (("os/1", "os/2"), ())
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["osworld", "waa"])
-def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(which, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(
+    which, monkeypatch, capsys, tmp_path: Path
+) -> None:
     folder = corpus(tmp_path / "tasks", (osworld_task, waa_task)[which])
     fake = FakeWaa(tmp_path / "vm", (1920, 1200)) if which else FakeOsworld(tmp_path / "vm", (1920, 1080))
     evaluate = FakeEvaluate(fake.guest)

@@ -20,7 +20,9 @@ def wheel(folder: Path, name: str, needs: str = "") -> None:
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{name}.py", f"NAME = {name!r}\n")
         archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{requirement}")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{about}/RECORD", "")
 
 
@@ -35,7 +37,11 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def environment(checkout: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    settings = {"DESKHAND_VENV_DIR": str(checkout / "made"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(checkout / "wheels")}
+    settings = {
+        "DESKHAND_VENV_DIR": str(checkout / "made"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(checkout / "wheels"),
+    }
     return subprocess.run(
         ["bash", str(checkout / "scripts" / "environment"), *names],
         capture_output=True,

@@ -32,7 +32,9 @@ def test_the_tests_of_a_file_and_all_against_one_peer_are_run_by_one_process(tmp
     words = [sys.executable, "-m", "pytest", *shared_by(2), "-q", "-p", "no:cacheprovider"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = tmp_path / "done"
-    ran = subprocess.run(words, cwd=tmp_path, env={**own, "DONE": str(done)}, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        words, cwd=tmp_path, env={**own, "DONE": str(done)}, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     processes: defaultdict[str, set[str]] = defaultdict(set)
     lines = [line.split() for line in done.read_text().splitlines()]
@@ -40,7 +42,11 @@ def test_the_tests_of_a_file_and_all_against_one_peer_are_run_by_one_process(tmp
         path = Path(file).relative_to(tmp_path / "tests")
         processes["contract" if path.parts[0] == "contract" else str(path)].add(process)
     assert len(lines) == 6 * len(files)
-    assert {name: len(those) for name, those in processes.items()} == {"one/test_a.py": 1, "one/test_b.py": 1, "contract": 1}
+    assert {name: len(those) for name, those in processes.items()} == {
+        "one/test_a.py": 1,
+        "one/test_b.py": 1,
+        "contract": 1,
+    }
 
 
 def shared_by(processes: int) -> list[str]:

@@ -55,7 +55,9 @@ def task_of(data: Mapping[str, Any]) -> Task:
         return None, []
 
     number = int(data["seed"])
-    return Task(f"lease/{number}", "lease", "benchmark", number, "Click.", WIDTH, HEIGHT, STEPS, nothing, check, oracle, targets)
+    return Task(
+        f"lease/{number}", "lease", "benchmark", number, "Click.", WIDTH, HEIGHT, STEPS, nothing, check, oracle, targets
+    )
 
 
 def main(bridge: str, server: str, desktops: int, groups: int) -> None:
@@ -63,7 +65,9 @@ def main(bridge: str, server: str, desktops: int, groups: int) -> None:
     from areal.engine.sglang_remote import RemoteSGLangEngine
 
     os.environ[ADDRESS] = bridge
-    from benchmarks.areal import executor  # the workflow makes its pool by this name, and this program is another module
+    from benchmarks.areal import (
+        executor,
+    )  # the workflow makes its pool by this name, and this program is another module
     from deskhand.integrations.areal.workflow import OSWorldWorkflow
     from deskhand.models.load import TINY_FOLDER
 

@@ -139,7 +139,20 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     environment = os.environ | {"DESKHAND_SERVER_API_KEY": key, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "deskhand"]
     book = str(folder / f"book-{number}.sqlite")
-    serve = [*command, "serve", "--port", "0", "--desktops", "3", "--spares", "0", "--screen", "320x240", "--idle-s", "2"]
+    serve = [
+        *command,
+        "serve",
+        "--port",
+        "0",
+        "--desktops",
+        "3",
+        "--spares",
+        "0",
+        "--screen",
+        "320x240",
+        "--idle-s",
+        "2",
+    ]
     order = ["trainer", "gateway", "bridge"]
     random.Random(number).shuffle(order)
     running: dict[str, subprocess.Popen[str]] = {}
@@ -227,7 +240,9 @@ async def row_9(size: float, folder: Path) -> Row:
     larger = FakeOsworld(folder / "larger", (128, 96)).guest.picture()
     chance = random.Random(9)
     for number in range(scaled(size, 60, 2000)):
-        cut = chance.randrange(len(whole)) if number % 20 else len(whole) - 1 - number % 19  # often where the pixels are all there
+        cut = (
+            chance.randrange(len(whole)) if number % 20 else len(whole) - 1 - number % 19
+        )  # often where the pixels are all there
         flipped = bytearray(whole)
         flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         data = (whole[:cut], larger, b"", b"\x89PNG\r\n\x1a\n" + b"\0" * cut, bytes(flipped))[number % 5]
@@ -235,7 +250,9 @@ async def row_9(size: float, folder: Path) -> Row:
         row.injected += 1
         try:
             await desktop.observe()
-            row.wrong.append(f"a broken screen became a frame: {('cut', 'larger', 'empty', 'zeros', 'a bit')[number % 5]}")
+            row.wrong.append(
+                f"a broken screen became a frame: {('cut', 'larger', 'empty', 'zeros', 'a bit')[number % 5]}"
+            )
         except FrameError:
             row.survived += 1
     row.wrong = row.wrong[:3]
@@ -306,7 +323,9 @@ async def row_11(size: float, folder: Path) -> Row:
     for check, cause in ((raises, "evaluator"), (hangs, "evaluator"), (no_number, "evaluator"), (drowns, None)):
         for _ in range(scaled(size, 1, 20) if check is not hangs else 1):
             began = time.monotonic()
-            outcome = await judge(pointing_task(0, 1, check), embedded, timeout_s=10.0 if check is drowns else 0.5, grace_s=0)
+            outcome = await judge(
+                pointing_task(0, 1, check), embedded, timeout_s=10.0 if check is drowns else 0.5, grace_s=0
+            )
             row.injected += 1
             if cause is None:
                 fine = isinstance(outcome, Scored) and outcome.value == 1.0

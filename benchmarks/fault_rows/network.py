@@ -53,7 +53,9 @@ async def row_3(size: float, folder: Path) -> Row:
             row.survived += network.injected - sum(result.reward is None for result in booked.results)
             row.recovery_s += network.recovery_s
             if share == 0.05:
-                row.demand(booked.scored_share >= 0.999, f"{100 * booked.scored_share:.2f} % of {count} episodes were scored")
+                row.demand(
+                    booked.scored_share >= 0.999, f"{100 * booked.scored_share:.2f} % of {count} episodes were scored"
+                )
                 row.note = f"{100 * booked.scored_share:.2f} % of {count} episodes scored at 5 %"
     await _on_machines(row, 0.05, scaled(size, 30, 5000), folder)
     return row
@@ -64,7 +66,10 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
     from fake_osworld import FakeOsworld
 
     fakes = {f"http://vm{number}.test": FakeOsworld(folder / f"vm{number}", (64, 48)) for number in range(4)}
-    networks = {name: FaultyNetwork(fake.app, Faults(bad=share), seed=number) for number, (name, fake) in enumerate(fakes.items())}
+    networks = {
+        name: FaultyNetwork(fake.app, Faults(bad=share), seed=number)
+        for number, (name, fake) in enumerate(fakes.items())
+    }
 
     def make(address: str) -> OsworldDesktop:
         link = RetryingClient(address, timeouts=QUICK, transport=networks[address], parks=False)
@@ -77,7 +82,9 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
     middle = (32, 24)  # where a reset puts the pointer, and no episode
     moved = sum(entry[0] == "moved" and entry[1:] != middle for fake in fakes.values() for entry in fake.guest.journal)
     row.demand(moved == booked.performed, f"machines: {moved} actions performed, {booked.performed} acknowledged")
-    row.demand(booked.scored_share >= 0.999, f"machines: {100 * booked.scored_share:.2f} % of {count} episodes were scored")
+    row.demand(
+        booked.scored_share >= 0.999, f"machines: {100 * booked.scored_share:.2f} % of {count} episodes were scored"
+    )
     row.injected += sum(network.injected for network in networks.values())
     row.survived += sum(network.injected for network in networks.values())
     row.survived -= sum(result.reward is None for result in booked.results)
@@ -105,7 +112,9 @@ async def row_4(size: float, folder: Path) -> Row:
         row.survived += network.injected
         row.recovery_s += network.recovery_s
     machine_actions = scaled(size, 60, 5_000)
-    await asyncio.gather(*(_lost_replies_of_a_machine(row, kind, machine_actions, folder) for kind in ("osworld", "waa")))
+    await asyncio.gather(
+        *(_lost_replies_of_a_machine(row, kind, machine_actions, folder) for kind in ("osworld", "waa"))
+    )
     row.note = f"0 duplicate and 0 lost of {row.steps}" if not row.wrong else ""
     return row
 
@@ -118,7 +127,9 @@ async def _lost_replies_of_a_machine(row: Row, kind: str, actions: int, folder: 
     network = FaultyNetwork(fake.app, Faults(lost=0.2), seed=5)
     link = RetryingClient(f"http://{kind}.test", timeouts=QUICK, transport=network)
     desktop = (
-        WaaDesktop(link, looking=LOOKING, ready_s=5) if kind == "waa" else OsworldDesktop(link, keep_state=True, looking=LOOKING)
+        WaaDesktop(link, looking=LOOKING, ready_s=5)
+        if kind == "waa"
+        else OsworldDesktop(link, keep_state=True, looking=LOOKING)
     )
     await desktop.reset(SCREEN)
     fake.guest.journal.clear()
@@ -186,7 +197,10 @@ async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, 
     from painted_pool import painted_pool
 
     made: list[Any] = []
-    async with painted_pool(2, made, SCREEN) as own, serve_pool(own, ServerConfig(port=0, owner_key=KEY, idle_s=idle_s)) as running:
+    async with (
+        painted_pool(2, made, SCREEN) as own,
+        serve_pool(own, ServerConfig(port=0, owner_key=KEY, idle_s=idle_s)) as running,
+    ):
         wire = Partition(running.port)
         port = await wire.start()
         times = RemoteTimeouts(connect_s=0.5, read_s=0.5, step_s=60, attempts=8, pause_s=0.1, longest_pause_s=0.5)
@@ -277,7 +291,9 @@ async def row_17(size: float, folder: Path) -> Row:
         tails = [sorted(each)[int(0.99 * len(each))] for each in took]
         if size > 0.5:
             row.demand(slope < 1.0, f"memory grows by {slope:.2f} MiB in 1 000 steps")
-            row.demand(tails[3] < 2 * tails[0] + 0.02, f"p99 rose from {1000 * tails[0]:.0f} to {1000 * tails[3]:.0f} ms")
+            row.demand(
+                tails[3] < 2 * tails[0] + 0.02, f"p99 rose from {1000 * tails[0]:.0f} to {1000 * tails[3]:.0f} ms"
+            )
         row.demand(levels[3][1] <= levels[0][1] + 2, f"descriptors rose from {levels[0][1]} to {levels[3][1]}")
         row.note = f"{slope:+.2f} MiB in 1 000 steps, p99 {1000 * tails[0]:.0f} -> {1000 * tails[3]:.0f} ms"
     return row

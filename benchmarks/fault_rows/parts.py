@@ -138,7 +138,9 @@ async def bridged(
     async with own:
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
-        pool = ServerPool("http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05)
+        pool = ServerPool(
+            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05
+        )
         try:
             yield pool, made, network, book
         finally:

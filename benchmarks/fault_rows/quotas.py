@@ -262,7 +262,11 @@ async def row_14(size: float, folder: Path) -> Row:
         roots = [lease.desktop._root for lease in leases] + [ended_name, "/leases/ffffffffffffffff", "/leases/.."]
         async with httpx2.AsyncClient(transport=network, base_url="http://bridge.test") as http:
             for number in range(scaled(size, 400, 20_000)):
-                at, key, epoch = chance.randrange(len(roots)), chance.choice(keys), chance.choice([1, 2, 3, 4, 0, -1, "x", "1 "])
+                at, key, epoch = (
+                    chance.randrange(len(roots)),
+                    chance.choice(keys),
+                    chance.choice([1, 2, 3, 4, 0, -1, "x", "1 "]),
+                )
                 if number % 10 == 0:
                     at = number % 2
                     key, epoch = secrets[at], leases[at].epoch
@@ -302,7 +306,10 @@ async def row_18(size: float, folder: Path) -> Row:
     def make(address: str) -> OsworldDesktop:
         network = httpx2.ASGITransport(app=fakes[address].app)
         return OsworldDesktop(
-            RetryingClient(address, timeouts=QUICK, transport=network), keep_state=True, looking=ScreenPolling(0, 0, 1), ready_s=0.3
+            RetryingClient(address, timeouts=QUICK, transport=network),
+            keep_state=True,
+            looking=ScreenPolling(0, 0, 1),
+            ready_s=0.3,
         )
 
     now = [0.0]

@@ -77,7 +77,9 @@ class Hands:
         deadline = time.monotonic() + within_s
         while True:
             seen = await self.nodes()
-            found = [node for node in seen if _fits(role, node.role) and _fits(name, node.name) and self._on_screen(node)]
+            found = [
+                node for node in seen if _fits(role, node.role) and _fits(name, node.name) and self._on_screen(node)
+            ]
             if len(found) > nth or (nth < 0 and found):
                 return found[nth]
             if time.monotonic() > deadline:

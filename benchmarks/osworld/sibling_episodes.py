@@ -48,7 +48,9 @@ async def _sibling(task: Task, number: int) -> LocalDesktop:
     return desktop
 
 
-async def outcomes(count: int, evaluators: Official = default_official_evaluators) -> tuple[list[Outcome], list[Outcome]]:
+async def outcomes(
+    count: int, evaluators: Official = default_official_evaluators
+) -> tuple[list[Outcome], list[Outcome]]:
     """The outcomes of `count` siblings: judged at once, then one by one on the same desktops."""
     task = task_of(OsworldTask.model_validate(_TASK), domain="siblings", size=SIZE, evaluators=evaluators)
     desktops: list[LocalDesktop] = []

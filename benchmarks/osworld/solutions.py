@@ -246,7 +246,9 @@ async def save_every_three_minutes(hands: Hands) -> None:
     await asyncio.sleep(2)
 
 
-REASONS["937087b6-f668-4ba6-9110-60682ee33441"] = "VLC is the only video player of the desktop: it is the default from the start"
+REASONS["937087b6-f668-4ba6-9110-60682ee33441"] = (
+    "VLC is the only video player of the desktop: it is the default from the start"
+)
 REASONS["ec4e3f68-9ea4-4c18-a5c9-69f89d1178b3"] = "there is no GNOME Shell, whose favourites are asked for"
 REASONS["5ac2891a-eacd-4954-b339-98abba077adb"] = "desktop-env 1.0.2 has no metric check_play_and_exit"
 REASONS["e0df059f-28a6-4169-924f-b9623e7184cc"] = "its set-up makes the folder with sudo, and guests are never root"

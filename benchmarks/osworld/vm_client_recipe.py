@@ -32,7 +32,9 @@ def set_up() -> Path:
     if missing := install.missing(_DEBIAN):
         install.install(missing)
     command = ["bash", str(ROOT / "scripts" / "environment"), "osworld-recipe"]
-    done = subprocess.run(command, env=os.environ | {"PYTHON": "/usr/bin/python3"}, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHON": "/usr/bin/python3"}, stdout=subprocess.PIPE, text=True, check=True
+    )
     return Path(done.stdout.strip()) / "bin" / "python"
 
 
@@ -66,7 +68,9 @@ class Recipe:
     def __enter__(self) -> Recipe:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._connection.close()
         if self._process.stdin is not None:
             self._process.stdin.close()

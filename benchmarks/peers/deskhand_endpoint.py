@@ -24,7 +24,11 @@ def main(port: int, folder: Path, kind: str, admin_key: str) -> None:
     recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
     with bench.engine.playing(forever()):
         uvicorn.run(
-            create_app(recorder, admin_key, folder=files), host="127.0.0.1", port=port, log_level="warning", access_log=False
+            create_app(recorder, admin_key, folder=files),
+            host="127.0.0.1",
+            port=port,
+            log_level="warning",
+            access_log=False,
         )
 
 

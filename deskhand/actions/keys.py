@@ -180,7 +180,15 @@ _ALIASES: dict[str, str] = {
 
 MODIFIERS = ("ctrl", "shift", "alt", "super", "ctrlright", "shiftright", "altright", "superright")
 NAMES = tuple(sorted(_NAMED))
-_CONTROL_CHARACTERS = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace", "\x1b": "esc", "\x7f": "delete", " ": "space"}
+_CONTROL_CHARACTERS = {
+    "\n": "enter",
+    "\r": "enter",
+    "\t": "tab",
+    "\b": "backspace",
+    "\x1b": "esc",
+    "\x7f": "delete",
+    " ": "space",
+}
 
 
 def canonical(name: str) -> str:

@@ -29,7 +29,9 @@ def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
         return [plain(item) for item in value] if isinstance(value, tuple) else value
 
     values = {item.name: (getattr(op, item.name), item.default) for item in fields(op)}
-    return {"op": name_of(type(op))} | {name: plain(value) for name, (value, default) in values.items() if value != default}
+    return {"op": name_of(type(op))} | {
+        name: plain(value) for name, (value, default) in values.items() if value != default
+    }
 
 
 def with_defaults(op: dict[str, Any]) -> dict[str, Any]:
@@ -60,12 +62,16 @@ def op_from_json(plain: object, width: int, height: int) -> Op:
         if name == "op":
             continue
         if name not in known:
-            raise AgentError(f"{plain['op']} has no field {str(name)[:40]!r}; it has: {', '.join(sorted(known)) or 'none'}")
+            raise AgentError(
+                f"{plain['op']} has no field {str(name)[:40]!r}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
         values[name] = _read(name, value, screen_px(width, height))
     try:
         return kind(**values)
     except TypeError:
-        raise AgentError(f"{plain['op']} needs all of: {', '.join(sorted(known - set(_DEFAULTS[plain['op']])))}") from None
+        raise AgentError(
+            f"{plain['op']} needs all of: {', '.join(sorted(known - set(_DEFAULTS[plain['op']])))}"
+        ) from None
 
 
 def _read(name: str, value: Any, space: Space) -> Any:

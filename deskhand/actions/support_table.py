@@ -14,7 +14,10 @@ SIGNS = {"lossless": "✓", "lossy": "~", "absent": "–"}
 def support_table() -> str:
     """Ops x dialects, then what is not carried whole."""
     kinds = get_args(Op)
-    lines = ["| Dialect | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    lines = [
+        "| Dialect | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |",
+        "|---" * (len(kinds) + 1) + "|",
+    ]
     notes: dict[tuple[str, str, str], list[str]] = {}
     for name in formats.available_formats():
         carries = formats.get(name).supported_ops
@@ -26,7 +29,9 @@ def support_table() -> str:
     rows = sorted(notes.items(), key=lambda item: order.index(item[0][0]))
     said = [f"| `{op}` | {sign} | {_cell(how)} | {', '.join(names)} |" for (op, sign, how), names in rows]
     heads = ["| Op | | What is carried, or lost | Dialects |", "|---|---|---|---|"]
-    return "\n".join([*lines, "", "What is carried within bounds (✓), with losses (~), or otherwise (–):", "", *heads, *said])
+    return "\n".join(
+        [*lines, "", "What is carried within bounds (✓), with losses (~), or otherwise (–):", "", *heads, *said]
+    )
 
 
 def _cell(text: str) -> str:

@@ -153,11 +153,18 @@ class DesktopAgent:
         first = 0
         for index in range(max_steps or config.max_steps):
             before = time.monotonic()
-            view = replace(ScreenView.of_screen(*frame.size), seen=config.model_image_size(*frame.size) if config.model_image_size else None)
+            view = replace(
+                ScreenView.of_screen(*frame.size),
+                seen=config.model_image_size(*frame.size) if config.model_image_size else None,
+            )
             first = max(first, config.history.start_index(len(turns)))
             drawn = None if seed is None else call_seed(seed, index)
             reply = await self._ask(client, instruction, turns, view, first, drawn)
-            while reply is None and config.on_overflow == "drop" and (later := drop_older_half(first, len(turns))) is not None:
+            while (
+                reply is None
+                and config.on_overflow == "drop"
+                and (later := drop_older_half(first, len(turns))) is not None
+            ):
                 first = later
                 reply = await self._ask(client, instruction, turns, view, first, drawn)
             waited_s += time.monotonic() - before
@@ -204,7 +211,13 @@ class DesktopAgent:
         return shown[0][0], [url for _, url in shown]
 
     async def _ask(
-        self, client: openai.AsyncOpenAI, instruction: str, turns: list[Turn], view: ScreenView, first: int, seed: int | None
+        self,
+        client: openai.AsyncOpenAI,
+        instruction: str,
+        turns: list[Turn],
+        view: ScreenView,
+        first: int,
+        seed: int | None,
     ) -> tuple[str, str, bool] | None:
         """(text, call id, truncated) to the turns from `first` on, or None when they do not fit the model."""
         config = self.config
@@ -232,7 +245,9 @@ class DesktopAgent:
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 return None
-            raise InfrastructureError(f"the model's endpoint {client.base_url} refused the request: {_line(error)}") from error
+            raise InfrastructureError(
+                f"the model's endpoint {client.base_url} refused the request: {_line(error)}"
+            ) from error
         except openai.OpenAIError as error:
             raise InfrastructureError(f"the model's endpoint {client.base_url} failed: {_line(error)}") from error
         if not response.choices:

@@ -18,7 +18,11 @@ def build_history(agent: AgentSection) -> HistoryPolicy:
     """The agent's window over its turns."""
     if agent.history == "full":
         return FullHistory()
-    return SlidingHistory(agent.sliding_turns) if agent.history == "sliding" else ChunkedHistory(agent.history_max_turns, agent.history_keep_turns)
+    return (
+        SlidingHistory(agent.sliding_turns)
+        if agent.history == "sliding"
+        else ChunkedHistory(agent.history_max_turns, agent.history_keep_turns)
+    )
 
 
 def model_image_size(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:

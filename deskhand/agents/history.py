@@ -33,7 +33,9 @@ def summarize_dropped(kind: DroppedTurns, replies: Sequence[str], errors: Sequen
     for number, (reply, error) in enumerate(zip(replies, errors, strict=True), 1):
         if number > left_out:
             lines.append(
-                f"{number}. {reply}" if kind == "replies" or error is None else f"{number}. {reply} (not performed: {error})"
+                f"{number}. {reply}"
+                if kind == "replies" or error is None
+                else f"{number}. {reply} (not performed: {error})"
             )
     return lines
 
@@ -83,7 +85,9 @@ class ChunkedHistory:
 
     def __post_init__(self) -> None:
         if not 1 <= self.drop_to <= self.grow_to:
-            raise ConfigError(f"window needs 1 <= drop_to <= grow_to, not drop_to={self.drop_to}, grow_to={self.grow_to}")
+            raise ConfigError(
+                f"window needs 1 <= drop_to <= grow_to, not drop_to={self.drop_to}, grow_to={self.grow_to}"
+            )
 
     def start_index(self, turns: int) -> int:
         over = turns - self.grow_to

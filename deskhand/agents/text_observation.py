@@ -19,6 +19,8 @@ async def describe_screen(desktop: Desktop) -> str:
     text, listing = await desktop.accessibility_tree(), getattr(desktop, "windows", None)
     if text is None and listing is not None:
         windows: list[Any] = await listing()
-        text = "\n".join(f"window {each.title!r} at ({each.x}, {each.y}), {each.width} x {each.height}" for each in windows)
+        text = "\n".join(
+            f"window {each.title!r} at ({each.x}, {each.y}), {each.width} x {each.height}" for each in windows
+        )
     text = text or "nothing is known of it"
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n(cut here)"

@@ -23,8 +23,12 @@ def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
     width, height = frame.size
     pixels = [to_screen_px(corner, width, height) for corner in (zoom.top_left, zoom.bottom_right)]
     corners = (zoom.top_left, zoom.bottom_right)
-    left, right = _along([corner.x for corner in corners], [x for x, _ in pixels], zoom.top_left.space.width, zoom, width)
-    top, bottom = _along([corner.y for corner in corners], [y for _, y in pixels], zoom.top_left.space.height, zoom, height)
+    left, right = _along(
+        [corner.x for corner in corners], [x for x, _ in pixels], zoom.top_left.space.width, zoom, width
+    )
+    top, bottom = _along(
+        [corner.y for corner in corners], [y for _, y in pixels], zoom.top_left.space.height, zoom, height
+    )
     cut = Image.fromarray(frame.rgb()[top:bottom, left:right])
     scale = min(width / cut.width, height / cut.height)
     size = (max(1, round(cut.width * scale)), max(1, round(cut.height * scale)))

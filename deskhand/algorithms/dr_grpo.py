@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from deskhand.algorithms.base import Algorithm
 
-ALGORITHM = Algorithm("dr_grpo", baseline="group_mean", ratio_level="token", loss_norm="constant", clip_low=0.2, clip_high=0.28)
+ALGORITHM = Algorithm(
+    "dr_grpo", baseline="group_mean", ratio_level="token", loss_norm="constant", clip_low=0.2, clip_high=0.28
+)
 
 DIVISOR_TOKENS = 256.0
 """The constant by default: about what a 10-step episode samples. It only scales the learning rate."""

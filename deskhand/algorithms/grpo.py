@@ -17,7 +17,9 @@ import numpy as np
 
 from deskhand.algorithms.base import Algorithm
 
-ALGORITHM = Algorithm("grpo", baseline="group_std", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.28)
+ALGORITHM = Algorithm(
+    "grpo", baseline="group_std", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.28
+)
 
 ZERO_VARIANCE = 1e-8
 """Rewards of a group that all lie within this range of each other teach nothing."""
@@ -31,7 +33,9 @@ class Advantages:
     zero_variance: np.ndarray
 
 
-def group_advantages(rewards: Any, mask: Any, normalise: Literal["std", "none"] = "std", epsilon: float = 1e-6) -> Advantages:
+def group_advantages(
+    rewards: Any, mask: Any, normalise: Literal["std", "none"] = "std", epsilon: float = 1e-6
+) -> Advantages:
     """Advantages of the members of groups, over the last axis.
 
     `rewards`: float[..., N] (anything where masked, NaN too); `mask`: bool[..., N], True for scored members. Mean and
@@ -45,7 +49,9 @@ def group_advantages(rewards: Any, mask: Any, normalise: Literal["std", "none"] 
         raise ValueError("a scored reward is not finite")
     count = mask.sum(-1, keepdims=True)
     centred = np.where(mask, rewards - rewards.sum(-1, keepdims=True) / np.maximum(count, 1), 0.0)
-    spread = np.where(mask, rewards, -np.inf).max(-1, initial=-np.inf) - np.where(mask, rewards, np.inf).min(-1, initial=np.inf)
+    spread = np.where(mask, rewards, -np.inf).max(-1, initial=-np.inf) - np.where(mask, rewards, np.inf).min(
+        -1, initial=np.inf
+    )
     zero_variance = (count[..., 0] < 2) | (spread <= ZERO_VARIANCE)
     if normalise == "std":
         centred = centred / (np.sqrt((centred**2).sum(-1, keepdims=True) / np.maximum(count, 1)) + epsilon)

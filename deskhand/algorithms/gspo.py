@@ -17,7 +17,9 @@ from typing import Any
 from deskhand.algorithms.arrays import namespace, sums_by
 from deskhand.algorithms.base import Algorithm
 
-ALGORITHM = Algorithm("gspo", baseline="group_std", ratio_level="reply", loss_norm="episode", clip_low=3e-4, clip_high=4e-4)
+ALGORITHM = Algorithm(
+    "gspo", baseline="group_std", ratio_level="reply", loss_norm="episode", clip_low=3e-4, clip_high=4e-4
+)
 
 
 def sequence_means(values: Any, replies: Any, mask: Any) -> Any:

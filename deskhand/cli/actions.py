@@ -54,7 +54,9 @@ def explain(
     *,
     dialect: str,
     screen: Annotated[str, Parameter(help="Size of the screen in pixels, WxH.")] = "1920x1080",
-    image: Annotated[str | None, Parameter(help="Size of the image that the model sees, WxH; the screen's if left out.")] = None,
+    image: Annotated[
+        str | None, Parameter(help="Size of the image that the model sees, WxH; the screen's if left out.")
+    ] = None,
 ) -> None:
     """Read a reply from standard input; print its ops and a sketch of where they land.
 

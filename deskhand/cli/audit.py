@@ -22,7 +22,9 @@ from deskhand.tasks.task import Family, Task, seed_for
 WRONG = 2
 
 
-def audit(families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", keep: Path | None = None) -> None:
+def audit(
+    families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", keep: Path | None = None
+) -> None:
     """Let agents try to be paid without doing the task, on real desktops, and print what each scores.
 
     The oracle must score 1; agents that do nothing, click at random or cheat must score 0, those that do nearly the whole task
@@ -67,7 +69,9 @@ def packages_of(task: Task) -> tuple[str, ...]:
     return found.applications if found is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
 
 
-async def run(tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]) -> tuple[list[AuditResult], list[str]]:
+async def run(
+    tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]
+) -> tuple[list[AuditResult], list[str]]:
     """The rows of the tasks that could be played, said as they come, and why others could not."""
     rows: list[AuditResult] = []
     skipped: list[str] = []

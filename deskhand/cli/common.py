@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 """Exit code for what the user can mend."""
 Overrides = Annotated[
-    list[str] | None, Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment.")
+    list[str] | None,
+    Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment."),
 ]
-Stage = Annotated[str | None, Parameter(help="One of the config file's stages, for instance smoke; full is the file as it is.")]
+Stage = Annotated[
+    str | None, Parameter(help="One of the config file's stages, for instance smoke; full is the file as it is.")
+]
 Flag = Parameter(negative="")
 
 
-def open_resumed_run(folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None) -> tuple[Config, Run]:
+def open_resumed_run(
+    folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None
+) -> tuple[Config, Run]:
     """A run that goes on with the settings that it was started with, changed by `--set`.
 
     Where the command that began it is given again, with its `config`, what that says must be what it said then: raises
@@ -45,7 +50,10 @@ def open_resumed_run(folder: Path, overrides: list[str] | None, config: Path | N
     run = Run.open(folder)
     try:
         if config is not None:
-            given, began = load_config(config, overrides or (), os.environ, stage=stage), config_of_run(run.metadata, folder)
+            given, began = (
+                load_config(config, overrides or (), os.environ, stage=stage),
+                config_of_run(run.metadata, folder),
+            )
             if differs := next(_differences(began.model_dump(mode="json"), given.model_dump(mode="json")), None):
                 raise ConfigError(
                     f"{folder} was begun with other settings than {config} gives now ({differs}); leave the file out and change "
@@ -125,5 +133,7 @@ def _log_to(folder: Path) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.WriteLoggerFactory(file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)),
+        logger_factory=structlog.WriteLoggerFactory(
+            file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)
+        ),
     )

@@ -59,7 +59,13 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Parameter(negative=
 
 @desktop_app.command(name="try")
 def try_desktop(
-    names: list[str] | None = None, /, *, size: str = "1280x720", template: str = "plain", port: int = 0, minutes: float = 60.0
+    names: list[str] | None = None,
+    /,
+    *,
+    size: str = "1280x720",
+    template: str = "plain",
+    port: int = 0,
+    minutes: float = 60.0,
 ) -> None:
     """Open one desktop and show it in a web page on this machine, until Ctrl-C.
 

@@ -49,7 +49,9 @@ WRONG_PLACE = (
 )  # fmt: skip
 """What is wrong with a path that was given."""
 
-app = App(name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops.")
+app = App(
+    name="deskhand", help="Trains vision-language models to use a computer, by reinforcement learning on real desktops."
+)
 tiny_app = App(name="tiny", help="The policy in the box.")
 app.command(tasks_app)
 app.command(actions_app)
@@ -97,7 +99,10 @@ def demo(
     if there != "none" and not fresh:
         step, steps = there
         if not resume and sys.stdin.isatty() and sys.stdout.isatty():
-            fresh = _ask(f"{folder} holds a run at step {step} of {steps}. Go on with it, or start anew? [go/new] ") == "new"
+            fresh = (
+                _ask(f"{folder} holds a run at step {step} of {steps}. Go on with it, or start anew? [go/new] ")
+                == "new"
+            )
         elif not resume:
             print(f"{folder} holds a run at step {step} of {steps}: going on with it (--fresh starts anew)")
     if there == "none" and resume:
@@ -145,13 +150,17 @@ def train(
         raise SystemExit(train_by_areal(config, folder, stage, overrides))
     if resume:
         if config is not None:
-            raise ConfigError(f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set")
+            raise ConfigError(
+                f"{config}: a resumed run keeps its own settings; leave the file out, or change single ones by --set"
+            )
         settings, run = open_resumed_run(folder, overrides, stage=stage)
         if "sft" in run.metadata:
             run.close()
             raise ConfigError(f"{folder} holds a warm start; go on with it by: deskhand sft --folder {folder}")
     elif config is None:
-        raise ConfigError("no config file was given; for instance: deskhand train configs/tiny_cpu.yaml --folder runs/mine")
+        raise ConfigError(
+            "no config file was given; for instance: deskhand train configs/tiny_cpu.yaml --folder runs/mine"
+        )
     else:
         settings = load_config(config, overrides or (), os.environ, stage=stage)
         run = story.create_run(settings, folder, f"deskhand train {config}")
@@ -232,7 +241,9 @@ def report(folder: Path, /, *, out: Path | None = None) -> None:
 
 
 @app.command
-def doctor(*, desktop: str | None = None, key_env: str = "DESKHAND_SERVER_API_KEY", evaluate: str | None = None) -> None:
+def doctor(
+    *, desktop: str | None = None, key_env: str = "DESKHAND_SERVER_API_KEY", evaluate: str | None = None
+) -> None:
     """Check that this machine has what Deskhand needs, or that a desktop elsewhere works; exits with 2 when something is missing.
 
     Parameters
@@ -281,7 +292,9 @@ def build(*, work: Path = Path("runs/tiny-build"), out: Path, seed: int = 0) -> 
 def _shipped_config(name: str) -> Path:
     """A config of the package, or of the checkout that it runs from."""
     package = Path(__file__).parent
-    return next((path for path in (package / "configs" / name, package.parent / "configs" / name) if path.is_file()), Path(name))
+    return next(
+        (path for path in (package / "configs" / name, package.parent / "configs" / name) if path.is_file()), Path(name)
+    )
 
 
 def _ask(question: str) -> str:
@@ -334,6 +347,8 @@ def main() -> None:
             _fail(f"{error.filename}: {error.strerror}; check the path and its rights, or name another one")
         if error.errno not in DISK_FULL:
             raise
-        _fail(f"{error.filename or 'a file'} cannot be written ({error.strerror}); free the disk, then give the same command again")
+        _fail(
+            f"{error.filename or 'a file'} cannot be written ({error.strerror}); free the disk, then give the same command again"
+        )
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -70,7 +70,9 @@ def evaluate(
         raise ConfigError(f"{folder} holds no run; name the folder of one, or give --policy or --config for a new one")
     else:
         settings = load_config(config, overrides or (), os.environ, stage=stage)
-        run = story.create_run(settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None)
+        run = story.create_run(
+            settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None
+        )
 
     async def main() -> evaluate.EvalReport:
         which = evaluate.resolve_policy(settings, run, asked["policy"], step, asked["served_name"] or "")
@@ -124,7 +126,9 @@ def sft(
         settings, run = open_resumed_run(folder, overrides, config, stage)
         episodes = [Path(name) for name in kept]
     elif config is None:
-        raise ConfigError("no config file was given; for instance: deskhand sft configs/tiny_cpu.yaml --folder runs/warm")
+        raise ConfigError(
+            "no config file was given; for instance: deskhand sft configs/tiny_cpu.yaml --folder runs/warm"
+        )
     else:
         settings = load_config(config, overrides or (), os.environ, stage=stage)
         about = {"sft": [str(path.resolve()) for path in episodes or []]}

@@ -42,19 +42,26 @@ def gateway(
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not bridges:
-        raise ConfigError("no bridge was named; for instance: deskhand gateway http://127.0.0.1:8700 --tokens-file tokens.txt")
+        raise ConfigError(
+            "no bridge was named; for instance: deskhand gateway http://127.0.0.1:8700 --tokens-file tokens.txt"
+        )
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key belong together; give both")
     tokens = tokens_of(read_private(tokens_file), str(tokens_file))
     key = load_admin_key(None, os.environ)
     os.environ.pop(VARIABLE, None)
-    server = SandboxGatewayServer([UpstreamServer(check_base_url(each, "a bridge's address"), key) for each in bridges], tokens)
+    server = SandboxGatewayServer(
+        [UpstreamServer(check_base_url(each, "a bridge's address"), key) for each in bridges], tokens
+    )
 
     async def main() -> None:
         running_task = asyncio.current_task()
         assert running_task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
-        async with serve_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (taken, ended):
+        async with serve_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (
+            taken,
+            ended,
+        ):
             scheme = "https" if tls_certificate else "http"
             print(f"gateway on {scheme}://{host}:{taken}, {len(bridges)} bridges, {len(tokens)} tokens", flush=True)
             try:
@@ -80,7 +87,9 @@ def tokens_of(text: str, file: str) -> dict[str, int | None]:
         if not words:
             continue
         if len(words) > 2 or len(words[0]) < SHORTEST or (len(words) == 2 and not words[1].isdecimal()):
-            raise ConfigError(f"{file}:{number}: write a token of {SHORTEST} or more characters, and after it perhaps a number")
+            raise ConfigError(
+                f"{file}:{number}: write a token of {SHORTEST} or more characters, and after it perhaps a number"
+            )
         found[words[0]] = int(words[1]) if len(words) == 2 else None
     if not found:
         raise ConfigError(f"{file}: no token is in it")

@@ -62,7 +62,9 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
     if Path(task).suffix in task_files.SUFFIXES:
         lines = task_files.shown(Path(task))
     else:
-        lines = task_files.described(family_registry.make_task(task, seed_for("held_out" if held_out else "train", seed)))
+        lines = task_files.described(
+            family_registry.make_task(task, seed_for("held_out" if held_out else "train", seed))
+        )
     for name, text in lines:
         print(f"{name:12} {text}")
 

@@ -19,7 +19,16 @@ from pydantic import BaseModel, ValidationError
 from deskhand.config.schema import AgentSection, Config, DesktopSection, EngineSection, SuiteSection
 from deskhand.errors import ConfigError
 
-__all__ = ["AgentSection", "Config", "DesktopSection", "EngineSection", "SuiteSection", "known_keys", "load_config", "config_of_run"]
+__all__ = [
+    "AgentSection",
+    "Config",
+    "DesktopSection",
+    "EngineSection",
+    "SuiteSection",
+    "known_keys",
+    "load_config",
+    "config_of_run",
+]
 ENVIRONMENT_PREFIX = "DESKHAND_"
 STAGES, FULL = "stages", "full"
 
@@ -127,7 +136,9 @@ class _OnceLoader(yaml.SafeLoader):
                     None, None, "a key is a word, not a list or a mapping; quote braces and brackets", key.start_mark
                 )
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' stands there twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key.value}' stands there twice", key.start_mark
+                )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -181,7 +192,9 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
     elif section and not (optional and value is None):
         if value is not None:
             name = ".".join(keys)
-            raise ConfigError(f"{origin}: '{name}' is {value!r}, but holds keys of its own: {', '.join(section.model_fields)}")
+            raise ConfigError(
+                f"{origin}: '{name}' is {value!r}, but holds keys of its own: {', '.join(section.model_fields)}"
+            )
     else:
         yield keys, value, origin
 

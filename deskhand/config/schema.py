@@ -152,19 +152,29 @@ class EngineSection(_Section):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> EngineSection:
-        takes = {"hf": (), "vllm": ("base_url", "api_key_env", "venv_python", "extra_args"), "sglang": ("base_url", "api_key_env")}
+        takes = {
+            "hf": (),
+            "vllm": ("base_url", "api_key_env", "venv_python", "extra_args"),
+            "sglang": ("base_url", "api_key_env"),
+        }
         allowed = takes.get(self.backend, ("base_url", "api_key_env", "served_model_name"))
         for key in ("base_url", "served_model_name", "api_key_env", "venv_python", "extra_args"):
             if getattr(self, key) and key not in allowed:
-                raise ValueError(f"{key} says nothing to an engine of kind {self.backend}; leave it out or choose another kind")
+                raise ValueError(
+                    f"{key} says nothing to an engine of kind {self.backend}; leave it out or choose another kind"
+                )
         if self.share_weights and self.backend != "hf":
-            raise ValueError(f"share_weights is for an engine of kind hf; one of kind {self.backend} has weights of its own")
+            raise ValueError(
+                f"share_weights is for an engine of kind hf; one of kind {self.backend} has weights of its own"
+            )
         if self.backend in ("sglang", "remote") and not self.base_url:
             raise ValueError(f"kind {self.backend} needs url, the address of its server")
         if self.backend == "remote" and not self.served_model_name:
             raise ValueError("kind remote needs name, what the endpoint calls the model")
         if self.base_url and (self.venv_python or self.extra_args):
-            raise ValueError("url is of a server that runs already; python and arguments are for one that is started here")
+            raise ValueError(
+                "url is of a server that runs already; python and arguments are for one that is started here"
+            )
         return self
 
 
@@ -220,7 +230,9 @@ class SuiteSection(_Section):
             raise ValueError(f"name and {self.files[0]} exclude each other; give one")
         if sum(getattr(self, key) is not None for key in self.displaces[1:]) > 1:
             raise ValueError(f"give one of {', '.join(self.displaces[1:])}")
-        if (self.files is None or self.python is not None) and (self.eval_fraction or self.screen_size or self.max_episode_steps):
+        if (self.files is None or self.python is not None) and (
+            self.eval_fraction or self.screen_size or self.max_episode_steps
+        ):
             raise ValueError("held_out, screen and max_steps are for task files; give their folder")
         return self
 

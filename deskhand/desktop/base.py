@@ -186,7 +186,9 @@ class StageableDesktop(Desktop, Protocol):
         """Wait until `count` windows have `match` as a case-insensitive substring of their WM_CLASS or title."""
         ...
 
-    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+    async def place_window(
+        self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
+    ) -> Window:
         """Move (and resize) so that the client area's top-left is at (x, y); returns the window as it then is."""
         ...
 

@@ -76,7 +76,9 @@ def build_remote_pool(
         endpoint, key = endpoint_of(environment)
         addresses = [endpoint]
     if not addresses or (kind in ("bridge", "gateway") and len(addresses) > 1):
-        raise ConfigError(f"desktop.urls: {kind} takes {'one address' if kind in DEFAULT_API_KEY_ENV else 'an address each'}")
+        raise ConfigError(
+            f"desktop.urls: {kind} takes {'one address' if kind in DEFAULT_API_KEY_ENV else 'an address each'}"
+        )
     if kind == "bridge":
         return ServerPool(addresses[0], key, template=template, timeouts=times, lot=lot)
     if kind == "gateway":

@@ -113,7 +113,9 @@ def decode_frame(header: str | None, body: bytes, base: Frame | None, copy: np.n
         if told.get("zstd"):
             body = _unpacked_pixels(body, (right - left) * (bottom - top) * 4)
         if len(body) != (right - left) * (bottom - top) * 4:
-            raise FrameError(f"the bridge sent {len(body)} bytes for {right - left}x{bottom - top} pixels; the frame is cut short")
+            raise FrameError(
+                f"the bridge sent {len(body)} bytes for {right - left}x{bottom - top} pixels; the frame is cut short"
+            )
         pixels[top:bottom, left:right] = np.frombuffer(body, np.uint8).reshape(bottom - top, right - left, 4)
         pixels.flags.writeable = False
         return Frame(bgrx=pixels, **{name: _restored(value) for name, value in told["frame"].items()})

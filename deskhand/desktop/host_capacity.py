@@ -41,7 +41,10 @@ def max_desktops(expected_mib: float = EXPECTED_MIB) -> tuple[int, str]:
     memory, cores = available_memory_mib(), len(os.sched_getaffinity(0))
     shared = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0
     bounds = [
-        (int((memory - RESERVED_MIB) // expected_mib), f"{memory:.0f} MiB of memory are available, {expected_mib:g} each"),
+        (
+            int((memory - RESERVED_MIB) // expected_mib),
+            f"{memory:.0f} MiB of memory are available, {expected_mib:g} each",
+        ),
         (cores * PER_CORE, f"{cores} cores, {PER_CORE} desktops each"),
         (int(shared // SHARED_MEMORY_MIB), f"/dev/shm has {shared:.0f} MiB free, {SHARED_MEMORY_MIB} each"),
     ]
@@ -53,4 +56,6 @@ def check_fits(desktops: int, expected_mib: float = EXPECTED_MIB) -> None:
     """Raises `ConfigError` when so many desktops would not fit."""
     count, why = max_desktops(expected_mib)
     if desktops > count:
-        raise ConfigError(f"{desktops} desktops at a time do not fit on this machine, {count} do ({why}); ask for fewer")
+        raise ConfigError(
+            f"{desktops} desktops at a time do not fit on this machine, {count} do ({why}); ask for fewer"
+        )

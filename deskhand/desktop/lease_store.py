@@ -85,7 +85,10 @@ class LeaseStore:
 
     def _select(self, condition: str) -> list[LeaseRow]:
         columns = "epoch, holder, desktop, ttl_s, began_at, ended_at, reason"
-        return [LeaseRow(*row) for row in self._rows.execute(f"SELECT {columns} FROM leases WHERE {condition} ORDER BY epoch")]
+        return [
+            LeaseRow(*row)
+            for row in self._rows.execute(f"SELECT {columns} FROM leases WHERE {condition} ORDER BY epoch")
+        ]
 
     def _end_row(self, epochs: list[int], reason: str) -> None:
         update = "UPDATE leases SET ended_at = ?, reason = ? WHERE epoch = ? AND ended_at IS NULL"
@@ -100,7 +103,9 @@ class LeaseStore:
             try:
                 epoch = self._rows.execute(insert, (holder, desktop, ttl_s, time.time())).lastrowid
             except sqlite3.Error as error:
-                raise InfrastructureError(f"{self._path}: the lease cannot be written down ({error}); free the disk") from error
+                raise InfrastructureError(
+                    f"{self._path}: the lease cannot be written down ({error}); free the disk"
+                ) from error
             assert epoch is not None
             self._held[epoch] = _Held(ttl_s)
         return epoch
@@ -130,7 +135,11 @@ class LeaseStore:
         """Epochs whose holders have not been heard of for longer than they may. A clock that jumps ends none."""
         now = time.monotonic()
         with self._lock:
-            return [epoch for epoch, held in self._held.items() if held.ttl_s is not None and now - held.heard_at > held.ttl_s]
+            return [
+                epoch
+                for epoch, held in self._held.items()
+                if held.ttl_s is not None and now - held.heard_at > held.ttl_s
+            ]
 
     def active(self) -> list[LeaseRow]:
         """Leases that go on."""

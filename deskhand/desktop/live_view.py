@@ -59,7 +59,9 @@ def create_app(desktop: Desktop, template: DesktopSpec, token: str) -> Starlette
     page = resources.files("deskhand.desktop").joinpath("live.html").read_text(encoding="utf-8")
 
     async def index(request: Request) -> Response:
-        return HTMLResponse(page, headers={"Content-Security-Policy": "default-src 'self' 'unsafe-inline'; img-src blob:"})
+        return HTMLResponse(
+            page, headers={"Content-Security-Policy": "default-src 'self' 'unsafe-inline'; img-src blob:"}
+        )
 
     async def frame(request: Request) -> Response:
         deadline = asyncio.get_running_loop().time() + LONGEST_WAIT_S
@@ -67,7 +69,9 @@ def create_app(desktop: Desktop, template: DesktopSpec, token: str) -> Starlette
             now = await desktop.observe()
             if now.content_hash != request.query_params.get("after"):
                 png = await asyncio.to_thread(now.png)
-                return Response(png, media_type="image/png", headers={"X-Frame": now.content_hash, "Cache-Control": "no-store"})
+                return Response(
+                    png, media_type="image/png", headers={"X-Frame": now.content_hash, "Cache-Control": "no-store"}
+                )
             if asyncio.get_running_loop().time() > deadline:
                 return Response(status_code=204)
             await asyncio.sleep(FRAME_PAUSE_S)
@@ -133,7 +137,9 @@ async def serve_live_view(template: DesktopSpec, profiles: list[Profile], port: 
                 await desktop.wait_window(profile.window, timeout_s=60.0)
             listener.listen()  # who calls the address as soon as it is printed waits for the server
             print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)
-            settings = uvicorn.Config(create_app(desktop, template, token), log_level="warning", timeout_graceful_shutdown=1)
+            settings = uvicorn.Config(
+                create_app(desktop, template, token), log_level="warning", timeout_graceful_shutdown=1
+            )
             server = uvicorn.Server(settings)
             asyncio.get_running_loop().call_later(limit_s, setattr, server, "should_exit", True)
             await server.serve(sockets=[listener])

@@ -58,7 +58,9 @@ class MachinePool:
     async def __aenter__(self) -> MachinePool:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:

@@ -73,7 +73,9 @@ class DesktopPool:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def warm_up(self) -> int:
@@ -105,7 +107,9 @@ class DesktopPool:
             f"({len(self._leased)} leased, {len(self._ready)} spare, size {self.size}): {failure}"
         ) from failure
 
-    async def lease(self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None) -> Lease:
+    async def lease(
+        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
+    ) -> Lease:
         """A fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are out.
 
         With `ttl_s` the lease ends by itself when neither `heartbeat` nor `desktop_of` has named it for so long.

@@ -75,7 +75,9 @@ async def check_desktop(url: str, key: str | None = None, *, evaluate_url: str |
 async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> str | None:
     said: list[str] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx2.AsyncClient(base_url=address, timeout=httpx2.Timeout(TIMES.read_s, connect=TIMES.connect_s)) as http:
+    async with httpx2.AsyncClient(
+        base_url=address, timeout=httpx2.Timeout(TIMES.read_s, connect=TIMES.connect_s)
+    ) as http:
         for kind, path in _SIGNS:
             began = time.monotonic()
             try:
@@ -96,7 +98,9 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Probe
     began = time.monotonic()
     if kind in ("bridge", "gateway"):
         pool = (
-            ServerPool(address, key, timeouts=TIMES, wait_s=5.0) if kind == "bridge" else SandboxPool(address, key, timeouts=TIMES)
+            ServerPool(address, key, timeouts=TIMES, wait_s=5.0)
+            if kind == "bridge"
+            else SandboxPool(address, key, timeouts=TIMES)
         )
         async with pool:
             async with asyncio.timeout(WAIT_S):
@@ -114,7 +118,9 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Probe
     machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, keep_state=True, **settings)
     try:
         size = await machine.server.screen_size()
-        await OsworldDesktop.reset(machine, DesktopSpec(width=size[0], height=size[1]))  # the machine's state stays as it is
+        await OsworldDesktop.reset(
+            machine, DesktopSpec(width=size[0], height=size[1])
+        )  # the machine's state stays as it is
         findings.append(ProbeResult("desktop", True, f"{kind} machine with {size[0]}x{size[1]} pixels"))
 
         async def told() -> tuple[int, int]:
@@ -147,7 +153,9 @@ def _failed(name: str, error: BaseException) -> ProbeResult:
 async def _frame(probe: _Probe) -> str:
     frame: Frame = await probe.desktop.observe()
     if frame.size != probe.size:
-        raise InfrastructureError(f"the picture has {frame.size[0]}x{frame.size[1]} pixels, not {probe.size[0]}x{probe.size[1]}")
+        raise InfrastructureError(
+            f"the picture has {frame.size[0]}x{frame.size[1]} pixels, not {probe.size[0]}x{probe.size[1]}"
+        )
     return f"{frame.size[0]}x{frame.size[1]} pixels"
 
 
@@ -171,9 +179,13 @@ async def _file(probe: _Probe) -> str:
 
 
 async def _judge(probe: _Probe) -> str:
-    done = await probe.desktop.run(["python3" if not isinstance(probe.desktop, WaaDesktop) else "python", "-c", "print(6 * 7)"])
+    done = await probe.desktop.run(
+        ["python3" if not isinstance(probe.desktop, WaaDesktop) else "python", "-c", "print(6 * 7)"]
+    )
     if done.returncode != 0 or done.stdout.strip() != b"42":
-        raise InfrastructureError(f"a command ended with {done.returncode} and said {done.stdout[:80]!r} {done.stderr[:200]!r}")
+        raise InfrastructureError(
+            f"a command ended with {done.returncode} and said {done.stdout[:80]!r} {done.stderr[:200]!r}"
+        )
     return "a command's output and code come back"
 
 

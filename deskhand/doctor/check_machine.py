@@ -45,7 +45,11 @@ def format_results(findings: list[ProbeResult]) -> Iterator[str]:
         mend = f"  ->  {finding.fix}" if not finding.ok and finding.fix else ""
         yield f"{state}  {finding.name:{width}}  {finding.detail}{mend}"
     wrong = sum(finding.needed and not finding.ok for finding in findings)
-    yield "everything needed is there" if not wrong else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
+    yield (
+        "everything needed is there"
+        if not wrong
+        else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
+    )
 
 
 def debian_packages() -> list[str]:
@@ -56,7 +60,9 @@ def debian_packages() -> list[str]:
 
 def _python() -> Iterator[ProbeResult]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield ProbeResult("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer")
+    yield ProbeResult(
+        "python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer"
+    )
     try:
         asked = metadata.requires("deskhand") or []
     except metadata.PackageNotFoundError:
@@ -76,7 +82,10 @@ def _python() -> Iterator[ProbeResult]:
 
 
 def _name(requirement: str) -> str:
-    end = next((index for index, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")), len(requirement))
+    end = next(
+        (index for index, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")),
+        len(requirement),
+    )
     return requirement[:end]
 
 
@@ -95,15 +104,21 @@ def _debian() -> Iterator[ProbeResult]:
     if shutil.which("dpkg-query") is None:
         programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
         missing = [program for program in programs if shutil.which(program) is None]
-        found = "not a Debian system" + (f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there")
+        found = "not a Debian system" + (
+            f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there"
+        )
         yield ProbeResult("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
         return
     missing = install.missing(wanted)
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
-    yield ProbeResult("desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}")
+    yield ProbeResult(
+        "desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}"
+    )
     absent = [profile.name for profile in catalog.PROFILES.values() if not profile.installed]
     found = f"not installed: {', '.join(absent)}" if absent else f"all {len(catalog.PROFILES)}"
-    yield ProbeResult("applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False)
+    yield ProbeResult(
+        "applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False
+    )
 
 
 def _machine() -> Iterator[ProbeResult]:
@@ -113,7 +128,10 @@ def _machine() -> Iterator[ProbeResult]:
 
     memory_gib = host_capacity.available_memory_mib() / 1024
     yield ProbeResult(
-        "memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", f"free memory: {MEMORY_GIB} GiB are wanted"
+        "memory",
+        memory_gib >= MEMORY_GIB,
+        f"{memory_gib:.1f} GiB available",
+        f"free memory: {MEMORY_GIB} GiB are wanted",
     )
     try:
         free_mib = shutil.disk_usage("/dev/shm").free / 2**20
@@ -123,7 +141,11 @@ def _machine() -> Iterator[ProbeResult]:
     yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
     count, why = host_capacity.max_desktops()
     yield ProbeResult(
-        "desktops", count >= 4, f"room for {count} small ones at a time ({why})", "4 make the demo finish in time", needed=False
+        "desktops",
+        count >= 4,
+        f"room for {count} small ones at a time ({why})",
+        "4 make the demo finish in time",
+        needed=False,
     )
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
     yield ProbeResult("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
@@ -137,10 +159,17 @@ def _isolation() -> Iterator[ProbeResult]:
     level, reason = available_isolation()
     users = "users of their own" if guest_uids() else "this user"
     if level == "namespaces":
-        yield ProbeResult("isolation", True, f"namespaces: guests see neither the host nor a network, and run as {users}", needed=False)
+        yield ProbeResult(
+            "isolation",
+            True,
+            f"namespaces: guests see neither the host nor a network, and run as {users}",
+            needed=False,
+        )
         return
     missing = missing_protections(level)
-    found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(f"; {lack}" for lack in missing)
+    found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(
+        f"; {lack}" for lack in missing
+    )
     mend = "allow user namespaces" + (
         "; until then run only tasks you trust" if missing else " for a network and places of their own"
     )

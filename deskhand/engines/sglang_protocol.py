@@ -46,7 +46,9 @@ class SglangProtocol:
     async def inspect(self, endpoint: HttpEndpoint) -> int:
         info = await endpoint.get("/server_info", timeout_s=_CONTROL_S)
         if info.get("skip_tokenizer_init"):
-            raise ConfigError(f"{endpoint.name} was started with --skip-tokenizer-init and cannot take images; start it without")
+            raise ConfigError(
+                f"{endpoint.name} was started with --skip-tokenizer-init and cannot take images; start it without"
+            )
         found = info.get("context_length") or info.get("max_req_input_len")
         if not found:
             raise ConfigError(f"{endpoint.name} does not say what it can hold; start SGLang with --context-length")
@@ -90,7 +92,9 @@ class SglangProtocol:
     def forget(self) -> None:
         """Pictures go with every request; nothing is remembered of them."""
 
-    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(
+        self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
+    ) -> Completion:
         body: dict[str, Any] = {
             "input_ids": collapse_placeholders(prompt),
             "sampling_params": _sampling(sampling),
@@ -107,7 +111,9 @@ class SglangProtocol:
             reply = await endpoint.post("/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
             if adapter is not None and adapter.name in error.said:
-                raise StaleWeights(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
+                raise StaleWeights(
+                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
+                ) from None
             if sampling.grammar is not None and error.status == 400:
                 raise GrammarRefused(f"SGLang cannot keep to the grammar: {error.said}") from None
             raise
@@ -119,11 +125,19 @@ class SglangProtocol:
 
 
 def connect_sglang(
-    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: ServerTimeouts | None = None
+    url: str,
+    image_processor: Any,
+    folder: Path,
+    *,
+    api_key: str | None = None,
+    version: int = 0,
+    patience: ServerTimeouts | None = None,
 ) -> HttpEngine:
     """An engine on an SGLang server that runs already; it must be able to read `folder`, where weights are published."""
     endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
-    return HttpEngine(SglangProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)
+    return HttpEngine(
+        SglangProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
+    )
 
 
 def _demand(reply: Any, endpoint: HttpEndpoint) -> None:
@@ -154,7 +168,9 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None) -> Completion:
+def _completion(
+    reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None
+) -> Completion:
     """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
     server names the weights below it only."""
     meta = reply["meta_info"]
@@ -167,11 +183,15 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     ids = tuple(reply["output_ids"])
     scored = meta["output_token_logprobs"]
     if [entry[1] for entry in scored] != list(ids):
-        raise RecordError("lengths", f"{server} gave log-probs of {len(scored)} other tokens than the {len(ids)} it sampled")
+        raise RecordError(
+            "lengths", f"{server} gave log-probs of {len(scored)} other tokens than the {len(ids)} it sampled"
+        )
     versions = versions_of(meta.get("weight_versions"), len(ids), server)
     if adapter is not None:
         versions = adapter.versions(versions, server)
-    likely = tuple(tuple((token_id, logprob) for logprob, token_id, *_ in entry) for entry in meta.get("output_top_logprobs") or ())
+    likely = tuple(
+        tuple((token_id, logprob) for logprob, token_id, *_ in entry) for entry in meta.get("output_top_logprobs") or ()
+    )
     return Completion(
         ids,
         tuple(min(0.0, entry[0]) for entry in scored),

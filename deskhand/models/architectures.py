@@ -13,7 +13,12 @@ from typing import Any
 from deskhand.errors import ConfigError
 from deskhand.models.load import adapter_base, checkpoint_folder
 
-_IDS = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652, "vision_end_token_id": 151653}
+_IDS = {
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+}
 QWEN3_VL_4B: dict[str, Any] = {
     "model_type": "qwen3_vl",
     "tie_word_embeddings": True,

@@ -72,7 +72,9 @@ def check_row(row: ModelSequence, images: Mapping[str, PreparedImage], image_tok
             raise RecordError("placeholders", f"image {span.sha256[:12]} has no pixels")
         expected = images[span.sha256].tokens
         if span.count != expected:
-            raise RecordError("placeholders", f"image {span.sha256[:12]} takes {expected} placeholders, its span has {span.count}")
+            raise RecordError(
+                "placeholders", f"image {span.sha256[:12]} takes {expected} placeholders, its span has {span.count}"
+            )
         if span.start < end or row.token_ids[span.start : span.start + span.count] != (image_token_id,) * span.count:
             raise RecordError("placeholders", f"span {span.start}+{span.count} does not cover placeholders only")
         end = span.start + span.count
@@ -110,7 +112,9 @@ def check_positions(model: Any) -> None:
     core = unwrap(model)
     image_id, merge = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     grids = ((1, 2 * merge, 3 * merge), (1, 4 * merge, merge))
-    images = {f"{n}": PreparedImage(f"{n}", None, grid, math.prod(grid) // merge**2, 0, 0) for n, grid in enumerate(grids)}
+    images = {
+        f"{n}": PreparedImage(f"{n}", None, grid, math.prod(grid) // merge**2, 0, 0) for n, grid in enumerate(grids)
+    }
     ids, spans = [0] * 3, list[ImageSpan]()
     for name, image in images.items():
         spans.append(ImageSpan(len(ids), image.tokens, name))
@@ -124,10 +128,14 @@ def check_positions(model: Any) -> None:
     )
     ours, _ = positions(len(ids), spans, images, merge)
     if not np.array_equal(theirs[:, 0].numpy(), ours):
-        raise ConfigError("rotary positions of images differ from those of transformers; install the version that is pinned")
+        raise ConfigError(
+            "rotary positions of images differ from those of transformers; install the version that is pinned"
+        )
 
 
-def collate(rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True) -> ModelInputs:
+def collate(
+    rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True
+) -> ModelInputs:
     """Make a batch of rows, with or without the pixels of its images. Raises `RecordError` when placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
@@ -183,7 +191,9 @@ def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
     rows = sum(len(image.pixel_values) for image in images)
     joined = torch.empty((rows, *images[0].pixel_values.shape[1:]), dtype=torch.float32)
     end = 0
-    for image in images:  # one after the other: an image's values may be made here, and are dropped when they are copied
+    for (
+        image
+    ) in images:  # one after the other: an image's values may be made here, and are dropped when they are copied
         start, end = end, end + len(image.pixel_values)
         joined.numpy()[start:end] = np.asarray(image.pixel_values)
     return joined
@@ -195,7 +205,9 @@ def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
         if image.checksum is not None and not image.checksum.agrees(pixels[start:end].numpy()):
-            raise RecordError("pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}")
+            raise RecordError(
+                "pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}"
+            )
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:

@@ -91,7 +91,9 @@ def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
     try:
         image_processor = processor.from_pretrained(folder)
     except Exception as error:
-        raise ConfigError(f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again") from error
+        raise ConfigError(
+            f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again"
+        ) from error
     return tokenizer, image_processor
 
 
@@ -101,14 +103,18 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:
-        raise ConfigError(f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again") from error
+        raise ConfigError(
+            f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again"
+        ) from error
 
 
 def _processor_class() -> Any:
     """The image processor that needs Pillow alone, under the name that this transformers gives it."""
     try:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-    except ModuleNotFoundError:  # before it had a module of its own; transformers 5.3, which AReaL 1.0.4 asks for, is the last
+    except (
+        ModuleNotFoundError
+    ):  # before it had a module of its own; transformers 5.3, which AReaL 1.0.4 asks for, is the last
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
         return Qwen2VLImageProcessor
@@ -141,7 +147,9 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
 
         model: Any = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload()
     except Exception as error:
-        raise ConfigError(f"{folder}: the adapters do not fit {base.source} ({_line(error)}); name their own base model") from error
+        raise ConfigError(
+            f"{folder}: the adapters do not fit {base.source} ({_line(error)}); name their own base model"
+        ) from error
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
@@ -165,7 +173,9 @@ def checkpoint_folder(source: str) -> Path:
     """The local folder of a source; a hub id is fetched into the hub's own cache. Raises `ConfigError` when there is none."""
     if source == "tiny":
         if not (TINY_FOLDER / "config.json").is_file():
-            raise ConfigError(f"{TINY_FOLDER / 'config.json'}: not there; install the package again, its weights are part of it")
+            raise ConfigError(
+                f"{TINY_FOLDER / 'config.json'}: not there; install the package again, its weights are part of it"
+            )
         return TINY_FOLDER
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -186,7 +196,9 @@ def _family(folder: Path, config: dict[str, Any]) -> Family:
     found = config.get("model_type")
     if found == "qwen3_vl" or found == "qwen2_5_vl":
         return found
-    raise ConfigError(f"{folder / 'config.json'}: model_type is {found!r}; Deskhand loads qwen3_vl and qwen2_5_vl checkpoints")
+    raise ConfigError(
+        f"{folder / 'config.json'}: model_type is {found!r}; Deskhand loads qwen3_vl and qwen2_5_vl checkpoints"
+    )
 
 
 def _weight_files(folder: Path) -> None:
@@ -208,7 +220,9 @@ def _weight_files(folder: Path) -> None:
             with safe_open(file, framework="np"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{file}: unreadable weights ({_line(error)}); download or save the file again") from error
+            raise ConfigError(
+                f"{file}: unreadable weights ({_line(error)}); download or save the file again"
+            ) from error
 
 
 def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
@@ -257,16 +271,22 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     for what in ("missing_keys", "mismatched_keys"):
         if found := sorted(str(key) for key in report.get(what) or ()):
             word = what.split("_")[0]
-            raise ConfigError(f"{folder}: {len(found)} tensors {word}, first {found[0]}; use the config.json of these weights")
+            raise ConfigError(
+                f"{folder}: {len(found)} tensors {word}, first {found[0]}; use the config.json of these weights"
+            )
     text = model.config.text_config
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
-        raise ConfigError(f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false")
+        raise ConfigError(
+            f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false"
+        )
     embed_patches_by_product(model)
     replace_linear_with_onednn(model)
     return model.to(device).eval()
 
 
-def _check_agreement(folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]) -> None:
+def _check_agreement(
+    folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]
+) -> None:
     """The tokenizer's placeholder and the preprocessor's patches must be those that the model was built for."""
     vision = config.vision_config
     for key, expected in (
@@ -280,9 +300,13 @@ def _check_agreement(folder: Path, config: Any, tokenizer: Any, image_processor:
     file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     if placeholder != config.image_token_id:
-        raise ConfigError(f"{file}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal")
+        raise ConfigError(
+            f"{file}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal"
+        )
     if len(tokenizer) > (size := config.text_config.vocab_size):
-        raise ConfigError(f"{file}: {len(tokenizer)} ids, config.json has vocab_size {size}; use the tokenizer of these weights")
+        raise ConfigError(
+            f"{file}: {len(tokenizer)} ids, config.json has vocab_size {size}; use the tokenizer of these weights"
+        )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

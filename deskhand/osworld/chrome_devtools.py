@@ -35,7 +35,9 @@ async def tabs(guest: Guest) -> list[dict[str, str]]:
     desktop fails.
     """
     found = await _told(guest, "GET", "/json/list")
-    return [{key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in found if tab.get("type") == "page"]
+    return [
+        {key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in found if tab.get("type") == "page"
+    ]
 
 
 async def open_tabs(guest: Guest, urls: list[str]) -> None:

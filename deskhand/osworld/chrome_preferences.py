@@ -24,12 +24,18 @@ def _word(truth: Any) -> str:
 
 
 VALUES: dict[str, Callable[[Any], Any]] = {
-    "default_search_engine": lambda data: _at(data, "default_search_provider_data", "template_url_data", "short_name") or "Google",
+    "default_search_engine": lambda data: (
+        _at(data, "default_search_provider_data", "template_url_data", "short_name") or "Google"
+    ),
     "profile_name": lambda data: _at(data, "profile", "name"),
     "chrome_font_size": lambda data: _at(data, "webkit", "webprefs") or _FONT_SIZES,
     "enable_do_not_track": lambda data: _word(_at(data, "enable_do_not_track")),
-    "enable_safe_browsing": lambda data: _word(_at(data, "safebrowsing", "enhanced") or _at(data, "safebrowsing", "enabled")),
-    "new_startup_page": lambda data: _word(_at(data, "session") is None or _at(data, "session", "restore_on_startup") == 5),
+    "enable_safe_browsing": lambda data: _word(
+        _at(data, "safebrowsing", "enhanced") or _at(data, "safebrowsing", "enabled")
+    ),
+    "new_startup_page": lambda data: _word(
+        _at(data, "session") is None or _at(data, "session", "restore_on_startup") == 5
+    ),
     "data_delete_automacally": lambda data: _word(_at(data, "profile", "default_content_setting_values") is not None),
     "chrome_color_scheme": lambda data: _mode(data),
     "chrome_appearance_mode_ui": lambda data: _mode(data),

@@ -49,11 +49,22 @@ LIVE = frozenset(
     }
 )  # fmt: skip
 """Kinds for which a living program of the guest must be believed."""
-ACCESSIBILITY = frozenset({"vm_terminal_output", "accessibility_tree", "active_url_from_accessTree", "chrome_appearance_mode_ui"})
+ACCESSIBILITY = frozenset(
+    {"vm_terminal_output", "accessibility_tree", "active_url_from_accessTree", "chrome_appearance_mode_ui"}
+)
 _BROWSERS = ("Google Chrome", "Google-chrome", "Chromium")
 _MODES = {"light": "light", "dark": "dark", "device": "system"}
 _PLAIN = frozenset(
-    {"vm_file", "cloud_file", "cache_file", "content_from_vm_file", "rule", "time_diff_range", "vm_screen_size", "vm_wallpaper"}
+    {
+        "vm_file",
+        "cloud_file",
+        "cache_file",
+        "content_from_vm_file",
+        "rule",
+        "time_diff_range",
+        "vm_screen_size",
+        "vm_wallpaper",
+    }
     | {"background_image_in_slide", "audio_in_slide", "bookmarks"}
 )
 KINDS = _PLAIN | LIVE | frozenset(_BY_GETTER) | frozenset(_FILES) | frozenset(chrome_preferences.VALUES)
@@ -121,7 +132,9 @@ class GetterReader:
             asked: Any = getter
             config = asked.model_dump(by_alias=True, exclude_unset=True)
             if kind == "rule_relativeTime" and isinstance(config["rules"], dict):
-                config["rules"] = {"timezone": "UTC"} | config["rules"]  # that of the guest; theirs would ask the web where it is
+                config["rules"] = {"timezone": "UTC"} | config[
+                    "rules"
+                ]  # that of the guest; theirs would ask the web where it is
             return GetterRequest(kind, config, {path: await self._file(path) for path in _BY_GETTER[kind]})
         if kind in _FILES:
             asked = getter
@@ -133,7 +146,9 @@ class GetterReader:
         try:
             return await self._guest.read(await self._guest.expand(path))
         except OSError:
-            return None  # gone, a folder, or a link out of the home: the agent's doing, and for a metric there is no file
+            return (
+                None  # gone, a folder, or a link out of the home: the agent's doing, and for a metric there is no file
+            )
 
     async def _vm_file(self, getter: osworld_getters.FileGetter) -> Read:
         now = datetime.now()
@@ -183,7 +198,9 @@ class GetterReader:
     async def _tree_text(self) -> str:
         tree = await self._desktop.accessibility_tree()
         if tree is None:
-            raise EvaluatorError("this desktop has no accessibility tree; lease it with a template that has accessibility")
+            raise EvaluatorError(
+                "this desktop has no accessibility tree; lease it with a template that has accessibility"
+            )
         return tree
 
     async def _tree(self, getter: osworld_getters.BareGetter) -> Read:
@@ -210,7 +227,9 @@ class GetterReader:
         """What the page of the settings shows; what the profile says where that page is not open, which Chrome writes late."""
         for application in await self._browsers():
             for box in application.iter("combo-box"):
-                shown = [item.get("name", "").strip().lower() for item in box.iter("menu-item") if _SELECTED in item.attrib]
+                shown = [
+                    item.get("name", "").strip().lower() for item in box.iter("menu-item") if _SELECTED in item.attrib
+                ]
                 if box.get("name") == "Mode" and shown and shown[0] in _MODES:
                     return Value(_MODES[shown[0]])
         return Value(chrome_preferences.value(getter.type, await self._file(f"{_PROFILE}/Preferences")))
@@ -219,7 +238,9 @@ class GetterReader:
         try:
             found = await chrome_devtools.tabs(self._guest)
         except chrome_devtools.NotListening:
-            return Value([])  # no Chrome, or one that does not listen: the agent's doing, and OSWorld's getter says the same
+            return Value(
+                []
+            )  # no Chrome, or one that does not listen: the agent's doing, and OSWorld's getter says the same
         return Value([{"title": tab["title"], "url": tab["url"]} for tab in found])
 
     async def _screen_size(self, getter: osworld_getters.BareGetter) -> Read:
@@ -258,7 +279,11 @@ def unavailable(getter: Getter) -> str | None:
     """Why a getter cannot be read on any desktop of ours, or None."""
     kind = getattr(getter, "type", "")
     if getter is None or isinstance(getter, osworld_getters.EmptyGetter) or kind in KINDS:
-        if isinstance(getter, osworld_getters.FileGetter) and kind == "cloud_file" and not all(map(is_remote, _texts(getter.path))):
+        if (
+            isinstance(getter, osworld_getters.FileGetter)
+            and kind == "cloud_file"
+            and not all(map(is_remote, _texts(getter.path)))
+        ):
             return "it names no address"
         return None
     if kind in osworld_getters.WINDOWS_ONLY:

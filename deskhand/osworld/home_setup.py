@@ -41,4 +41,6 @@ async def prepare_home(guest: Guest) -> None:
     await guest.desktop.push(posixpath.join(tools, "bin", "google-chrome"), chrome.encode())
     done = await guest.desktop.run(["/bin/sh", "-c", _PREPARE, "sh", tools])
     if done.returncode != 0:
-        raise InfrastructureError(f"the home could not be made OSWorld's: {done.stderr.decode(errors='replace').strip()[:300]}")
+        raise InfrastructureError(
+            f"the home could not be made OSWorld's: {done.stderr.decode(errors='replace').strip()[:300]}"
+        )

@@ -185,7 +185,10 @@ def run(judgement: Judgement, answers: int) -> None:
     try:
         answer = judgement.value()
         if _in_vain:
-            answer = {"error": f"it wanted what there is not: {', '.join(dict.fromkeys(_in_vain))}", "clause": judgement.clause}
+            answer = {
+                "error": f"it wanted what there is not: {', '.join(dict.fromkeys(_in_vain))}",
+                "clause": judgement.clause,
+            }
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
@@ -256,7 +259,11 @@ def _listen(asked: dict[str, Any], said: int, answers: int, connection: socket.s
             data = os.read(answers, 1 << 16)
             answer += data
             if not data:
-                return json.loads(answer) if answer else {"error": "it ended without a score; memory or time may have run out"}
+                return (
+                    json.loads(answer)
+                    if answer
+                    else {"error": "it ended without a score; memory or time may have run out"}
+                )
 
 
 def received(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:

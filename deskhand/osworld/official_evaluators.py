@@ -144,7 +144,11 @@ class OfficialEvaluators:
         blobs: list[bytes] = []
         clauses = []
         for question in questions:
-            clause = {"metric": question.metric, "options": dict(question.options), "result": _told(question.result, blobs)}
+            clause = {
+                "metric": question.metric,
+                "options": dict(question.options),
+                "result": _told(question.result, blobs),
+            }
             if question.expected is not None:
                 clause["expected"] = _told(question.expected, blobs)
             clauses.append(clause)
@@ -179,7 +183,9 @@ class OfficialEvaluators:
         program = Path(judge_process.__file__)
         build = isolation.namespaces_command if level == "namespaces" else isolation.plain_command
         words = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
-        command = build(folder, home, control, [program, *self._readable(), *self._seen], None, isolation.ResourceLimits(), words)
+        command = build(
+            folder, home, control, [program, *self._readable(), *self._seen], None, isolation.ResourceLimits(), words
+        )
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": isolation.GUEST_HOME if level == "namespaces" else str(home),
@@ -192,7 +198,9 @@ class OfficialEvaluators:
             processes.OWNER_LABEL: runtime().token,
         }
         with (folder / "log").open("wb") as log:
-            self._process = processes.start(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, cwd="/")
+            self._process = processes.start(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, cwd="/"
+            )
         deadline = time.monotonic() + START_S
         while not (control / "judge").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -255,7 +263,11 @@ def _told(read: Read, blobs: list[bytes]) -> dict[str, Any]:
         return {"value": read.value}
     if isinstance(read, Files):
         return {"files": [[name, numbered(data)] for name, data in read.files], "single": read.single}
-    return {"getter": read.getter, "config": read.config, "files": {path: numbered(data) for path, data in read.files.items()}}
+    return {
+        "getter": read.getter,
+        "config": read.config,
+        "files": {path: numbered(data) for path, data in read.files.items()},
+    }
 
 
 def _all_of(connection: socket.socket) -> bytes:

@@ -25,7 +25,9 @@ class RemoteGuest(Guest):
         return path
 
     async def finds(self, program: str) -> bool:
-        return (await self.desktop.run(["/bin/sh", "-c", 'command -v -- "$1" >/dev/null', "sh", program])).returncode == 0
+        return (
+            await self.desktop.run(["/bin/sh", "-c", 'command -v -- "$1" >/dev/null', "sh", program])
+        ).returncode == 0
 
     async def read(self, path: str) -> bytes:
         return await self.desktop.pull(path)
@@ -56,7 +58,9 @@ class RemoteOsworldClient(LocalOsworldClient):
     async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         looks = method == "GET" or path in _LOOKS
         link = self._machine.server.link
-        return await link.send(method, path, repeatable=looks, acts=not looks, parks=False, may_take_s=timeout_s, **body)
+        return await link.send(
+            method, path, repeatable=looks, acts=not looks, parks=False, may_take_s=timeout_s, **body
+        )
 
     async def close(self) -> None:
         """The machine is its pool's to close."""
@@ -64,4 +68,8 @@ class RemoteOsworldClient(LocalOsworldClient):
 
 def connect_remote(desktop: StageableDesktop, template: DesktopSpec) -> LocalOsworldClient:
     """By the server of OSWorld's machine, or for any other desktop by one of this process."""
-    return RemoteOsworldClient(desktop, template) if isinstance(desktop, OsworldDesktop) else LocalOsworldClient(desktop, template)
+    return (
+        RemoteOsworldClient(desktop, template)
+        if isinstance(desktop, OsworldDesktop)
+        else LocalOsworldClient(desktop, template)
+    )

@@ -59,7 +59,9 @@ def default_official_evaluators() -> OfficialEvaluators | None:
     return official(python) if python is not None else None
 
 
-async def score_task(task: JsonTask, stage: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None) -> Verdict:
+async def score_task(
+    task: JsonTask, stage: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None
+) -> Verdict:
     """What the end state on `stage` is worth; `failed` says that the agent's last word was that it cannot be done.
 
     Raises `EvaluatorError` where a metric or getter fails or is not available, `InfrastructureError` where the desktop fails.
@@ -73,7 +75,11 @@ async def score_task(task: JsonTask, stage: SetupRunner, *, failed: bool, evalua
         return Verdict(0.0, detail="the agent said that it cannot be done")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
     questions = await _questions(clauses, GetterReader(stage))
-    judged = await evaluators.judge(questions, conj) if evaluators is not None else await asyncio.to_thread(score_with_own_metrics, questions, conj)
+    judged = (
+        await evaluators.judge(questions, conj)
+        if evaluators is not None
+        else await asyncio.to_thread(score_with_own_metrics, questions, conj)
+    )
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
     findings = tuple(
@@ -124,7 +130,9 @@ def _by_value(read: Read | None) -> object:
     if isinstance(read, Files):
         contents = [data for _, data in read.files]
         return contents[0] if read.single else contents
-    raise EvaluatorError(f"getter {read.getter!r} is OSWorld's own; scripts/environment osworld-evaluators makes their environment")
+    raise EvaluatorError(
+        f"getter {read.getter!r} is OSWorld's own; scripts/environment osworld-evaluators makes their environment"
+    )
 
 
 def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
@@ -133,7 +141,11 @@ def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
     """
     found = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
     if not task.infeasible:
-        found += [f"getter {getattr(getter, 'type', '')}: {why}" for _, getter in task.getters() if (why := unavailable(getter))]
+        found += [
+            f"getter {getattr(getter, 'type', '')}: {why}"
+            for _, getter in task.getters()
+            if (why := unavailable(getter))
+        ]
         if not with_official:
             missing = {clause.metric for clause in task.evaluator.clauses} - osworld_metrics.available()
             found += [f"metric {name}: only OSWorld's own evaluators have it" for name in sorted(missing)]

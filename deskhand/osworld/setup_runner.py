@@ -81,7 +81,9 @@ class SetupRunner:
                 await self._carry_out(step)
             except _Refused as error:
                 if not judging:
-                    raise InfrastructureError(f"set-up step {index + 1} of {len(config)} ({step.type}): {error}") from error
+                    raise InfrastructureError(
+                        f"set-up step {index + 1} of {len(config)} ({step.type}): {error}"
+                    ) from error
                 self.refused.append(f"{step.type}: {error}")
             except InfrastructureError as error:
                 raise InfrastructureError(f"set-up step {index + 1} of {len(config)} ({step.type}): {error}") from error
@@ -110,7 +112,11 @@ class SetupRunner:
             case osworld_setup_steps.SleepStep(parameters=given):
                 await asyncio.sleep(given.seconds)
             case osworld_setup_steps.WindowStep(parameters=given):
-                body = {"window_name": given.window_name, "strict": bool(given.strict), "by_class": bool(given.by_class)}
+                body = {
+                    "window_name": given.window_name,
+                    "strict": bool(given.strict),
+                    "by_class": bool(given.by_class),
+                }
                 await self._windows_are_up()
                 await self.wire.ask("POST", f"/setup/{step.type}", json=body)
             case osworld_setup_steps.OpenTabsStep(parameters=given):
@@ -119,7 +125,9 @@ class SetupRunner:
             case osworld_setup_steps.CloseTabsStep(parameters=given):
                 await chrome_devtools.close_tabs(self.wire.guest, given.urls_to_close)
             case _:
-                raise InfrastructureError(f"this step cannot be carried out here: {unavailable(step) or 'it is of no known kind'}")
+                raise InfrastructureError(
+                    f"this step cannot be carried out here: {unavailable(step) or 'it is of no known kind'}"
+                )
 
     async def _windows_are_up(self) -> None:
         while self._expected:

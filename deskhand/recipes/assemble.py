@@ -107,7 +107,9 @@ async def open_pool(
             book = LeaseStore(folder / LEASE_DB) if folder is not None and desktop.backend in MACHINE_BACKENDS else None
             if book is not None:
                 stack.callback(book.close)
-            async with build_remote_pool(desktop.backend, desktop, desktop_spec(first), lot, os.environ, folder, book) as elsewhere:
+            async with build_remote_pool(
+                desktop.backend, desktop, desktop_spec(first), lot, os.environ, folder, book
+            ) as elsewhere:
                 elsewhere.episode_s = desktop.episode_timeout_s
                 yield elsewhere
         return
@@ -116,16 +118,22 @@ async def open_pool(
 
     def make() -> LocalDesktop:
         isolation = None if desktop.isolation == "best" else desktop.isolation
-        return LocalDesktop(isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s)
+        return LocalDesktop(
+            isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s
+        )
 
     template = desktop_spec(first)
     book = LeaseStore(folder / LEASE_DB if folder is not None else None)
-    async with DesktopPool(count, template, spares=desktop.prewarm, make=make, book=book, expected_mib=desktop.memory_request_mib) as pool:
+    async with DesktopPool(
+        count, template, spares=desktop.prewarm, make=make, book=book, expected_mib=desktop.memory_request_mib
+    ) as pool:
         yield pool
 
 
 @asynccontextmanager
-async def open_policy(config: Config, run: Run, pool: DesktopLeaser, source: str, version: int, temperature: float) -> AsyncIterator[PolicyRuntime]:
+async def open_policy(
+    config: Config, run: Run, pool: DesktopLeaser, source: str, version: int, temperature: float
+) -> AsyncIterator[PolicyRuntime]:
     """An engine with the checkpoint `source` as weights of that version, behind a recorder, with an agent that asks it."""
     async with AsyncExitStack() as stack:
         made = await build_engine(config, source, version, run.folder / "engine", run.frames.png)
@@ -134,7 +142,9 @@ async def open_policy(config: Config, run: Run, pool: DesktopLeaser, source: str
         images = ImageCache(made.image_processor, fetch=run.frames.png)
         recorder = Recorder(renderer, made.engine, images, context_tokens=made.context_tokens)
         stack.callback(recorder.close)
-        runner = RecordedRunner(pool, recorder, DesktopAgent(agent_of(config.agent, temperature, made.image_processor)), run.frames)
+        runner = RecordedRunner(
+            pool, recorder, DesktopAgent(agent_of(config.agent, temperature, made.image_processor)), run.frames
+        )
         stack.push_async_callback(runner.close)
         yield PolicyRuntime(runner, made.engine, recorder, images, renderer, made.model)
 
@@ -149,7 +159,9 @@ async def open_scripted_policy(
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=run.frames.png))
     agent = replace(agent_of(config.agent, 1.0, image_processor), max_tokens=reply_tokens)
-    runner = RecordedRunner(pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing)
+    runner = RecordedRunner(
+        pool, recorder, DesktopAgent(agent), run.frames, script=script(agent), playing=engine.playing
+    )
     try:
         yield runner
     finally:
@@ -167,11 +179,15 @@ async def run_training_loop(
     """Train `run` up to its last step, from its last checkpoint if it has one. `progress` is told of every step, `alarmed` of what
     is wrong between two. The settings must be trainable (`Config.untrainable`)."""
     if config.tracking.wandb:
-        run.track(await asyncio.to_thread(WandbRun, run.folder, config.tracking.wandb_project, config.model_dump(mode="json")))
+        run.track(
+            await asyncio.to_thread(WandbRun, run.folder, config.tracking.wandb_project, config.model_dump(mode="json"))
+        )
     async with open_policy(config, run, pool, config.model, 0, config.agent.temperature) as parts:
         shared = parts.model if config.engine.share_weights else None
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
-        trainer = Trainer(Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer)
+        trainer = Trainer(
+            Policy(model.model, config.policy, parts.renderer.banned_ids, config.trainer.seed), config.trainer
+        )
         attach_engine(trainer, parts.engine)
         examining = agent_of(config.agent, config.evaluation.temperature, parts.images.processor)
         examiner = RecordedRunner(pool, parts.recorder, DesktopAgent(examining), run.frames)
@@ -205,7 +221,9 @@ async def run_training_loop(
 
 def _loop_config(config: Config) -> LoopConfig:
     """The loop's settings, with as many places as there are desktops; a run that is blind on purpose is not watched for it."""
-    health = config.loop.health.model_copy(update={"canary_every": 0}) if config.agent.noise_images else config.loop.health
+    health = (
+        config.loop.health.model_copy(update={"canary_every": 0}) if config.agent.noise_images else config.loop.health
+    )
     return config.loop.model_copy(update={"health": health, "desktops": train_concurrency(config)})
 
 
@@ -250,7 +268,9 @@ def checkpoint_source(config: Config, run: Run, step: int | None = None) -> tupl
         return config.model, 0
     if found is None or not found.path.is_dir():
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        kept = ", ".join(str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*")))
+        kept = ", ".join(
+            str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*"))
+        )
         raise ConfigError(f"{run.folder} has {which}; steps that are kept: {kept or 'none'}")
     verify(found.path)
     return str(found.path), found.version

@@ -17,7 +17,9 @@ def train_concurrency(config: Config) -> int:
 
 def eval_concurrency(config: Config) -> int:
     """The same of held-out episodes."""
-    return _at_most_the_machines(config, config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes)
+    return _at_most_the_machines(
+        config, config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes
+    )
 
 
 def _at_most_the_machines(config: Config, wanted: int) -> int:
@@ -30,7 +32,10 @@ def machine_notices(config: Config) -> Iterator[str]:
     desktop = config.desktop
     if desktop.backend not in MACHINE_BACKENDS:
         return
-    count, asked = len(desktop.urls), max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0)
+    count, asked = (
+        len(desktop.urls),
+        max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
+    )
     few = (
         f"; loop.max_concurrent_episodes and evaluation.max_concurrent_episodes ask for {asked}, so {count} at a time play and others wait"
         if asked > count

@@ -67,7 +67,13 @@ async def build_engine(
 
 
 def _served(
-    config: Config, source: str, processor: Any, version: int, folder: Path, key: str | None, environment: Mapping[str, str]
+    config: Config,
+    source: str,
+    processor: Any,
+    version: int,
+    folder: Path,
+    key: str | None,
+    environment: Mapping[str, str],
 ) -> HttpEngine:
     settings = config.engine
     patience = replace(ServerTimeouts(), outage_s=settings.server_timeout_s)
@@ -87,7 +93,9 @@ def _served(
         max_batch=settings.max_num_seqs,
         max_images=_most_images(config),
         memory_share=settings.gpu_memory_utilization,
-        adapter_rank=adapter.rank if adapter is not None and sends_lora_only(adapter, check_checkpoint(source)[1]) else None,
+        adapter_rank=adapter.rank
+        if adapter is not None and sends_lora_only(adapter, check_checkpoint(source)[1])
+        else None,
         adapter_tower=adapter is not None and adapter.vision,
         arguments=settings.extra_args,
         version=version,
@@ -107,12 +115,12 @@ def _most_images(config: Config) -> int:
     return {"grow_drop": agent.history_max_turns, "sliding": agent.sliding_turns, "full": 256}[agent.history]
 
 
-
-
 def _key(variable: str | None, environment: Mapping[str, str]) -> str | None:
     """The key in a variable; its value stands in no setting and no error."""
     if variable is None:
         return None
     if not environment.get(variable):
-        raise ConfigError(f"engine.api_key_env: the environment variable {variable} is not set; set it to the server's key")
+        raise ConfigError(
+            f"engine.api_key_env: the environment variable {variable} is not set; set it to the server's key"
+        )
     return environment[variable]

@@ -38,7 +38,16 @@ from deskhand.rollout.scheduler import frozen_gc
 from deskhand.rollout.scripted_policies import NOOP, ORACLE, SCRIPTED_POLICIES
 from deskhand.store.run import Run
 
-__all__ = ["ADDRESS", "END_STATES", "NOOP", "PolicySpec", "resolve_policy", "evaluate_policy", "open_runner", "tasks_solved_by_noop"]
+__all__ = [
+    "ADDRESS",
+    "END_STATES",
+    "NOOP",
+    "PolicySpec",
+    "resolve_policy",
+    "evaluate_policy",
+    "open_runner",
+    "tasks_solved_by_noop",
+]
 ADDRESS = ("http://", "https://")
 END_STATES = "end_states"
 SCRIPT_TOKENS = 1000
@@ -65,13 +74,17 @@ class PolicySpec:
     """What the endpoint calls its model."""
 
 
-def resolve_policy(config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = "") -> PolicySpec:
+def resolve_policy(
+    config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = ""
+) -> PolicySpec:
     """What `policy` names; None is the run's own checkpoint of `step` (None: the last).
 
     Raises `ConfigError` when it is not there, or `step` is given for something else than a run's checkpoint.
     """
     if served_name and not (policy or "").startswith(ADDRESS):
-        raise ConfigError(f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address")
+        raise ConfigError(
+            f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address"
+        )
     if policy is None:
         source, version = checkpoint_source(config, run, step)
         found = PolicySpec("weights", version_label(version), source, version)
@@ -116,13 +129,17 @@ def _endpoint(policy: str, served_name: str) -> PolicySpec:
         raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
     if not served_name:
         raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
-    return PolicySpec("endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name)
+    return PolicySpec(
+        "endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name
+    )
 
 
 def _asked_here(config: Config, policy: str) -> None:
     """Raise `ConfigError` where an endpoint would play in the place of the weights."""
     if config.engine.backend == "remote":
-        raise ConfigError(f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind")
+        raise ConfigError(
+            f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
+        )
 
 
 def _mark(source: str) -> str:
@@ -138,13 +155,17 @@ def _mark(source: str) -> str:
     if manifest.is_file():
         said = manifest.read_bytes()
     else:
-        files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.safetensors"))]
+        files = [
+            (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.safetensors"))
+        ]
         said = repr((str(folder.resolve()), files)).encode()
     return f" #{hashlib.sha256(said).hexdigest()[:6]}"
 
 
 @asynccontextmanager
-async def open_runner(config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec) -> AsyncIterator[EpisodeRunner]:
+async def open_runner(
+    config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec
+) -> AsyncIterator[EpisodeRunner]:
     """What plays episodes with a policy."""
     temperature = config.evaluation.temperature
     states = run.folder / END_STATES if config.evaluation.save_end_states else None
@@ -163,7 +184,9 @@ async def open_runner(config: Config, run: Run, pool: DesktopLeaser, policy: Pol
 
         key = os.environ.get("OPENAI_API_KEY") or "none"
         client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
-        agent = DesktopAgent(replace(agent_of(config.agent, temperature, load_processors(config.model)[1]), model=policy.served_name))
+        agent = DesktopAgent(
+            replace(agent_of(config.agent, temperature, load_processors(config.model)[1]), model=policy.served_name)
+        )
         runner = ApiRunner(pool, client, agent, run.frames)
         runner.end_states = states
         try:
@@ -172,13 +195,17 @@ async def open_runner(config: Config, run: Run, pool: DesktopLeaser, policy: Pol
             await runner.close()
 
 
-async def evaluate_policy(config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec, repeats: int, display: Shown) -> EvalReport:
+async def evaluate_policy(
+    config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec, repeats: int, display: Shown
+) -> EvalReport:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
 
     Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
     tasks = eval_tasks(config)
     if not tasks:
-        raise ConfigError("evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes")
+        raise ConfigError(
+            "evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes"
+        )
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
     total = len(tasks) * repeats
@@ -196,9 +223,13 @@ async def evaluate_policy(config: Config, run: Run, pool: DesktopLeaser, policy:
     async with open_runner(config, run, pool, policy) as runner:
         with frozen_gc():
             places = eval_concurrency(config)
-            found = await evaluate(run, policy.name, tasks, runner, places, repeats=repeats, ended=ended, seed=config.seed)
+            found = await evaluate(
+                run, policy.name, tasks, runner, places, repeats=repeats, ended=ended, seed=config.seed
+            )
     if not found.success.total:
-        raise InfrastructureError(f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_error}")
+        raise InfrastructureError(
+            f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_error}"
+        )
     return found
 
 

@@ -37,7 +37,9 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
 
     found = run.checkpoint(step)
     if found is None or not found.path.is_dir():
-        raise ConfigError(f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept")
+        raise ConfigError(
+            f"{run.folder} has no checkpoint{'' if step is None else f' of step {step}'}; name a step that is kept"
+        )
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; export to a new folder")
     config, manifest = config_of_run(run.metadata, run.folder), verify(found.path)
@@ -107,7 +109,11 @@ def _rounding(settings: Mapping[str, Any] | None, *, adapter: bool) -> str:
     """What has to be known of weights that were kept in 4 bits."""
     if not settings or not settings["quantise"]:
         return ""
-    what = "the figures are of the adapter over weights that are rounded so" if adapter else "in these weights they are rounded so"
+    what = (
+        "the figures are of the adapter over weights that are rounded so"
+        if adapter
+        else "in these weights they are rounded so"
+    )
     return f" The projections of the language model were kept in 4 bits (NF4, doubly quantised): {what}."
 
 
@@ -121,7 +127,9 @@ def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iter
     rows = [row for row in run.episodes(TRAIN, "trained") if row.step is not None and row.step <= checkpoint.step]
     if rows:
         families, seeds = sorted({row.family for row in rows}), [row.seed for row in rows]
-        yield _line("the policy itself", len(rows), len({row.task_id for row in rows}), families, [min(seeds), max(seeds)])
+        yield _line(
+            "the policy itself", len(rows), len({row.task_id for row in rows}), families, [min(seeds), max(seeds)]
+        )
     lost = Counter(row.cause or "unknown" for row in run.episodes(TRAIN, "unscored"))
     if lost:
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(lost.items()))

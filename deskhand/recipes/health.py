@@ -47,7 +47,14 @@ class HealthMetrics:
     @classmethod
     def of(cls, trainer: dict[str, Any], **signs: float | None) -> HealthMetrics:
         """From a trainer's metrics as a dictionary, and the signs of the rollouts."""
-        names = ("mismatch_kl_text", "mismatch_kl_images", "ratio_max", "clip_fraction", "dropped_fraction", "gradient_norm")
+        names = (
+            "mismatch_kl_text",
+            "mismatch_kl_images",
+            "ratio_max",
+            "clip_fraction",
+            "dropped_fraction",
+            "gradient_norm",
+        )
         own = {name: trainer[name] for name in (*names, "entropy", "tokens", "explained_variance")}
         return cls(**signs, **own, rejected=sum(trainer["rejected"].values()))  # pyright: ignore[reportArgumentType]
 
@@ -97,7 +104,12 @@ def find_alerts(now: HealthMetrics, earlier: Sequence[HealthMetrics], bounds: He
         "the model does not speak the agent's dialect, or has forgotten it",
         "check agent.action_format, set agent.prompt_style to full, warm the model up by imitation, or lower trainer.learning_rate",
     )
-    high("truncation_rate", bounds.max_truncation_rate, "replies are longer than their limit", "raise agent.max_new_tokens")
+    high(
+        "truncation_rate",
+        bounds.max_truncation_rate,
+        "replies are longer than their limit",
+        "raise agent.max_new_tokens",
+    )
     high("zero_variance_share", bounds.max_zero_variance_fraction, *_equal_rewards(now.reward))
     high(
         "unscored_share",
@@ -163,7 +175,9 @@ def no_signal_alert(equal: int, closed: int, reward: float | None, bounds: Healt
     `bounds.barren_groups` groups; None when all is well."""
     if not closed or closed % bounds.no_signal_groups or equal / closed <= bounds.max_zero_variance_fraction:
         return None
-    return Alert("zero_variance_share", equal / closed, f"<= {bounds.max_zero_variance_fraction:g}", *_equal_rewards(reward))
+    return Alert(
+        "zero_variance_share", equal / closed, f"<= {bounds.max_zero_variance_fraction:g}", *_equal_rewards(reward)
+    )
 
 
 def solved_at_start_alert(family: str) -> Alert:

@@ -85,7 +85,9 @@ class RunPlan:
         text = f"{memory.published}, {memory.sent / 1e9:.3g} GB"
         if not self.through_files:
             return f"{text}, copied within the process"
-        return f"{text}, written and read as a file: {2 * memory.sent / FILES:.2g} s if files move at {FILES / 1e9:g} GB/s"
+        return (
+            f"{text}, written and read as a file: {2 * memory.sent / FILES:.2g} s if files move at {FILES / 1e9:g} GB/s"
+        )
 
 
 def plan(
@@ -97,7 +99,11 @@ def plan(
     `screen` and `turns` replace what the suite's tasks have. Raises `ConfigError` for an unknown GPU or model, and for numbers that
     no machine could mean.
     """
-    for name, value in (("--memory", memory_gib), ("--turns", turns), *zip(("--screen", "--screen"), screen or (), strict=False)):
+    for name, value in (
+        ("--memory", memory_gib),
+        ("--turns", turns),
+        *zip(("--screen", "--screen"), screen or (), strict=False),
+    ):
         if value is not None and not 0 < value < MOST:
             raise ConfigError(f"{name} {value:g}: give a number above 0 and below {MOST:g}")
     values = values_of(config.model)
@@ -169,7 +175,9 @@ def _predicted(
         raise ConfigError(f"{config.model}: no such model can be built or held with these settings ({why})") from error
 
 
-def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None) -> Workload:
+def workload(
+    config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None
+) -> Workload:
     """What episodes of the config's families look like: the largest screen, the longest episode."""
     make = train_task_factory(config)
     tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(train_families(config))))]
@@ -180,7 +188,11 @@ def workload(config: Config, values: dict[str, Any], screen: tuple[int, int] | N
     patches, pictures = wide * high // patch**2, config.agent.observation == "pixels"
     image_tokens = patches // merge**2 if pictures else 0
     shown, rows = _rows(config, turns)
-    prompt = formats.get(config.agent.action_format).prompt(ScreenView.of_screen(width, height)) if config.agent.prompt_style == "full" else ""
+    prompt = (
+        formats.get(config.agent.action_format).prompt(ScreenView.of_screen(width, height))
+        if config.agent.prompt_style == "full"
+        else ""
+    )
     words = 0 if pictures else MAX_CHARS // CHARACTERS_PER_TOKEN
     turn_tokens = image_tokens + words + TEXT_PER_TURN + config.agent.max_new_tokens
     wanted = len(prompt) // CHARACTERS_PER_TOKEN + shown * turn_tokens

@@ -49,9 +49,14 @@ class ExportSummary:
 
     def lines(self) -> list[str]:
         """For people."""
-        counted = f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
+        counted = (
+            f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
+        )
         more = [f"{self.calls} calls with token ids"] if self.calls else []
-        return [", ".join([counted, *more]), *(f"left out: {count} ({reason})" for reason, count in self.left_out.most_common())]
+        return [
+            ", ".join([counted, *more]),
+            *(f"left out: {count} ({reason})" for reason, count in self.left_out.most_common()),
+        ]
 
 
 async def record(
@@ -77,14 +82,19 @@ async def record(
     key = relay.sessions.open(session_id)
     with _listening(host, port) as listener:
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        _write_keys(folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key})
+        _write_keys(
+            folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key}
+        )
         app = create_proxy_app(relay, admin_key)
         server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
             if command:
                 return await _run(command, agent_environment(os.environ, address, key, key_env))
-            print(f"recording {address}/v1 in front of {relay.upstream}; its keys are in {folder / 'keys.json'}", flush=True)
+            print(
+                f"recording {address}/v1 in front of {relay.upstream}; its keys are in {folder / 'keys.json'}",
+                flush=True,
+            )
             await serving
             return 0
         finally:
@@ -153,7 +163,9 @@ class _Server(uvicorn.Server):
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
         raise ConfigError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port") from None

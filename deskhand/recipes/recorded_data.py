@@ -85,7 +85,9 @@ def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frame
     return found
 
 
-def graph_of(conversation: Conversation, renderer: ChatRenderer, images: ImageCache, left_out: Counter[str]) -> CallGraph:
+def graph_of(
+    conversation: Conversation, renderer: ChatRenderer, images: ImageCache, left_out: Counter[str]
+) -> CallGraph:
     """The replies of a conversation as calls: what was shown before each, and its text as the learning model would write it.
     Log-probs are 0 and versions -1: nobody sampled these ids."""
     graph, recall = CallGraph(), ReplyIndex()

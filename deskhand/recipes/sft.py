@@ -131,11 +131,15 @@ def describe_sources(taught: Sequence[Demonstration]) -> list[dict[str, Any]]:
         rows = [lesson.episode for lesson in part if lesson.episode is not None]
         seeds = [row.seed for row in rows]
         tasks = {"tasks": len({row.task_id for row in rows}), "families": sorted({row.family for row in rows})}
-        found.append({"source": source, "episodes": len(part), **tasks, "seeds": [min(seeds), max(seeds)] if seeds else []})
+        found.append(
+            {"source": source, "episodes": len(part), **tasks, "seeds": [min(seeds), max(seeds)] if seeds else []}
+        )
     return found
 
 
-def demonstrations_from_runs(folders: Sequence[Path], config: Config, frames: Frames, display: Shown) -> list[Demonstration]:
+def demonstrations_from_runs(
+    folders: Sequence[Path], config: Config, frames: Frames, display: Shown
+) -> list[Demonstration]:
     """Lessons of other runs and of what `deskhand record` kept; their screens are copied to `frames`.
 
     Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
@@ -170,7 +174,10 @@ def demonstrations_from_recordings(folder: Path, config: Config, frames: Frames,
     poor = f", {kept.num_low_reward} of them with too low a reward" if kept.num_low_reward else ""
     display.say(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
     source = f"what deskhand record kept in {folder.name}"
-    return [Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source) for name, graph in kept.graphs.items()]
+    return [
+        Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source)
+        for name, graph in kept.graphs.items()
+    ]
 
 
 def _tokenizer_sha256(folder: Path) -> str:
@@ -180,7 +187,9 @@ def _tokenizer_sha256(folder: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def batches(taught: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int) -> Iterator[SupervisedBatch]:
+def batches(
+    taught: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int
+) -> Iterator[SupervisedBatch]:
     """Endless batches of `size` episodes from update `start` on: each pass over the lessons is in an order of its own."""
     size = min(size, len(taught))
     per_pass, step = len(taught) // size, start
@@ -199,7 +208,11 @@ def images_in_rows(rows: Sequence[SupervisedRow], images: ImageCache) -> dict[st
 
 def split(found: Sequence[Demonstration], share: float) -> tuple[list[Demonstration], list[Demonstration]]:
     """(taught, held out), chosen by the hash of the episode's id, so that it is the same after a resume."""
-    held = [lesson for lesson in found if int(hashlib.sha256(lesson.episode_id.encode()).hexdigest()[:8], 16) < share * 2**32]
+    held = [
+        lesson
+        for lesson in found
+        if int(hashlib.sha256(lesson.episode_id.encode()).hexdigest()[:8], 16) < share * 2**32
+    ]
     return [lesson for lesson in found if lesson not in held], held
 
 
@@ -208,7 +221,9 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: 
     settings = config.sft
     taught, held = split(found, settings.val_fraction)
     if not taught:
-        raise ConfigError(f"sft: {len(found)} successful episodes leave none to learn from; raise sft.num_demonstrations")
+        raise ConfigError(
+            f"sft: {len(found)} successful episodes leave none to learn from; raise sft.num_demonstrations"
+        )
     loaded = load(config.model, dtype=config.dtype, device=config.device)
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
     banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
@@ -218,7 +233,11 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: 
 
     def save() -> None:
         path = checkpoints.save(trainer, assets, {"taught": describe_sources(taught)})
-        run.commit(books=run.episode_counts(), checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()), metrics=pending)
+        run.commit(
+            books=run.episode_counts(),
+            checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()),
+            metrics=pending,
+        )
         pending.clear()
 
     def report(step: int, loss: float, seconds: float) -> None:

@@ -58,7 +58,9 @@ class StepReport:
 
     def metrics(self) -> dict[str, Any]:
         """JSON types."""
-        return {key: value for key, value in asdict(self).items() if key not in ("steps", "eta_s") and value is not None}
+        return {
+            key: value for key, value in asdict(self).items() if key not in ("steps", "eta_s") and value is not None
+        }
 
 
 @dataclass

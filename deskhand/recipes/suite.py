@@ -98,7 +98,9 @@ def require_oracles(tasks: Iterable[Task]) -> None:
     if lacking:
         first, why = next(iter(lacking.items()))
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        raise ConfigError(f"the oracle cannot play {first}{more}: {why}; name other tasks under families, or another policy")
+        raise ConfigError(
+            f"the oracle cannot play {first}{more}: {why}; name other tasks under families, or another policy"
+        )
 
 
 @functools.lru_cache(maxsize=8)
@@ -111,7 +113,9 @@ def _of_python(path: Path, wanted: tuple[str, ...]) -> Suite:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"suite.python: {path} raised {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"suite.python: {path} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
     found = getattr(module, "FAMILIES", ())
     if not found or not all(isinstance(family, Family) for family in found):
         raise ConfigError(f"suite.python: {path} has no FAMILIES, a sequence of deskhand.tasks.task.Family")
@@ -145,7 +149,9 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
             left_out.append(reason)
     if not tasks:
         told = "; ".join(left_out[:_SHOWN])
-        raise ConfigError(f"suite.{source}: none of {len(left_out)} files in {folder} can be played on {kind} desktops: {told}")
+        raise ConfigError(
+            f"suite.{source}: none of {len(left_out)} files in {folder} can be played on {kind} desktops: {told}"
+        )
     held_out = _share(list(tasks), section.eval_fraction)
     trained = [name for name in tasks if name not in held_out]
 
@@ -163,7 +169,9 @@ def _reason(path: Path, error: ConfigError) -> str:
 
 def _fits(source: str, kind: str) -> None:
     if source in ("waa", "openadapt") and kind not in MACHINES[source]:
-        raise ConfigError(f"suite.{source}: its tasks are for machines; set desktop.backend to {MACHINES[source]}, which is {kind}")
+        raise ConfigError(
+            f"suite.{source}: its tasks are for machines; set desktop.backend to {MACHINES[source]}, which is {kind}"
+        )
     if source in ("osworld", "native") and kind == "waa":
         raise ConfigError(f"suite.{source}: its tasks are for Linux; desktop.backend is waa")
 
@@ -205,7 +213,9 @@ def _left(names: Sequence[str], without: Sequence[str], known: Iterable[str], wh
     for each in without:
         if not any(takes(each, name) for name in known):
             close = difflib.get_close_matches(each, known, n=1)
-            raise ConfigError(f"suite.exclude: {where} has no task {each!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise ConfigError(
+                f"suite.exclude: {where} has no task {each!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
     left = tuple(name for name in names if not any(takes(each, name) for each in without))
     if names and not left:
         raise ConfigError(f"suite.exclude leaves no task of {where}; leave fewer out")
@@ -229,7 +239,9 @@ def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Ta
         if task.infeasible and not section.include_infeasible:
             raise ConfigError(f"{path}: it is solved by saying that it cannot be done (suite.include_infeasible)")
         _runs(path, task, kind)
-        return osworld_task.task_of(task, domain=path.parent.name, size=(width, height), max_steps=steps or osworld_task.MAX_STEPS)
+        return osworld_task.task_of(
+            task, domain=path.parent.name, size=(width, height), max_steps=steps or osworld_task.MAX_STEPS
+        )
 
     def of_waa(path: Path) -> Task:
         beside = functools.partial(PerHostEvaluator, port=section.evaluator_port)
@@ -270,9 +282,13 @@ class PerHostEvaluator:
 
     def __init__(self, desktop: StagedDesktopLike, port: int) -> None:
         if isinstance(desktop, EndState):
-            raise EvaluatorError("WAA's evaluate server reads the live machine, so a state that was kept of it cannot be judged")
+            raise EvaluatorError(
+                "WAA's evaluate server reads the live machine, so a state that was kept of it cannot be judged"
+            )
         if not isinstance(desktop, OsworldDesktop):
-            raise InfrastructureError("only a machine of Windows Agent Arena has an evaluate server; set desktop.backend to waa")
+            raise InfrastructureError(
+                "only a machine of Windows Agent Arena has an evaluate server; set desktop.backend to waa"
+            )
         parts = urlsplit(desktop.link.address)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._address = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))

@@ -62,7 +62,9 @@ class TrainingSummary:
     after: EvalReport | None
 
 
-def create_run(config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True) -> Run:
+def create_run(
+    config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True
+) -> Run:
     """A new run; `more` is kept with what it is about. `needs_model`: it is of the config's model, and not of other policies alone.
 
     Raises `ConfigError` when the folder holds one or anything else, or the model is not there.
@@ -171,7 +173,9 @@ async def run_training(config: Config, run: Run, display: Display, began: float)
     if config.training_error and (last is None or last.step < config.loop.total_steps):
         raise ConfigError(config.training_error)
     display.working("starting desktops and loading the policy")
-    async with open_pool(config, max(train_concurrency(config), eval_concurrency(config)), run.folder, display.parked) as pool:
+    async with open_pool(
+        config, max(train_concurrency(config), eval_concurrency(config)), run.folder, display.parked
+    ) as pool:
         before, after = None, None
         if last is None or last.step < config.loop.total_steps:
             await _train(config, run, pool, progress, display)
@@ -197,7 +201,9 @@ def _say_best(checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalRep
         display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
 
 
-async def _train(config: Config, run: Run, pool: DesktopLeaser, progress: Callable[[StepReport], None], display: Display) -> None:
+async def _train(
+    config: Config, run: Run, pool: DesktopLeaser, progress: Callable[[StepReport], None], display: Display
+) -> None:
     """Train up to the last step or to the end of the time."""
     limit = asyncio.timeout(60 * config.max_minutes if config.max_minutes else None)
     watching = asyncio.create_task(_watch(run, display))
@@ -223,6 +229,8 @@ async def _watch(run: Run, display: Display) -> None:
             display.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 
-async def evaluate_step(config: Config, run: Run, pool: DesktopLeaser, step: int | None, display: Display) -> EvalReport:
+async def evaluate_step(
+    config: Config, run: Run, pool: DesktopLeaser, step: int | None, display: Display
+) -> EvalReport:
     """Held-out success of a step (None: the last), shown as it goes."""
     return await evaluate_policy(config, run, pool, resolve_policy(config, run, None, step), 1, display)

@@ -55,7 +55,10 @@ class GroupSource:
     """Tickets from groups, results to the journal."""
 
     def __init__(
-        self, groups: GroupBuffer, journal: RunWriter, ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None
+        self,
+        groups: GroupBuffer,
+        journal: RunWriter,
+        ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None,
     ) -> None:
         self.groups = groups
         self.journal = journal
@@ -135,7 +138,10 @@ class TrainingLoop:
         )
         self.source = GroupSource(groups, self.journal, self._when_ended)
         self.scheduler = Scheduler(
-            self.source, runner.run, config.max_concurrent_episodes, parked_s=lambda: runner.lot.total_s if runner.lot else 0.0
+            self.source,
+            runner.run,
+            config.max_concurrent_episodes,
+            parked_s=lambda: runner.lot.total_s if runner.lot else 0.0,
         )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
@@ -214,7 +220,12 @@ class TrainingLoop:
 
     def _is_due(self, step: int) -> bool:
         every = self.config.eval_every
-        return self.evaluate is not None and every > 0 and step > 0 and (step % every == 0 or step >= self.config.total_steps)
+        return (
+            self.evaluate is not None
+            and every > 0
+            and step > 0
+            and (step % every == 0 or step >= self.config.total_steps)
+        )
 
     async def _rate(self) -> None:
         """Evaluate the weights of now where that is due. Nothing is published meanwhile, so one version plays all held-out tasks;
@@ -261,7 +272,9 @@ class TrainingLoop:
     async def _step(self, groups: list[Group], waited_s: float) -> None:
         fresh = [result for group in groups for result in group.scored if self._fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._fresh(result)]
-        samples = [sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._fresh)]
+        samples = [
+            sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._fresh)
+        ]
         ages = [abs(self._age(result)) for result in fresh]
         undone = sum(self.lineage.is_rolled_back(result.version_max) for result in fresh)
         done, seen = await asyncio.to_thread(self._train_on, samples)
@@ -318,7 +331,11 @@ class TrainingLoop:
         """Raise `HealthError` when the last canaries all say that the model does not look."""
         health = self.config.health
         last = [vitals.sight for vitals in self._vitals if vitals.sight is not None][-health.max_failed_vision_probes :]
-        if health.max_failed_vision_probes and len(last) == health.max_failed_vision_probes and max(last) < health.min_image_sensitivity:
+        if (
+            health.max_failed_vision_probes
+            and len(last) == health.max_failed_vision_probes
+            and max(last) < health.min_image_sensitivity
+        ):
             raise HealthError(
                 f"step {self.trainer.steps}: the model does not see: in the last {len(last)} canaries swapped screenshots changed "
                 f"its replies by at most {max(last):.2g} nats (loop.health.min_image_sensitivity is {health.min_image_sensitivity:g}); "
@@ -330,12 +347,16 @@ class TrainingLoop:
         path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
-        await self.journal.commit(states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics)
+        await self.journal.commit(
+            states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics
+        )
 
     def _checkpoint(self, path: Path) -> Checkpoint:
         return Checkpoint(self.trainer.steps, self.trainer.version, path, time.time())
 
-    def _report(self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float) -> StepReport:
+    def _report(
+        self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float
+    ) -> StepReport:
         since, self.source.since = self.source.since, StepAccumulator()
         vitals = since.vitals(trainer, seen)
         raised = find_alerts(vitals, self._vitals, self.config.health)
@@ -366,7 +387,3 @@ class TrainingLoop:
             vitals=vitals,
             alarms=tuple(raised),
         )
-
-
-
-

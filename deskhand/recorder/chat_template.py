@@ -61,7 +61,13 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Re
         "white space around a user's text": padded,
         "a picture before text": (seen,),
         "pictures between texts": (message("user", ["a", _PICTURE, " b\n", _PICTURE, _PICTURE, "c"]),),
-        "pictures in several turns": (seen, reply, seen, message("assistant", "so"), message("user", ["and", _PICTURE])),
+        "pictures in several turns": (
+            seen,
+            reply,
+            seen,
+            message("assistant", "so"),
+            message("user", ["and", _PICTURE]),
+        ),
     }.items():
         probe.demand(what, messages, layout)
     layout = _with_history(probe, layout, source, history)
@@ -73,7 +79,9 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Re
     twice = (*called, message("tool", "again\n"), reply, message("tool", "more"), user)
     if difference := probe.difference(called, layout) or probe.difference(twice, layout):
         refusals["tool"] = f"the chat template treats tool messages in a way of its own: {difference}"
-    elif difference := probe.difference((user, reply, message("tool", ["a", _PICTURE]), message("tool", [_PICTURE])), layout):
+    elif difference := probe.difference(
+        (user, reply, message("tool", ["a", _PICTURE]), message("tool", [_PICTURE])), layout
+    ):
         refusals["tool image"] = f"pictures in tool messages: {difference}; send them in a user message"
     elif layout.strips_reasoning and (
         difference := probe.difference((user, message("assistant", _THOUGHTS), message("tool", "done")), layout)
@@ -117,7 +125,9 @@ class _Probe:
 
     def by_template(self, messages: tuple[Message, ...], reply_head: bool = True) -> str:
         return self.tokenizer.apply_chat_template(
-            [{"role": one.role, "content": _content(one)} for one in messages], tokenize=False, add_generation_prompt=reply_head
+            [{"role": one.role, "content": _content(one)} for one in messages],
+            tokenize=False,
+            add_generation_prompt=reply_head,
         )
 
     def default_system(self) -> str | None:
@@ -148,7 +158,9 @@ class _Probe:
         """Empty when renderer and template agree, else what differs."""
         try:
             text = self.by_template(messages)
-        except Exception as error:  # a template may raise anything: jinja errors, its own raise_exception, Python errors
+        except (
+            Exception
+        ) as error:  # a template may raise anything: jinja errors, its own raise_exception, Python errors
             return f"it raises {type(error).__name__}: {str(error)[:120]}"
         want = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         got = self.render(messages, layout)
@@ -168,7 +180,9 @@ class _Probe:
         try:
             return self.by_template(messages, reply_head)
         except Exception as error:  # as in `difference`
-            raise ConfigError(f"the chat template of {self.source} fails: {type(error).__name__}: {str(error)[:120]}") from None
+            raise ConfigError(
+                f"the chat template of {self.source} fails: {type(error).__name__}: {str(error)[:120]}"
+            ) from None
 
 
 def _content(one: Message) -> str | list[dict[str, str]]:

@@ -79,7 +79,10 @@ def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageSto
     tokens = tuple(_tokens(prompt_ids, choice) for choice in choices) if isinstance(prompt_ids, list) else ()
     reasons = tuple(str(choice.get("finish_reason")) for choice in choices)
     return Exchange(
-        chat.read_messages(request.get("messages"), images), replies, reasons, tuple(one for one in tokens if one is not None)
+        chat.read_messages(request.get("messages"), images),
+        replies,
+        reasons,
+        tuple(one for one in tokens if one is not None),
     )
 
 

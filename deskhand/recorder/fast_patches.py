@@ -64,7 +64,9 @@ class PatchExtractor:
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._resized: Callable[..., tuple[int, int]] | None = getattr(inspect.getmodule(type(processor)), "smart_resize", None)
+        self._resized: Callable[..., tuple[int, int]] | None = getattr(
+            inspect.getmodule(type(processor)), "smart_resize", None
+        )
         self.lookup = PatchLookup(None, 1)
         try:
             self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
@@ -108,7 +110,9 @@ class PatchExtractor:
         strip = np.dtype((np.void, patch))  # a patch's row of one channel, moved as a whole
         kept_CNP = np.empty((_CHANNELS, rows * columns, patch * patch), dtype=np.uint8)
         for channel, band in enumerate(rgb.split()):
-            strips = np.ascontiguousarray(band).view(strip).reshape(rows // merge, merge, patch, columns // merge, merge)
+            strips = (
+                np.ascontiguousarray(band).view(strip).reshape(rows // merge, merge, patch, columns // merge, merge)
+            )
             # (block row, block column, row in block, column in block, patch row)
             ordered = strips.transpose(0, 3, 1, 4, 2)
             kept_CNP[channel].view(strip).reshape(ordered.shape)[...] = ordered

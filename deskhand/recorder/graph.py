@@ -137,7 +137,9 @@ class CallGraph:
             return tip
         node = self._nodes[call_id]
         line = self._line(node)
-        prompt_ids = tuple(chain(*(one.new_prompt_ids + one.completion.token_ids for one in line[:-1]), node.new_prompt_ids))
+        prompt_ids = tuple(
+            chain(*(one.new_prompt_ids + one.completion.token_ids for one in line[:-1]), node.new_prompt_ids)
+        )
         spans = tuple(chain(*(one.new_spans for one in line)))
         done = node.completion
         done = replace(done, served_ids=done.served_ids or prompt_ids)
@@ -224,7 +226,9 @@ class CallGraph:
         return self._node_to_dict(self._node_of(call))
 
     def _node_of(self, call: Call) -> _Node:
-        before, shown = (self._nodes[call.parent].end, self._nodes[call.parent].span_count) if call.parent is not None else (0, 0)
+        before, shown = (
+            (self._nodes[call.parent].end, self._nodes[call.parent].span_count) if call.parent is not None else (0, 0)
+        )
         done = call.completion
         kept = replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done
         return _Node(
@@ -267,7 +271,9 @@ class CallGraph:
     def from_dict(data: Mapping[str, Any]) -> CallGraph:
         """The graph that `to_dict` wrote. Raises `RecordError` when the dictionary is of another format or inconsistent."""
         if data.get("format") != FORMAT:
-            raise RecordError("format", f"call graph of format {data.get('format')}; this version reads format {FORMAT}")
+            raise RecordError(
+                "format", f"call graph of format {data.get('format')}; this version reads format {FORMAT}"
+            )
         graph = CallGraph()
         for entry in data["calls"]:
             graph.add_dict(entry)
@@ -292,7 +298,14 @@ class CallGraph:
             entry.get("exact", True),
         )
         call = Call(
-            entry["id"], entry["parent"], prompt_ids, spans, done, entry["temperature"], entry["text"], entry.get("agent", "")
+            entry["id"],
+            entry["parent"],
+            prompt_ids,
+            spans,
+            done,
+            entry["temperature"],
+            entry["text"],
+            entry.get("agent", ""),
         )
         self.add(call)
         return call

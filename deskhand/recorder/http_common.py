@@ -71,7 +71,9 @@ class RequestAuth:
 
     def __init__(self, sessions: SessionRegistry, admin_key: str) -> None:
         if len(admin_key) < 16:
-            raise ConfigError("the recorder's admin key must have at least 16 characters; make one with secrets.token_urlsafe(32)")
+            raise ConfigError(
+                "the recorder's admin key must have at least 16 characters; make one with secrets.token_urlsafe(32)"
+            )
         self._sessions, self._admin_key = sessions, admin_key.encode()
 
     def access(self, request: Request) -> SessionAccess:

@@ -41,7 +41,9 @@ REMEMBERED = 1 << 17
 def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
     """The bytes of a base64 data URI. Raises `RequestRefused` for anything else, remote addresses among them."""
     if not url.startswith("data:"):
-        raise InvalidRequestError("images must be base64 data URIs; remote addresses are not fetched", param=param, code="remote_image")
+        raise InvalidRequestError(
+            "images must be base64 data URIs; remote addresses are not fetched", param=param, code="remote_image"
+        )
     head, comma, body = url[5:].partition(",")
     media_type, *options = head.lower().split(";")
     if not comma or media_type not in MEDIA_TYPES or options[-1:] != ["base64"]:
@@ -53,7 +55,9 @@ def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
     try:
         return binascii.a2b_base64(body, strict_mode=True)
     except ValueError:
-        raise InvalidRequestError("the image's data URI is not valid base64", param=param, code="invalid_image") from None
+        raise InvalidRequestError(
+            "the image's data URI is not valid base64", param=param, code="invalid_image"
+        ) from None
 
 
 def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> Image.Image:
@@ -67,7 +71,9 @@ def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> 
                 code="image_too_large",
             )
         if getattr(image, "n_frames", 1) > 1:
-            raise InvalidRequestError("animated images are not taken; send one frame", param=param, code="invalid_image")
+            raise InvalidRequestError(
+                "animated images are not taken; send one frame", param=param, code="invalid_image"
+            )
         image.load()
         return _to_rgb(image)
     except InvalidRequestError:
@@ -125,7 +131,9 @@ class ImageCache(Mapping[str, PreparedImage]):
         self.processor = image_processor
         self.merge_size = int(getattr(image_processor, "merge_size", 0))
         if self.merge_size < 1:
-            raise ConfigError("preprocessor_config.json has no merge_size; give the image processor of a Qwen-VL checkpoint")
+            raise ConfigError(
+                "preprocessor_config.json has no merge_size; give the image processor of a Qwen-VL checkpoint"
+            )
         self._patches = PatchExtractor(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
@@ -184,7 +192,11 @@ class ImageCache(Mapping[str, PreparedImage]):
         An engine that has an image's features does not ask, so rendering a long conversation prepares nothing anew.
         """
         prepared = self._prepared.get(name)
-        if prepared is None and name in self._outlines and (self._fetch is not None or self._encoded.get(name) is not None):
+        if (
+            prepared is None
+            and name in self._outlines
+            and (self._fetch is not None or self._encoded.get(name) is not None)
+        ):
             outline = self._outlines[name]
             later = LazyPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
             prepared = replace(outline, pixel_values=later)
@@ -230,14 +242,17 @@ class ImageCache(Mapping[str, PreparedImage]):
                 raise KeyError(sha256)
             if encoded is None:
                 raise RecordError(
-                    "image_lost", f"image {sha256[:12]} was dropped from memory; give ImageCache a fetch function or more room"
+                    "image_lost",
+                    f"image {sha256[:12]} was dropped from memory; give ImageCache a fetch function or more room",
                 )
         try:
             rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
         except InvalidRequestError as error:
             raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
         if pixels_sha256(rgb) != sha256:
-            raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than were recorded")
+            raise RecordError(
+                "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than were recorded"
+            )
         with self._lock:
             _put_newest(self._seen, sha256, None)
         return rgb

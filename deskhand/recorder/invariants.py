@@ -23,7 +23,8 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
         image = images.get(span.sha256)
         if image is None or image.sha256 != span.sha256:
             raise RecordError(
-                "image_hash", f"the span at {span.start} names image {span.sha256[:12]}, which the prompt does not carry"
+                "image_hash",
+                f"the span at {span.start} names image {span.sha256[:12]}, which the prompt does not carry",
             )
         rows = math.prod(image.grid_thw)
         if len(image.pixel_values) != rows or image.tokens != span.count or rows % image.tokens:
@@ -40,7 +41,8 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
     found = prompt.token_ids.count(image_id)
     if found != expected:
         raise RecordError(
-            "placeholders", f"{found} image placeholders in the prompt, {expected} expected from {len(prompt.spans)} images"
+            "placeholders",
+            f"{found} image placeholders in the prompt, {expected} expected from {len(prompt.spans)} images",
         )
 
 
@@ -51,9 +53,13 @@ def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]
     """
     ids, at = np.asarray(prompt.token_ids, dtype=np.int32).tobytes(), 0
     for number, outputs in enumerate(recorded):
-        ends = [end for output in outputs if (end := _end_of(ids, np.asarray(output, dtype=np.int32).tobytes(), at)) >= 0]
+        ends = [
+            end for output in outputs if (end := _end_of(ids, np.asarray(output, dtype=np.int32).tobytes(), at)) >= 0
+        ]
         if not ends:
-            raise RecordError("retokenised", f"reply {number} of the history does not stand in the prompt as it was sampled")
+            raise RecordError(
+                "retokenised", f"reply {number} of the history does not stand in the prompt as it was sampled"
+            )
         at = min(ends)
 
 
@@ -84,10 +90,13 @@ def check_completion(
         raise RecordError("served_ids", _first_difference(prompt.token_ids, done.served_ids))
     if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
         raise RecordError(
-            "lengths", f"{len(done.token_ids)} ids, {len(done.logprobs)} log-probs and {len(done.versions)} versions were returned"
+            "lengths",
+            f"{len(done.token_ids)} ids, {len(done.logprobs)} log-probs and {len(done.versions)} versions were returned",
         )
     if not 1 <= len(done.token_ids) <= sampling.max_tokens:
-        raise RecordError("lengths", f"{len(done.token_ids)} tokens were sampled; 1 to {sampling.max_tokens} were asked for")
+        raise RecordError(
+            "lengths", f"{len(done.token_ids)} tokens were sampled; 1 to {sampling.max_tokens} were asked for"
+        )
     if not set(banned_ids).isdisjoint(done.token_ids):
         raise RecordError("banned_id", f"banned ids were sampled: {sorted(set(banned_ids) & set(done.token_ids))}")
     if not all(math.isfinite(value) and value <= 1e-6 for value in done.logprobs):
@@ -102,7 +111,8 @@ def check_completion(
         stopped = stopped or any(stop in text_of(done.token_ids) for stop in sampling.stop_texts)
     if stopped != (done.finish_reason == "stop") or not set(sampling.stop_ids).isdisjoint(done.token_ids[:-1]):
         raise RecordError(
-            "finish_reason", f"the engine says {done.finish_reason}, the ids say otherwise (last id {done.token_ids[-1]})"
+            "finish_reason",
+            f"the engine says {done.finish_reason}, the ids say otherwise (last id {done.token_ids[-1]})",
         )
     _check_alternatives(sampling, done)
     if sampling.grammar is not None and sampling.grammar.kind == "json_schema" and done.finish_reason == "stop":
@@ -118,13 +128,16 @@ def _check_alternatives(sampling: Sampling, done: Completion) -> None:
         return
     if len(done.top_logprobs) != len(done.token_ids):
         raise RecordError(
-            "top_logprobs", f"{len(done.top_logprobs)} lists of alternatives came with {len(done.token_ids)} sampled tokens"
+            "top_logprobs",
+            f"{len(done.top_logprobs)} lists of alternatives came with {len(done.token_ids)} sampled tokens",
         )
     for token_id, logprob, listed in zip(done.token_ids, done.logprobs, done.top_logprobs, strict=True):
         values = [value for _, value in listed]
         own = dict(listed).get(token_id, logprob)
         if len(listed) != sampling.top_logprobs or values != sorted(values, reverse=True) or abs(own - logprob) > 1e-3:
-            raise RecordError("top_logprobs", f"the alternatives of a token do not agree with its log-prob {logprob:.4f}")
+            raise RecordError(
+                "top_logprobs", f"the alternatives of a token do not agree with its log-prob {logprob:.4f}"
+            )
 
 
 def _first_difference(sent: tuple[int, ...], served: tuple[int, ...]) -> str:

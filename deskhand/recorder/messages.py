@@ -66,7 +66,9 @@ class Message:
         """SHA-256 over role, texts, picture hashes and tool calls, each with its length."""
         digest = hashlib.sha256(self.role.encode())
         for part in self.parts:
-            kind, data = (b"T", part.encode("utf-8", "surrogatepass")) if isinstance(part, str) else (b"P", part.sha256.encode())
+            kind, data = (
+                (b"T", part.encode("utf-8", "surrogatepass")) if isinstance(part, str) else (b"P", part.sha256.encode())
+            )
             digest.update(b"%c%d:" % (kind, len(data)))
             digest.update(data)
         for call in self.calls:

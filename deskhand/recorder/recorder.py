@@ -129,10 +129,14 @@ class Recorder:
         orphans = session.superseded_calls()
         self.orphans += len(orphans)
         if not self._train_orphans:
-            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "unsent") | dict.fromkeys(sorted(orphans), "orphan")
+            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "unsent") | dict.fromkeys(
+                sorted(orphans), "orphan"
+            )
         return session.graph, session.rewards
 
-    async def reward(self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False) -> str | None:
+    async def reward(
+        self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False
+    ) -> str | None:
         """Reward a call (None: the last one) and return its id, or the session as a whole.
 
         Raises `RequestRefused`, and `InfrastructureError` when the reward cannot be journaled.
@@ -189,7 +193,10 @@ class Recorder:
                     param="messages",
                     code="context_length_exceeded",
                 )
-            samplings = [sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i) for i in range(request.n)]
+            samplings = [
+                sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
+                for i in range(request.n)
+            ]
             dones = await _all(self.engine.generate(prompt, one) for one in samplings)
             checked = await self.in_thread(self._check_all, prompt, samplings, dones)
         except RecordError as error:

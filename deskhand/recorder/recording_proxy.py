@@ -145,7 +145,13 @@ class RecordingProxy:
     """
 
     def __init__(
-        self, upstream: str, folder: SessionStore, *, upstream_key: str = "", ask_token_ids: bool = False, timeout_s: float = 600.0
+        self,
+        upstream: str,
+        folder: SessionStore,
+        *,
+        upstream_key: str = "",
+        ask_token_ids: bool = False,
+        timeout_s: float = 600.0,
     ) -> None:
         host = check_upstream(upstream)
         self.upstream = upstream.rstrip("/").removesuffix("/v1")
@@ -155,7 +161,9 @@ class RecordingProxy:
         self._key, self._ask_token_ids = upstream_key, ask_token_ids
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=host not in _LOCAL)
 
-    async def forward(self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes) -> Response:
+    async def forward(
+        self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes
+    ) -> Response:
         """Send a request upstream, record it where it is of one of the APIs, and return the reply.
 
         Raises `RequestRefused` (the body is no JSON) and `InfrastructureError` (the upstream or the disk failed).
@@ -171,15 +179,25 @@ class RecordingProxy:
         started = time.time()
         access.session.in_flight += 1
         try:
-            reply = await self._client.request(method, self.upstream + path, headers=self._headers(headers, api), content=raw)
+            reply = await self._client.request(
+                method, self.upstream + path, headers=self._headers(headers, api), content=raw
+            )
         except httpx2.HTTPError as error:
-            raise InfrastructureError(f"the upstream {self.upstream} failed: {type(error).__name__}: {error}") from error
+            raise InfrastructureError(
+                f"the upstream {self.upstream} failed: {type(error).__name__}: {error}"
+            ) from error
         finally:
             access.session.in_flight -= 1
         if api and reply.is_success and request is not None:
             access.session.requests += 1
             name = f"{access.session.id}.{access.session.requests}"
-            about = {"id": name, "api": api, "agent": access.agent, "at": started, "seconds": round(time.time() - started, 3)}
+            about = {
+                "id": name,
+                "api": api,
+                "agent": access.agent,
+                "at": started,
+                "seconds": round(time.time() - started, 3),
+            }
             await self._record(access.session, {**about, "request": request}, reply)
         kept = {name: value for name, value in reply.headers.items() if name in _RETURNED}
         return Response(reply.content, status_code=reply.status_code, headers=kept)
@@ -263,9 +281,13 @@ def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: i
 
     async def end(request: Request) -> Response:
         keys.require_admin(request)
-        async with relay.sessions.get(request.path_params["session_id"]).lock:  # an exchange that is being written is in it
+        async with relay.sessions.get(
+            request.path_params["session_id"]
+        ).lock:  # an exchange that is being written is in it
             session = relay.sessions.close(request.path_params["session_id"])
-        return JSONResponse({"session_id": session.id, "exchanges": session.calls, "rewards": session.rewards.to_dict()})
+        return JSONResponse(
+            {"session_id": session.id, "exchanges": session.calls, "rewards": session.rewards.to_dict()}
+        )
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "recorded": relay.recorded})

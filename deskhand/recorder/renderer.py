@@ -46,9 +46,13 @@ class ChatRenderer:
     def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "refuse") -> None:
         self.source = source
         backend = tokenizer.backend_tokenizer
-        self._backend = type(backend).from_str(backend.to_str())  # a copy: the switch below must not change the tokenizer of others
+        self._backend = type(backend).from_str(
+            backend.to_str()
+        )  # a copy: the switch below must not change the tokenizer of others
         self._backend.encode_special_tokens = True
-        self._special = {token.content: index for index, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        self._special = {
+            token.content: index for index, token in self._backend.get_added_tokens_decoder().items() if token.special
+        }
         self.image_id = self._id(IMAGE_PAD)
         self._start, self._end = self._id(IM_START), self._id(IM_END)
         self.end_id = self._end
@@ -67,7 +71,9 @@ class ChatRenderer:
         self.layout = inspect_template(tokenizer, self.render_unexpanded, source=source, history=history)
         """What the checkpoint's chat template does, as found at construction."""
         if self.layout.strips_reasoning or self.layout.trims_replies:
-            log.warning("renderer.forks", source=source, reason="the chat template rewrites earlier replies; history is fork")
+            log.warning(
+                "renderer.forks", source=source, reason="the chat template rewrites earlier replies; history is fork"
+            )
         self.tools = ToolPrompt(tokenizer, source)
         self.opens_thinking = self.layout.generation_prompt.rstrip().endswith(OPEN)
         """Whether the prompt itself opens the reply's thinking."""
@@ -86,7 +92,9 @@ class ChatRenderer:
         """The text of one id alone; U+FFFD where it is part of a character."""
         return self._backend.decode([token_id], skip_special_tokens=False)
 
-    def render(self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], recall: ReplyIndex | None = None) -> Prompt:
+    def render(
+        self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], recall: ReplyIndex | None = None
+    ) -> Prompt:
         """The prompt that asks for the reply to `messages`.
 
         `images` must hold each picture of the messages. Raises `RequestRefused` when the checkpoint's template has no place for
@@ -110,7 +118,8 @@ class ChatRenderer:
         expected = [sha256 for one in messages for sha256 in one.pictures]
         if [span.sha256 for span in prompt.spans] != expected:
             raise RecordError(
-                "images_dropped", f"the messages have {len(expected)} images, the prompt has {len(prompt.spans)} or others"
+                "images_dropped",
+                f"the messages have {len(expected)} images, the prompt has {len(prompt.spans)} or others",
             )
         return prompt
 
@@ -124,7 +133,9 @@ class ChatRenderer:
     def turns(self, messages: tuple[Message, ...]) -> int:
         """How many turns the messages are in a prompt, each closed by one `<|im_end|>`."""
         added = self.layout.default_system is not None and messages[0].role != "system"
-        joined = sum(before.role == one.role == "tool" and self.layout.tool_as_user for before, one in pairwise(messages))
+        joined = sum(
+            before.role == one.role == "tool" and self.layout.tool_as_user for before, one in pairwise(messages)
+        )
         return added + len(messages) - joined
 
     def render_unexpanded(self, messages: tuple[Message, ...], layout: TemplateBehavior) -> list[int]:
@@ -144,18 +155,26 @@ class ChatRenderer:
 
     def _check(self, messages: tuple[Message, ...]) -> None:
         if not messages or messages[-1].role == "assistant":
-            raise InvalidRequestError("the last message must be the user's or a tool's; replies are not continued", param="messages")
+            raise InvalidRequestError(
+                "the last message must be the user's or a tool's; replies are not continued", param="messages"
+            )
         for index, one in enumerate(messages):
             where = f"messages[{index}]"
             if one.role == "system" and index:
                 raise InvalidRequestError("a system message must be the first", param=where)
             if one.role in ("system", "assistant") and one.pictures:
-                raise InvalidRequestError(f"images in {one.role} messages are not taken; put them in user messages", param=where)
-            reason = self.layout.refusals.get(one.role) or (one.pictures and self.layout.refusals.get(f"{one.role} image"))
+                raise InvalidRequestError(
+                    f"images in {one.role} messages are not taken; put them in user messages", param=where
+                )
+            reason = self.layout.refusals.get(one.role) or (
+                one.pictures and self.layout.refusals.get(f"{one.role} image")
+            )
             if reason:
                 raise InvalidRequestError(f"{self.source}: {reason}", param=where, code="template")
 
-    def _put_messages(self, line: _Line, messages: tuple[Message, ...], count: int, recall: ReplyIndex, layout: TemplateBehavior) -> None:
+    def _put_messages(
+        self, line: _Line, messages: tuple[Message, ...], count: int, recall: ReplyIndex, layout: TemplateBehavior
+    ) -> None:
         """Put the messages from index `count` on."""
         if count == 0 and messages[0].role != "system" and layout.default_system is not None:
             self._put_turn(line, "system", (layout.default_system,), TemplateBehavior())
@@ -186,7 +205,9 @@ class ChatRenderer:
     def _with_calls(self, one: Message) -> str:
         """The text of an assistant's turn that this recorder did not sample, as the family writes its calls."""
         if self.tools.format is None:
-            raise InvalidRequestError(f"{self.source}: the chat template has no known way to write tool calls", param="messages")
+            raise InvalidRequestError(
+                f"{self.source}: the chat template has no known way to write tool calls", param="messages"
+            )
         return self.tools.format.write(one.text, one.calls)
 
     def _put_reply(self, line: _Line, token_ids: tuple[int, ...]) -> None:
@@ -276,7 +297,9 @@ class _Line:
         try:
             count = self.images[sha256].tokens if self.images is not None else 1
         except KeyError:
-            raise RecordError("image_unknown", f"image {sha256[:12]} is named in the messages and was never added") from None
+            raise RecordError(
+                "image_unknown", f"image {sha256[:12]} is named in the messages and was never added"
+            ) from None
         self.spans.append(ImageSpan(len(self.token_ids), count, sha256))
         self.token_ids.extend([self.renderer.image_id] * count)
 

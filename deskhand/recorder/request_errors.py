@@ -12,7 +12,9 @@ class InvalidRequestError(AgentError):
     stable word. `code` "context_length_exceeded" means that the conversation has outgrown the model.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_request", status: int = 400) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str = "invalid_request", status: int = 400
+    ) -> None:
         self.message = _encodable(message)
         super().__init__(self.message)
         self.param = param and _encodable(param)

@@ -29,10 +29,14 @@ class Rewards:
         if self.episode is not None:
             raise _mixed("the session has a reward as a whole; a call's reward would count twice")
         if not call_ids:
-            raise InvalidRequestError("the session has no call to reward", param="call_id", code="call_unknown", status=409)
+            raise InvalidRequestError(
+                "the session has no call to reward", param="call_id", code="call_unknown", status=409
+            )
         call_id = call_ids[-1] if call_id is None else call_id
         if call_id not in call_ids:
-            raise InvalidRequestError(f"the session has no call {call_id[:80]}", param="call_id", code="call_unknown", status=404)
+            raise InvalidRequestError(
+                f"the session has no call {call_id[:80]}", param="call_id", code="call_unknown", status=404
+            )
         self.by_call[call_id] = reward
         return call_id
 
@@ -66,7 +70,9 @@ class Rewards:
 
     def of_calls(self, call_ids: list[str]) -> Rewards:
         """The rewards of these calls alone, or of the whole."""
-        return Rewards({call_id: self.by_call[call_id] for call_id in call_ids if call_id in self.by_call}, self.episode)
+        return Rewards(
+            {call_id: self.by_call[call_id] for call_id in call_ids if call_id in self.by_call}, self.episode
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""

@@ -83,7 +83,9 @@ def create_app(
         access = keys.access(request)
         raw = await read_body(request, max_body_bytes)
         features = recorder.engine.features
-        body = await recorder.in_thread(lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features))
+        body = await recorder.in_thread(
+            lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features)
+        )
         reply = await answered(request, access, body.request)
         if body.stream:
             return StreamingResponse(chat_response.stream_chunks(reply, body, renderer, model), media_type=SSE)
@@ -117,7 +119,9 @@ def create_app(
     async def models(request: Request) -> Response:
         if not keys.is_admin(request):
             keys.access(request)
-        return JSONResponse({"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]})
+        return JSONResponse(
+            {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]}
+        )
 
     async def start(request: Request) -> Response:
         keys.require_admin(request)
@@ -137,7 +141,9 @@ def create_app(
         agent = validation.read_field(await read_small_json(request, "agent"), "agent", str, "")
         if not agent:
             raise InvalidRequestError("agent names the sub-agent that the key is for", param="agent")
-        return JSONResponse({"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)})
+        return JSONResponse(
+            {"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)}
+        )
 
     async def reward(request: Request) -> Response:
         session = keys.session(request)
@@ -168,7 +174,9 @@ def create_app(
         return Response(await recorder.in_thread(write), media_type="application/json")
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": recorder.engine.version, "violations": dict(recorder.violations)})
+        return JSONResponse(
+            {"status": "ok", "version": recorder.engine.version, "violations": dict(recorder.violations)}
+        )
 
     one = "/sessions/{session_id:path}"
     routes = [

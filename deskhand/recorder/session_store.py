@@ -36,7 +36,13 @@ _LINE_BYTES, _NUMBER_BYTES = 4000, 48
 """Room for a call's names, and for one of its numbers."""
 _REMEMBERED = 1 << 17
 """Names of images that are known to be on disk."""
-_ARRAYS = {"new_prompt_ids": np.int64, "token_ids": np.int64, "logprobs": np.float64, "versions": np.int64, "served_ids": np.int64}
+_ARRAYS = {
+    "new_prompt_ids": np.int64,
+    "token_ids": np.int64,
+    "logprobs": np.float64,
+    "versions": np.int64,
+    "served_ids": np.int64,
+}
 
 
 def encode_arrays(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -134,7 +140,9 @@ class SessionStore:
             if (folder / "session.json").exists():
                 about = json.loads((folder / "session.json").read_bytes())
                 if about.get("format") != FORMAT:
-                    raise RecordError("format", f"{folder / 'session.json'} is of format {about.get('format')}, not {FORMAT}")
+                    raise RecordError(
+                        "format", f"{folder / 'session.json'} is of format {about.get('format')}, not {FORMAT}"
+                    )
                 arrays = load((folder / "calls.safetensors").read_bytes())
                 return decode_arrays(about["graph"], arrays), Rewards.from_dict(about["rewards"])
             return _read_journal((folder / "calls.jsonl").read_bytes())
@@ -228,7 +236,9 @@ class _Journal:
     def append(self, line: Mapping[str, Any], limit: int | None = None) -> None:
         written = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if limit is not None and len(written) > limit:
-            raise RecordError("wire", f"a call's line has {len(written)} bytes, at most {limit} are its own; images go by hash")
+            raise RecordError(
+                "wire", f"a call's line has {len(written)} bytes, at most {limit} are its own; images go by hash"
+            )
         append_log.append(self._file, written, durable=self._durable)
 
     def close(self) -> None:
@@ -249,7 +259,9 @@ def _read_journal(raw: bytes) -> tuple[CallGraph, Rewards]:
     for number, line in enumerate(lines):
         entry = json.loads(line)
         if number == 0 and entry.get("format") != FORMAT:
-            raise RecordError("format", f"a journal of format {entry.get('format')}; this version reads format {FORMAT}")
+            raise RecordError(
+                "format", f"a journal of format {entry.get('format')}; this version reads format {FORMAT}"
+            )
         if "call" in entry:
             graph.add_dict(entry["call"])
         elif "note" in entry:

@@ -64,7 +64,9 @@ class Session:
     def refuse_closed(self) -> None:
         """Raise `RequestRefused` when nothing more is recorded in this session."""
         if self.stopped is not None:
-            raise InvalidRequestError(f"session {self.id} was stopped: {self.stopped}", code="session_stopped", status=409)
+            raise InvalidRequestError(
+                f"session {self.id} was stopped: {self.stopped}", code="session_stopped", status=409
+            )
         if self.ended or self.expired:
             word = "ended" if self.ended else "expired"
             raise InvalidRequestError(f"session {self.id} has {word}", code=f"session_{word}", status=409)
@@ -93,7 +95,9 @@ class SessionRegistry:
         self.expire_idle()
         check_name(session_id, "session_id")
         if session_id in self._sessions:
-            raise InvalidRequestError(f"session {session_id} is open already", param="session_id", code="session_open", status=409)
+            raise InvalidRequestError(
+                f"session {session_id} is open already", param="session_id", code="session_open", status=409
+            )
         session = self._sessions[session_id] = Session(session_id, last_used=self._clock())
         return self.new_key(session)
 

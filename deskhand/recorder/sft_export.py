@@ -81,7 +81,9 @@ def read_session(log: ExchangeLog, images: StoredImages, session_id: str) -> Rec
 def to_sft_rows(recorded: RecordedSession) -> Iterator[dict[str, Any]]:
     """One JSON object per conversation: messages, targets, images, the reward of the session and those of its exchanges."""
     for row in conversations(recorded.exchanges):
-        by_exchange = {one: recorded.rewards.by_call[one] for one in row.exchange_ids if one in recorded.rewards.by_call}
+        by_exchange = {
+            one: recorded.rewards.by_call[one] for one in row.exchange_ids if one in recorded.rewards.by_call
+        }
         yield {
             "session": recorded.session_id,
             "session_reward": recorded.total_reward,
@@ -98,7 +100,9 @@ def graph_of(recorded: RecordedSession, images: ImageCache, image_id: int) -> Ca
             recorded.left_out["no token ids or log-probs"] += 1
             continue
         if exchange_id not in recorded.plain:
-            recorded.left_out["not sampled at temperature 1 from the whole distribution, which the log-probs are of"] += 1
+            recorded.left_out[
+                "not sampled at temperature 1 from the whole distribution, which the log-probs are of"
+            ] += 1
             continue
         for number, (tokens, reason) in enumerate(zip(exchange.tokens, exchange.finish_reasons, strict=True)):
             name = exchange_id if len(exchange.tokens) == 1 else f"{exchange_id}.{number}"
@@ -118,19 +122,28 @@ def _is_plain(request: Mapping[str, Any]) -> bool:
         "min_p": (0,),
         "repetition_penalty": (1,),
     }
-    neutral |= {"frequency_penalty": (0,), "presence_penalty": (0,), "response_format": ({"type": "text"},), "logit_bias": ({},)}
+    neutral |= {
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "response_format": ({"type": "text"},),
+        "logit_bias": ({},),
+    }
     neutral |= {"structured_outputs": (), "tool_choice": ("auto", "none")}
     return all(request.get(name) is None or request[name] in values for name, values in neutral.items())
 
 
-def _call(name: str, graph: CallGraph, exchange: Exchange, tokens: TokenRecord, reason: str, images: ImageCache, image_id: int) -> Call:
+def _call(
+    name: str, graph: CallGraph, exchange: Exchange, tokens: TokenRecord, reason: str, images: ImageCache, image_id: int
+) -> Call:
     spans, at = list[ImageSpan](), 0
     shown = {sha256: images[sha256] for one in exchange.messages for sha256 in one.pictures}
     for sha256 in (sha256 for one in exchange.messages for sha256 in one.pictures):
         try:
             start = tokens.prompt_ids.index(image_id, at)
         except ValueError:
-            raise RecordError("placeholders", f"the served prompt has no placeholders for image {sha256[:12]}") from None
+            raise RecordError(
+                "placeholders", f"the served prompt has no placeholders for image {sha256[:12]}"
+            ) from None
         spans.append(ImageSpan(start, shown[sha256].tokens, sha256))
         at = start + shown[sha256].tokens
     check_prompt(Prompt(tokens.prompt_ids, tuple(spans), shown), image_id)

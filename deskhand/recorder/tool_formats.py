@@ -57,7 +57,9 @@ class HermesToolFormat:
         if not isinstance(found, dict) or set(found) - {"name", "arguments"} or not isinstance(found.get("name"), str):
             return None
         arguments = found.get("arguments", {})
-        return ToolCall(found["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        return (
+            ToolCall(found["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        )
 
     def write(self, text: str, calls: Sequence[ToolCall]) -> str:
         blocks = []

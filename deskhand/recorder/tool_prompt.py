@@ -54,7 +54,9 @@ class ToolPrompt:
             talk.insert(0, {"role": "system", "content": system})
         try:
             plain, offered = self._render(talk), self._render(talk, tools=list(tools))
-        except Exception as error:  # a template may raise anything: jinja errors, its own raise_exception, Python errors
+        except (
+            Exception
+        ) as error:  # a template may raise anything: jinja errors, its own raise_exception, Python errors
             raise self._refusal(f"raises {type(error).__name__}: {str(error)[:120]}") from None
         head, tail = "<|im_start|>system\n", f"<|im_end|>\n<|im_start|>user\n{_USER}<|im_end|>\n"
         text = offered[len(head) : -len(tail)]
@@ -73,7 +75,10 @@ class ToolPrompt:
         return None
 
     def _writes(self, form: ToolFormat, text: str, calls: tuple[ToolCall, ...]) -> bool:
-        called = [{"type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}} for call in calls]
+        called = [
+            {"type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+            for call in calls
+        ]
         talk = [{"role": "user", "content": _USER}, {"role": "assistant", "content": text, "tool_calls": called}]
         try:
             return self._render([*talk, talk[0]]).count(form.write(text, calls) + "<|im_end|>") == 1

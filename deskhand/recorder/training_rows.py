@@ -34,7 +34,12 @@ class TrainingRow:
 
 
 def build_rows(
-    graph: CallGraph, rewards: Rewards, style: RowStyle = "merged", *, turn_discount: float = 1.0, by_agent: bool = False
+    graph: CallGraph,
+    rewards: Rewards,
+    style: RowStyle = "merged",
+    *,
+    turn_discount: float = 1.0,
+    by_agent: bool = False,
 ) -> list[TrainingRow]:
     """The rows of a session. `turn_discount` and `by_agent` as of `Rewards.returns`; `merged` needs neither."""
     rows = graph.sequences(merge=style != "individual")

@@ -61,9 +61,14 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
         chosen = select_episodes(rows, shown_per_phase)
         left_out += len(rows) - len(chosen)
         episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]
-    names = {name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name}
+    names = {
+        name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name
+    }
     about = run.metadata
-    more = {"Parked": quota.saved_summary(run.folder / quota.FILE), "Taught nothing": families_without_signal(run.episodes(TRAIN))}
+    more = {
+        "Parked": quota.saved_summary(run.folder / quota.FILE),
+        "Taught nothing": families_without_signal(run.episodes(TRAIN)),
+    }
     return ReportView(
         title=about.get("title") or f"Run {run.folder.name}",
         facts={name: str(value) for name, value in about.get("facts", {}).items()}
@@ -130,7 +135,9 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
         report = build_eval_report(run, name, both if both and name in sides else None)
         own = name == f"version-{version}"
-        label = name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
+        label = (
+            name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
+        )
         views[name] = EvaluationView(
             label=label,
             step=steps.get(version, version) if own else version,
@@ -207,7 +214,9 @@ def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenT
         instruction=result.instruction,
         outcome=("success" if result.success else "failure") if scored else "unscored",
         value=outcome.value if isinstance(outcome, Scored) else None,
-        cause=transcript.stop_reason.replace("_", " ") if isinstance(outcome, Scored) else f"{outcome.cause}: {outcome.message}",
+        cause=transcript.stop_reason.replace("_", " ")
+        if isinstance(outcome, Scored)
+        else f"{outcome.cause}: {outcome.message}",
         reward=result.reward,
         terms=terms,
         first_click_on_target=result.first_click_on_target,

@@ -45,11 +45,17 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
         for tick in (0, 0.25, 0.5, 0.75, 1)
     ]
     parts += [
-        f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - 16}" text-anchor="middle">{tick}</text>' for tick in step_ticks(last)
+        f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - 16}" text-anchor="middle">{tick}</text>'
+        for tick in step_ticks(last)
     ]
     parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">training step</text>')
-    found = [(step.step, step.reward, step.success) for step in steps if step.reward is not None and step.success is not None]
-    for name, values in (("reward", [reward for _, reward, _ in found]), ("success", [success for _, _, success in found])):
+    found = [
+        (step.step, step.reward, step.success) for step in steps if step.reward is not None and step.success is not None
+    ]
+    for name, values in (
+        ("reward", [reward for _, reward, _ in found]),
+        ("success", [success for _, _, success in found]),
+    ):
         places = zip((x(step) for step, _, _ in found), smoothed(values), strict=True)
         points = " ".join(f"{at:.1f},{y(value):.1f}" for at, value in places)
         if name == "success":
@@ -98,7 +104,9 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
     ]
     names = sorted({*(before.families if before else ()), *(after.families if after else ())})
     for name in names:
-        rows.append((name, before.families.get(name) if before else None, after.families.get(name) if after else None, ""))
+        rows.append(
+            (name, before.families.get(name) if before else None, after.families.get(name) if after else None, "")
+        )
     clicks = (before.first_click if before else None), (after.first_click if after else None)
     if any(clicks):
         rows.append(("First click on target", *clicks, "other"))
@@ -117,7 +125,9 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
         top = 6 + index * ROW
         if style == "other":
             parts.append(f'<line class="rule" x1="0" x2="{WIDTH}" y1="{top - 3}" y2="{top - 3}"/>')
-        parts.append(f'<text class="label {style}" x="{LABEL - 12}" y="{top + 23}" text-anchor="end">{escape(name)}</text>')
+        parts.append(
+            f'<text class="label {style}" x="{LABEL - 12}" y="{top + 23}" text-anchor="end">{escape(name)}</text>'
+        )
         for offset, kind, score in ((4, "before", first), (20, "after", second)):
             if score is None or not score.trials:
                 continue

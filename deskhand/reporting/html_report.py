@@ -39,7 +39,9 @@ def render(view: ReportView) -> str:
     """The whole page as HTML."""
     script, style = _static("report.js"), _static("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    )
     before, after = _ends(view.evaluations)
     return f"""<!doctype html>
 <html lang="en">
@@ -78,9 +80,13 @@ def _static(name: str) -> str:
 
 def _data(view: ReportView) -> str:
     """Episodes and screens as JSON that cannot end the script element that it stands in."""
-    wanted = {name for episode in view.episodes for name in (*(step.frame for step in episode.steps), episode.last_frame)}
+    wanted = {
+        name for episode in view.episodes for name in (*(step.frame for step in episode.steps), episode.last_frame)
+    }
     frames = {
-        name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in view.frames.items() if name in wanted
+        name: "data:image/png;base64," + base64.b64encode(png).decode()
+        for name, png in view.frames.items()
+        if name in wanted
     }
     data = {"episodes": [_finite(asdict(episode)) for episode in view.episodes], "frames": frames}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -116,12 +122,17 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
     if view.steps:
         trained, end = sum(step.episodes for step in view.steps), view.steps[-1]
         played = view.episode_counts.get("started", trained)
-        tiles.append(("Training episodes", f"{played}", f"{trained} trained, {end.episodes_per_minute:.0f} a minute at the end"))
+        tiles.append(
+            ("Training episodes", f"{played}", f"{trained} trained, {end.episodes_per_minute:.0f} a minute at the end")
+        )
         tiles.append(("Training", duration(end.elapsed_s), f"{len(view.steps)} steps, policy version {end.version}"))
         if parked_s := max((step.metrics.get("parked_s", 0.0) for step in view.steps), default=0.0):
-            tiles.append(("Parked", duration(parked_s), "waiting for desktops' quotas, summed over episodes; in no other figure"))
+            tiles.append(
+                ("Parked", duration(parked_s), "waiting for desktops' quotas, summed over episodes; in no other figure")
+            )
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>" for name, value, note in tiles
+        f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>"
+        for name, value, note in tiles
     )
     return f'<dl class="tiles">{cells}</dl>' if cells else ""
 
@@ -206,7 +217,9 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _facts(facts: dict[str, str]) -> str:
     return (
-        "<dl class='facts'>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items()) + "</dl>"
+        "<dl class='facts'>"
+        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+        + "</dl>"
     )
 
 

@@ -63,7 +63,9 @@ class TerminalDisplay:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._status = ""
         if self._live is not None:
             self._live.stop()
@@ -122,7 +124,9 @@ class TerminalDisplay:
         if self._status:
             if self._parked:
                 parts.append(Text(f" {self._parked}", style="yellow"))
-            parts.append(Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._began)}", style="dim")))
+            parts.append(
+                Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._began)}", style="dim"))
+            )
         return Group(*parts)
 
 
@@ -166,7 +170,11 @@ def comparison(before: EvalReport, after: EvalReport) -> Table:
     for name in ("before", "after", "points", "intervals"):
         table.add_column(name, justify="right")
     rows = [("all families", before.success, after.success)]
-    rows += [(name, before.by_family[name], after.by_family[name]) for name in sorted(before.by_family) if name in after.by_family]
+    rows += [
+        (name, before.by_family[name], after.by_family[name])
+        for name in sorted(before.by_family)
+        if name in after.by_family
+    ]
     for name, first, second in [*rows, ("first click hits", before.first_click, after.first_click)]:
         if first.total and second.total:
             apart = second.interval[0] > first.interval[1] or second.interval[1] < first.interval[0]
@@ -185,7 +193,9 @@ def evaluation_table(report: EvalReport) -> Table:
     rows = [("all families", report.success, report.pass_at)]
     rows += [(name, rate, report.family_pass_at.get(name, {})) for name, rate in report.by_family.items()]
     for name, rate, chances in rows:
-        table.add_row(name, interval_text(rate), *(f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at))
+        table.add_row(
+            name, interval_text(rate), *(f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at)
+        )
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
     for cause, count in sorted(report.unscored.items()):

@@ -92,7 +92,9 @@ async def run_episode(
             outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
         ended, graph = True, end_session()
         if end_states is not None:
-            await _keep_end_state(ticket.task, desktop, outcome, end_states, failed=course.transcript.stop_reason == "fail")
+            await _keep_end_state(
+                ticket.task, desktop, outcome, end_states, failed=course.transcript.stop_reason == "fail"
+            )
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
     except Exception as error:
@@ -121,7 +123,9 @@ class _InSteps:
             async with pausable_timeout.pausable_timeout(self._most_s):
                 return await self._desktop.perform(ops, action_id=action_id)
         except TimeoutError:
-            raise InfrastructureError(f"a step took longer than {self._most_s:g} s (the task's limits.step_s)") from None
+            raise InfrastructureError(
+                f"a step took longer than {self._most_s:g} s (the task's limits.step_s)"
+            ) from None
 
 
 async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
@@ -215,12 +219,16 @@ def _result(ticket: EpisodeRequest, course: _Course, outcome: Outcome, graph: Ca
         reward_terms=terms,
         transcript=course.transcript,
         graph=graph,
-        first_click_on_target=first_click_on_target(course.transcript, course.target, task) if reward is not None else None,
+        first_click_on_target=first_click_on_target(course.transcript, course.target, task)
+        if reward is not None
+        else None,
         seconds=course.seconds,
         version_min=min(versions, default=-1),
         version_max=max(versions, default=-1),
         instruction=course.instruction,
-        target=(course.target.left, course.target.top, course.target.right, course.target.bottom) if course.target else None,
+        target=(course.target.left, course.target.top, course.target.right, course.target.bottom)
+        if course.target
+        else None,
     )
 
 

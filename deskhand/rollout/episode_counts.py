@@ -59,7 +59,8 @@ class EpisodeCounts:
             raise RecordError("books", f"the books do not close: {self.line()}")
         if counted is not None:
             expected = {
-                (state, None): getattr(self, state) for state in ("in_flight", "waiting", "trained", "zero_variance", "stale")
+                (state, None): getattr(self, state)
+                for state in ("in_flight", "waiting", "trained", "zero_variance", "stale")
             } | {("unscored", cause): count for cause, count in self.unscored.items()}
             wrong = {
                 key: (expected.get(key, 0), counted.get(key, 0))

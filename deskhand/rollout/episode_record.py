@@ -62,7 +62,9 @@ class EpisodeResult:
     def solved_without_action(self) -> bool:
         """Whether it scored 1 though nothing was done to the desktop, nor said that the task cannot be done."""
         performed = [op for step in self.transcript.steps if step.error is None for op in step.ops]
-        return self.success and self.transcript.stop_reason != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
+        return (
+            self.success and self.transcript.stop_reason != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
+        )
 
 
 _PASSIVE = (ir.Wait, ir.Screenshot, ir.Zoom, ir.Done, ir.Answer)
@@ -90,7 +92,9 @@ def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
 def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
     """The episode that `to_record` wrote. Raises `RecordError` for another format."""
     if record.get("format") != FORMAT:
-        raise RecordError("format", f"an episode record of format {record.get('format')}; this version reads format {FORMAT}")
+        raise RecordError(
+            "format", f"an episode record of format {record.get('format')}; this version reads format {FORMAT}"
+        )
     values = {item.name: record[item.name] for item in fields(EpisodeResult)}
     outcome = dict(values["outcome"])
     if outcome.pop("kind") == "scored":
@@ -100,7 +104,13 @@ def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
         values["outcome"] = Errored(**outcome)
     transcript = dict(values["transcript"])
     transcript["steps"] = tuple(
-        Step(**{**step, "ops": tuple(op_from_dict(op) for op in step["ops"]), "changed_bbox": _tuple(step["changed_bbox"])})
+        Step(
+            **{
+                **step,
+                "ops": tuple(op_from_dict(op) for op in step["ops"]),
+                "changed_bbox": _tuple(step["changed_bbox"]),
+            }
+        )
         for step in transcript["steps"]
     )
     values["transcript"] = Transcript(**transcript)

@@ -135,7 +135,9 @@ class _EvaluationSource:
     ) -> None:
         self._run, self._name, self._ended, self._seed = run, name, ended, seed
         done = {(row.task_id, row.member) for row in run.episodes(name, "scored")}
-        self._left = [(task, member) for member in range(repeats) for task in tasks if (task.id, member) not in done][::-1]
+        self._left = [(task, member) for member in range(repeats) for task in tasks if (task.id, member) not in done][
+            ::-1
+        ]
         self._attempts: Counter[tuple[str, int]] = Counter()
         self._tasks = {task.id: task for task in tasks}
         self._in_flight = 0
@@ -149,7 +151,9 @@ class _EvaluationSource:
         if not self._left:
             return None
         task, member = self._left.pop()
-        ticket = EpisodeRequest(uuid.uuid4().hex, task, None, member, call_seed(self._seed, self._name, task.id, member))
+        ticket = EpisodeRequest(
+            uuid.uuid4().hex, task, None, member, call_seed(self._seed, self._name, task.id, member)
+        )
         self._in_flight += 1
         self._attempts[task.id, member] += 1
         await self._write(lambda: self._run.start_episode(new_row(ticket, self._name)))
@@ -201,4 +205,6 @@ async def evaluate(
     source = _EvaluationSource(run, name, tasks, repeats, ended, seed)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
-    return await asyncio.to_thread(build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(repeats)})
+    return await asyncio.to_thread(
+        build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(repeats)}
+    )

@@ -138,7 +138,9 @@ class GroupBuffer:
     def _ticket(self, group: Group) -> EpisodeRequest:
         member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
-        return EpisodeRequest(uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member))
+        return EpisodeRequest(
+            uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member)
+        )
 
     def finish(self, result: EpisodeResult) -> Group | None:
         """Take a result back; returns the group when this closed it, in state "waiting" or "closed" (zero variance, nothing

@@ -85,7 +85,9 @@ class RunWriter:
         """An episode ended; `closed` is the group that this closed, if it did."""
         scored = isinstance(result.outcome, Scored)
         row = row_of(result, TRAIN, "waiting" if scored else "unscored")
-        useless = [member.episode_id for member in closed.scored] if closed is not None and closed.state == "closed" else []
+        useless = (
+            [member.episode_id for member in closed.scored] if closed is not None and closed.state == "closed" else []
+        )
         group = (closed.id, closed.state) if closed is not None else None
 
         def change() -> None:
@@ -114,7 +116,9 @@ class RunWriter:
         trained = sum(state == "trained" for state, _ in states.values())
 
         def write(books: dict[str, Any]) -> None:
-            self.run.commit(books=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics)
+            self.run.commit(
+                books=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics
+            )
 
         await self._book(lambda: self.ledger.mark_done(trained=trained, stale=len(states) - trained), write)
 

@@ -123,7 +123,9 @@ class RecordedRunner(_Leasing):
     async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
         client = self.client.with_options(api_key=self.recorder.open_session(ticket.episode_id))
         with self._policy(ticket.task, desktop):
-            return await self._episode(ticket, desktop, client, lambda: self.recorder.close_session(ticket.episode_id), ticket.seed)
+            return await self._episode(
+                ticket, desktop, client, lambda: self.recorder.close_session(ticket.episode_id), ticket.seed
+            )
 
     def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
         if self._script is None:
@@ -144,7 +146,9 @@ class ApiRunner(_Leasing):
     to draw by: not every one takes seeds.
     """
 
-    def __init__(self, pool: DesktopLeaser, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None) -> None:
+    def __init__(
+        self, pool: DesktopLeaser, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None
+    ) -> None:
         super().__init__(pool, agent, frames)
         self.client = client
 

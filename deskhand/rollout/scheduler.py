@@ -146,7 +146,9 @@ class Scheduler:
             return
         self._failures += 1
         if self._failures >= self._failures_allowed:
-            raise InfrastructureError(f"{self._failures} episodes in a row had no score; the last: {result.outcome.message}")
+            raise InfrastructureError(
+                f"{self._failures} episodes in a row had no score; the last: {result.outcome.message}"
+            )
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

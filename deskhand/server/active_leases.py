@@ -163,7 +163,9 @@ class ActiveLeases:
         if held.recording is not None:
             held.recording.stop()
         if held.port:
-            self._free.append(held.port)  # the last to be given out again, so that late clients do not meet a stranger's desktop
+            self._free.append(
+                held.port
+            )  # the last to be given out again, so that late clients do not meet a stranger's desktop
         log.info("bridge.released", lease=held.id, epoch=held.lease.epoch, reason=reason)
         await self.pool.release(held.lease)
 

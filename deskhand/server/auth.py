@@ -69,7 +69,9 @@ def _demand_local(request: Request) -> None:
     """
     from_a_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
     if from_a_page or not is_loopback(_host_of(request)):
-        raise HttpError(403, "without a key the bridge answers only to programs of this machine that call it by a loopback name")
+        raise HttpError(
+            403, "without a key the bridge answers only to programs of this machine that call it by a loopback name"
+        )
 
 
 def _host_of(request: Request) -> str:

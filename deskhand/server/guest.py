@@ -97,7 +97,9 @@ class Guest:
         """The variables of the guest's programs."""
         if self._environment is None:
             done = await self.desktop.run(["env", "-0"])
-            pairs = (entry.partition("=") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
+            pairs = (
+                entry.partition("=") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry
+            )
             self._environment = {name: value for name, _, value in pairs}
         return self._environment
 
@@ -211,7 +213,9 @@ class Guest:
                 chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
                 await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
                 self._tools = folder
-                self._asks = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size))
+                self._asks = PyAutoGuiRpc(
+                    self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size)
+                )
                 if not self._closed:
                     self._asks.start()
             return self._tools

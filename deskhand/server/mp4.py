@@ -32,7 +32,9 @@ def encode_mp4(pictures: Sequence[VideoFrame], end_s: float, width: int, height:
     head = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2mp41")
     data = b"".join(picture.jpeg for picture in pictures)
     start = len(head) + 8
-    return b"".join([head, struct.pack(">I4s", 8 + len(data), b"mdat"), data, _index(pictures, shown, start, width, height)])
+    return b"".join(
+        [head, struct.pack(">I4s", 8 + len(data), b"mdat"), data, _index(pictures, shown, start, width, height)]
+    )
 
 
 def _box(kind: bytes, *parts: bytes) -> bytes:
@@ -47,15 +49,27 @@ def _full(kind: bytes, *parts: bytes, flags: int = 0) -> bytes:
 def _index(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
     length = sum(shown)
     movie = _full(
-        b"mvhd", struct.pack(">4I", 0, 0, TICKS, length), struct.pack(">IH10x", 0x10000, 0x100), _UNITY, bytes(24), _word(2)
+        b"mvhd",
+        struct.pack(">4I", 0, 0, TICKS, length),
+        struct.pack(">IH10x", 0x10000, 0x100),
+        _UNITY,
+        bytes(24),
+        _word(2),
     )
     track = _full(
-        b"tkhd", struct.pack(">5I", 0, 0, 1, 0, length), bytes(16), _UNITY, struct.pack(">2I", width << 16, height << 16), flags=7
+        b"tkhd",
+        struct.pack(">5I", 0, 0, 1, 0, length),
+        bytes(16),
+        _UNITY,
+        struct.pack(">2I", width << 16, height << 16),
+        flags=7,
     )
     media = _full(b"mdhd", struct.pack(">4I2H", 0, 0, TICKS, length, 0x55C4, 0))
     handler = _full(b"hdlr", bytes(4), b"vide", bytes(12), b"video\0")
     here = _box(b"dinf", _full(b"dref", _word(1), _full(b"url ", flags=1)))
-    information = _box(b"minf", _full(b"vmhd", bytes(8), flags=1), here, _samples(pictures, shown, start, width, height))
+    information = _box(
+        b"minf", _full(b"vmhd", bytes(8), flags=1), here, _samples(pictures, shown, start, width, height)
+    )
     return _box(b"moov", movie, _box(b"trak", track, _box(b"mdia", media, handler, information)))
 
 

@@ -159,9 +159,14 @@ async def _frame(held: ActiveLease, request: Request, found: Frame) -> Response:
 async def run(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"argv": list, "timeout_s": (int, float)}, {"env": dict, "cwd": str})
     done = await held.desktop.run(
-        _words(body["argv"]), timeout_s=min(body["timeout_s"], LONGEST_S), env=_environment(body.get("env")), cwd=body.get("cwd")
+        _words(body["argv"]),
+        timeout_s=min(body["timeout_s"], LONGEST_S),
+        env=_environment(body.get("env")),
+        cwd=body.get("cwd"),
     )
-    outputs = {name: base64.b64encode(data).decode() for name, data in (("stdout", done.stdout), ("stderr", done.stderr))}
+    outputs = {
+        name: base64.b64encode(data).decode() for name, data in (("stdout", done.stdout), ("stderr", done.stderr))
+    }
     return JSONResponse({"returncode": done.returncode, **outputs})
 
 
@@ -173,7 +178,9 @@ async def launch(held: ActiveLease, request: Request) -> Response:
 
 
 async def pull(held: ActiveLease, request: Request) -> Response:
-    return Response(await held.desktop.pull(request.query_params.get("path", "")), media_type="application/octet-stream")
+    return Response(
+        await held.desktop.pull(request.query_params.get("path", "")), media_type="application/octet-stream"
+    )
 
 
 async def push(held: ActiveLease, request: Request) -> Response:
@@ -195,13 +202,17 @@ async def windows(held: ActiveLease, request: Request) -> Response:
 
 async def wait_window(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"match": str, "timeout_s": (int, float), "count": int})
-    found = await held.desktop.wait_window(body["match"], timeout_s=min(body["timeout_s"], LONGEST_S), count=body["count"])
+    found = await held.desktop.wait_window(
+        body["match"], timeout_s=min(body["timeout_s"], LONGEST_S), count=body["count"]
+    )
     return JSONResponse({"windows": [asdict(window) for window in found]})
 
 
 async def place_window(held: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"window": dict, "x": int, "y": int}, {"width": int, "height": int})
-    placed = await held.desktop.place_window(_window(body["window"]), body["x"], body["y"], body.get("width"), body.get("height"))
+    placed = await held.desktop.place_window(
+        _window(body["window"]), body["x"], body["y"], body.get("width"), body.get("height")
+    )
     return JSONResponse({"window": asdict(placed)})
 
 
@@ -227,7 +238,9 @@ async def _body(request: Request, needed: dict[str, Any], allowed: dict[str, Any
     except ValueError as error:
         raise ConfigError(f"{request.url.path}: the body is not JSON: {error}") from None
     if not isinstance(body, dict) or not set(needed) <= set(body) <= set(kinds):
-        raise ConfigError(f"{request.url.path}: the body has the keys {', '.join(kinds)}, of which it needs {', '.join(needed)}")
+        raise ConfigError(
+            f"{request.url.path}: the body has the keys {', '.join(kinds)}, of which it needs {', '.join(needed)}"
+        )
     body = {name: value for name, value in body.items() if value is not None or name in needed}
     for name, value in body.items():
         if not isinstance(value, kinds[name]) or isinstance(value, bool):
@@ -264,7 +277,9 @@ def desktop_spec_from_json(told: Any, otherwise: DesktopSpec) -> DesktopSpec:
     made: dict[str, Any] = {}
     for name, value in told.items():
         made[name] = tuple(value) if kinds[name] is tuple and isinstance(value, list) else value
-        if type(made[name]) is not kinds[name] or (kinds[name] is tuple and not all(isinstance(item, str) for item in made[name])):
+        if type(made[name]) is not kinds[name] or (
+            kinds[name] is tuple and not all(isinstance(item, str) for item in made[name])
+        ):
             raise ConfigError(f"template: {name} has a wrong type")
     return replace(otherwise, **made)
 

@@ -100,7 +100,11 @@ async def serve_app(
 
 
 def _made(
-    app: ASGIApp, bounds: RequestLimits, sockets: list[socket.socket], certificate: Path | None, certificate_key: Path | None
+    app: ASGIApp,
+    bounds: RequestLimits,
+    sockets: list[socket.socket],
+    certificate: Path | None,
+    certificate_key: Path | None,
 ) -> _Server:
     config = uvicorn.Config(
         app,
@@ -146,7 +150,9 @@ async def _started(server: _Server, sockets: list[socket.socket]) -> AsyncIterat
 def _listen(host: str, port: int, count: int) -> list[socket.socket]:
     """`count` listening sockets from `port` on. Raises `ConfigError`, with none left open."""
     if not 0 <= port <= 65535 - (count - 1 if port else 0):
-        raise ConfigError(f"--port {port}: it and the {count - 1} ports after it, of desktops and tunnels, must lie in 1..65535")
+        raise ConfigError(
+            f"--port {port}: it and the {count - 1} ports after it, of desktops and tunnels, must lie in 1..65535"
+        )
     opened: list[socket.socket] = []
     wanted = port
     try:
@@ -160,5 +166,7 @@ def _listen(host: str, port: int, count: int) -> list[socket.socket]:
     except OSError as error:
         for each in opened:
             each.close()
-        raise ConfigError(f"{host}:{wanted} cannot be listened on: {error.strerror}; give another --host or --port") from None
+        raise ConfigError(
+            f"{host}:{wanted} cannot be listened on: {error.strerror}; give another --host or --port"
+        ) from None
     return opened

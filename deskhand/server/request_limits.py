@@ -57,7 +57,9 @@ class SizeLimitedBody:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HttpError(408, f"the body did not come within {bounds.body_s:g} s", {"connection": "close"}) from None
+                raise HttpError(
+                    408, f"the body did not come within {bounds.body_s:g} s", {"connection": "close"}
+                ) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 whole = not message.get("more_body", False)

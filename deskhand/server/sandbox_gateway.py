@@ -146,7 +146,9 @@ class SandboxGatewayServer:
         key = key_from_headers(request.headers)
         found = [kept for kept in self._quotas if key_matches(key, kept)]
         if not key or not found:
-            raise HttpError(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
+            raise HttpError(
+                401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"}
+            )
         return found[0]
 
     def _find(self, request: Request) -> _Sandbox:
@@ -158,7 +160,9 @@ class SandboxGatewayServer:
             raise HttpError(410, "there is no such sandbox, or it has ended; create a new one")
         of_token, of_sandbox = key_matches(key, sandbox.token), key_matches(key, sandbox.kept)
         if not key or not (of_token or of_sandbox):
-            raise HttpError(401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"})
+            raise HttpError(
+                401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"}
+            )
         sandbox.heard_at = self.clock()
         return sandbox
 
@@ -169,7 +173,9 @@ class SandboxGatewayServer:
         token = self._token(request)
         body = _body(await request.body(), {"image", "width", "height", "ttl_s"})
         ttl_s = _number(body.get("ttl_s", 120.0), "ttl_s", 1.0, LONGEST_TTL_S)
-        size = {name: int(_number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None}
+        size = {
+            name: int(_number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None
+        }
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
 
@@ -206,7 +212,9 @@ class SandboxGatewayServer:
             if bridge.silent_until > self.clock():
                 continue
             try:
-                reply = await bridge.http.post("/leases", json={"template": size, "wait_s": 0.5}, headers=bridge.headers)
+                reply = await bridge.http.post(
+                    "/leases", json={"template": size, "wait_s": 0.5}, headers=bridge.headers
+                )
             except httpx2.TransportError as error:
                 log.warning("gateway.bridge_away", error=type(error).__name__)
                 bridge.silent_until = self.clock() + RETRY_S
@@ -219,12 +227,16 @@ class SandboxGatewayServer:
             if reply.status_code not in _FULL:
                 wrong.append(reply.status_code)
         if len(wrong) == len(self._bridges):
-            raise HttpError(500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log")
+            raise HttpError(
+                500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log"
+            )
         return None
 
     async def _list(self, request: Request) -> Response:
         token = self._token(request)
-        return JSONResponse({"sandboxes": [_described(each) for each in self._sandboxes.values() if each.token == token]})
+        return JSONResponse(
+            {"sandboxes": [_described(each) for each in self._sandboxes.values() if each.token == token]}
+        )
 
     async def _look(self, request: Request) -> Response:
         return JSONResponse(_described(self._find(request)))
@@ -275,7 +287,9 @@ class SandboxGatewayServer:
         body = await request.body()
         sandbox.in_use += 1
         try:
-            reply = await sandbox.http.request(request.method, url, content=body, headers=kept | headers | sandbox.headers)
+            reply = await sandbox.http.request(
+                request.method, url, content=body, headers=kept | headers | sandbox.headers
+            )
         finally:
             sandbox.in_use -= 1
             sandbox.heard_at = self.clock()

@@ -11,7 +11,9 @@ from collections.abc import Callable
 _CHUNK = 64 << 10
 
 
-async def copy_stream(source: asyncio.StreamReader, sink: asyncio.StreamWriter, heard: Callable[[], None] = lambda: None) -> None:
+async def copy_stream(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, heard: Callable[[], None] = lambda: None
+) -> None:
     """Pass bytes until `source` has ended, and say so to `sink`; `heard` is called whenever some came. Raises `OSError`."""
     while data := await source.read(_CHUNK):
         heard()

@@ -71,7 +71,9 @@ def _write(run: Run, folder: Path, purpose: str | None) -> int:
         "format": FORMAT,
         "about": run.metadata,
         "books": run.episode_counts(),
-        "checkpoints": [{"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()],
+        "checkpoints": [
+            {"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()
+        ],
         "groups": [asdict(group) for group in run.groups()],
     }
     (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -80,7 +82,9 @@ def _write(run: Run, folder: Path, purpose: str | None) -> int:
 
 def screens_of(record: Mapping[str, Any]) -> set[str]:
     """Names of all screens that an episode's record speaks of."""
-    found = {step["frame_sha256"] for step in record["transcript"]["steps"]} | {record["transcript"]["last_frame_sha256"]}
+    found = {step["frame_sha256"] for step in record["transcript"]["steps"]} | {
+        record["transcript"]["last_frame_sha256"]
+    }
     found |= {span[2] for call in record["graph"]["calls"] for span in call["new_spans"]}
     return {sha256 for sha256 in found if sha256}
 

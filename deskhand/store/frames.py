@@ -79,7 +79,9 @@ class Frames:
         """`uint8[H, W, 3]`. Raises `InfrastructureError` when the file is missing, unreadable or holds other pixels."""
         pixels, _ = self._read(sha256)
         if hashlib.sha256(pixels.tobytes()).hexdigest() != sha256:
-            raise InfrastructureError(f"screen {self.path(sha256)} does not hold the pixels that its name says; restore the file")
+            raise InfrastructureError(
+                f"screen {self.path(sha256)} does not hold the pixels that its name says; restore the file"
+            )
         return pixels
 
     def png(self, sha256: str) -> bytes:
@@ -167,7 +169,9 @@ class Frames:
         """
         sample = _sample(rgb)
         with self._lock:
-            recent = [(name, depth, its) for name, (pixels, depth, its) in self._recent.items() if pixels.shape == rgb.shape]
+            recent = [
+                (name, depth, its) for name, (pixels, depth, its) in self._recent.items() if pixels.shape == rgb.shape
+            ]
         if not recent:
             return None
         share, _, name, depth = min(

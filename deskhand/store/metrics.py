@@ -84,7 +84,9 @@ class WandbRun:
         try:
             library: Any = importlib.import_module("wandb")
         except ImportError as error:
-            raise ConfigError("tracking.wandb: the package wandb is not installed; pip install 'deskhand[wandb]'") from error
+            raise ConfigError(
+                "tracking.wandb: the package wandb is not installed; pip install 'deskhand[wandb]'"
+            ) from error
         name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         try:
             self._run = library.init(

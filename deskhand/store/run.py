@@ -131,7 +131,9 @@ class Run:
             partial.rename(folder / "run.sqlite")
         except (sqlite3.Error, OSError) as error:
             os.close(lock)
-            raise ConfigError(f"{partial} cannot be written ({error}); free the disk, or name another folder") from error
+            raise ConfigError(
+                f"{partial} cannot be written ({error}); free the disk, or name another folder"
+            ) from error
         return cls(folder, _connect(folder), lock)
 
     @classmethod
@@ -147,7 +149,9 @@ class Run:
             run.close()
             raise ConfigError(f"{folder}/run.sqlite is of format {found}; this version reads format {FORMAT}")
         if not read_only:
-            rewrite_lines(folder / "metrics.jsonl", [line for (line,) in run._all("SELECT line FROM metrics ORDER BY step")])
+            rewrite_lines(
+                folder / "metrics.jsonl", [line for (line,) in run._all("SELECT line FROM metrics ORDER BY step")]
+            )
         return run
 
     def close(self) -> None:
@@ -180,7 +184,8 @@ class Run:
     def open_group(self, group: GroupRow) -> None:
         with self._transaction() as connection:
             connection.execute(
-                "INSERT INTO groups VALUES (?, ?, ?, ?, ?)", (group.id, group.number, group.family, group.seed, group.state)
+                "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
+                (group.id, group.number, group.family, group.seed, group.state),
             )
 
     def start_episode(self, row: EpisodeRow, books: Mapping[str, Any] | None = None) -> None:
@@ -209,7 +214,9 @@ class Run:
         with self._transaction(books) as connection:
             changed = connection.execute(f"{query} WHERE id=? AND state='in_flight'", values).rowcount
             if changed != 1:
-                raise InfrastructureError(f"episode {row.id} is not in flight in {self.folder}; it is not journaled a second time")
+                raise InfrastructureError(
+                    f"episode {row.id} is not in flight in {self.folder}; it is not journaled a second time"
+                )
             connection.executemany("UPDATE episodes SET state=? WHERE id=?", [(state, name) for name, state in states])
             if group is not None:
                 connection.execute("UPDATE groups SET state=? WHERE id=?", (group[1], group[0]))
@@ -241,7 +248,9 @@ class Run:
             for name, (state, step) in (states or {}).items():
                 query = "UPDATE episodes SET state=?, step=? WHERE id=? AND state='waiting'"
                 if connection.execute(query, (state, step, name)).rowcount != 1:
-                    raise InfrastructureError(f"episode {name} was not waiting in {self.folder}; it is not trained a second time")
+                    raise InfrastructureError(
+                        f"episode {name} was not waiting in {self.folder}; it is not trained a second time"
+                    )
             connection.executemany("UPDATE groups SET state='closed' WHERE id=?", [(name,) for name in closed_groups])
             connection.executemany("INSERT INTO metrics VALUES (?, ?)", [line[:2] for line in lines])
             if checkpoint is not None:
@@ -257,7 +266,9 @@ class Run:
                 append_line(self.folder / "metrics.jsonl", line)
                 for tracker in self._trackers:
                     tracker.add(step, entry)
-            except Exception as error:  # the database has them; `open` writes the file anew, and a tracker is somebody else's code
+            except (
+                Exception
+            ) as error:  # the database has them; `open` writes the file anew, and a tracker is somebody else's code
                 log.warning("metrics", step=step, error=f"{type(error).__name__}: {error}")
 
     def start_segment(self, step: int, first: int) -> None:
@@ -272,7 +283,9 @@ class Run:
 
     # Reading.
 
-    def episodes(self, purpose: str | None = None, state: str | None = None, group_id: str | None = None) -> list[EpisodeRow]:
+    def episodes(
+        self, purpose: str | None = None, state: str | None = None, group_id: str | None = None
+    ) -> list[EpisodeRow]:
         """Episodes in the order of their start, narrowed by what is given."""
         wanted = {"purpose": purpose, "state": state, "group_id": group_id}
         given = {key: value for key, value in wanted.items() if value is not None}
@@ -302,7 +315,9 @@ class Run:
 
     def count_states(self, purpose: str = TRAIN) -> dict[tuple[str, str | None], int]:
         """Number of episodes by (state, cause), counted from the episodes themselves."""
-        rows = self._all("SELECT state, cause, COUNT(*) FROM episodes WHERE purpose=? GROUP BY state, cause", (purpose,))
+        rows = self._all(
+            "SELECT state, cause, COUNT(*) FROM episodes WHERE purpose=? GROUP BY state, cause", (purpose,)
+        )
         return {(state, cause): count for state, cause, count in rows}
 
     def episode_counts(self) -> dict[str, Any]:
@@ -371,7 +386,9 @@ def _make(path: Path, rows: Mapping[str, Any]) -> None:
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(_SCHEMA)
-        connection.executemany("INSERT INTO runs VALUES (?, ?)", [(key, json.dumps(value)) for key, value in rows.items()])
+        connection.executemany(
+            "INSERT INTO runs VALUES (?, ?)", [(key, json.dumps(value)) for key, value in rows.items()]
+        )
         connection.execute("INSERT INTO ledger VALUES (1, '{}')")
         connection.commit()
 
@@ -397,7 +414,9 @@ def _lock(folder: Path) -> int:
     try:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ConfigError(f"{folder / 'lock'} cannot be written ({error.strerror}); name a folder that you may write to") from error
+        raise ConfigError(
+            f"{folder / 'lock'} cannot be written ({error.strerror}); name a folder that you may write to"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

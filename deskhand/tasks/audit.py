@@ -195,7 +195,9 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (AuditAgent("misled", _misled, "less"),),
 )
 """The agents of one tuple play one after the other on one desktop. The oracle has played before them."""
-ALLOWED = {ORACLE: "solves", HASTY: "less"} | {agent.name: agent.allowed for session in AUDIT_SESSIONS for agent in session}
+ALLOWED = {ORACLE: "solves", HASTY: "less"} | {
+    agent.name: agent.allowed for session in AUDIT_SESSIONS for agent in session
+}
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,9 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), keep: Path 
     return row
 
 
-async def _enter(row: AuditResult, task: Task, desktop: StagedDesktopLike, name: str, outcome: Outcome, keep: Path | None) -> None:
+async def _enter(
+    row: AuditResult, task: Task, desktop: StagedDesktopLike, name: str, outcome: Outcome, keep: Path | None
+) -> None:
     row.values[name] = outcome.value if isinstance(outcome, Scored) else None
     if isinstance(outcome, Errored):
         row.messages[name] = f"({outcome.cause}: {outcome.message})"

@@ -98,7 +98,9 @@ class ChromiumSession:
         """What was opened beside the page's own document, in words; empty when nothing was."""
         await self.evaluate("1")  # what happened meanwhile is told before the answer
         own = str(await self.evaluate("location.href"))
-        others = sorted(address for address in self._addresses if address != own and not address.startswith(_BROWSERS_OWN))
+        others = sorted(
+            address for address in self._addresses if address != own and not address.startswith(_BROWSERS_OWN)
+        )
         return "; ".join([*others[:5], *(["the page was loaded anew"] if self._documents else [])])
 
     async def evaluate(self, expression: str) -> Any:
@@ -115,9 +117,15 @@ class ChromiumSession:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._session is None:
             targets = (await self.call("Target.getTargets", browser_wide=True))["targetInfos"]
-            pages = [target for target in targets if target["type"] == "page" and not target["url"].startswith("chrome://omnibox")]
+            pages = [
+                target
+                for target in targets
+                if target["type"] == "page" and not target["url"].startswith("chrome://omnibox")
+            ]
             if pages:
-                attached = await self.call("Target.attachToTarget", browser_wide=True, targetId=pages[0]["targetId"], flatten=True)
+                attached = await self.call(
+                    "Target.attachToTarget", browser_wide=True, targetId=pages[0]["targetId"], flatten=True
+                )
                 self._session = attached["sessionId"]
                 await self.call("Page.enable")
             elif asyncio.get_running_loop().time() > deadline:
@@ -145,8 +153,12 @@ class ChromiumSession:
 async def start(desktop: StagedDesktopLike, address: str, *options: str) -> ChromiumSession:
     """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` for a desktop that has no pipes to programs."""
     if not hasattr(desktop, "launch_piped"):
-        raise ConfigError("tasks whose page the host reads need the embedded desktop; this one has no pipes to a browser")
-    browser = ChromiumSession(await desktop.launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", address]))
+        raise ConfigError(
+            "tasks whose page the host reads need the embedded desktop; this one has no pipes to a browser"
+        )
+    browser = ChromiumSession(
+        await desktop.launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", address])
+    )
     _browsers[desktop] = browser
     await desktop.wait_window("chromium")
     await browser.attach()

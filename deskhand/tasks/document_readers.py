@@ -29,7 +29,17 @@ class InvalidDocument(Exception):
     """A file that should be of some format is not: the agent's doing."""
 
 
-BROKEN = (InvalidDocument, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError, SyntaxError)
+BROKEN = (
+    InvalidDocument,
+    zipfile.BadZipFile,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OSError,
+    SyntaxError,
+)
 """What the libraries raise for files that are not what they should be."""
 
 
@@ -38,7 +48,9 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise EvaluatorError(f"office files are read by {name.split('.')[0]}; pip install 'deskhand[office]'") from error
+        raise EvaluatorError(
+            f"office files are read by {name.split('.')[0]}; pip install 'deskhand[office]'"
+        ) from error
 
 
 def archive_entries(data: bytes) -> BytesIO:
@@ -91,7 +103,9 @@ def _seen(value: Any) -> Any:
 
 def without_empty_ends(rows: list[list[Any]]) -> list[list[Any]]:
     """Without empty cells at the end of rows and empty rows at the end."""
-    cut = [row[: next((index + 1 for index in range(len(row) - 1, -1, -1) if row[index] is not None), 0)] for row in rows]
+    cut = [
+        row[: next((index + 1 for index in range(len(row) - 1, -1, -1) if row[index] is not None), 0)] for row in rows
+    ]
     return cut[: next((index + 1 for index in range(len(cut) - 1, -1, -1) if cut[index]), 0)]
 
 
@@ -101,7 +115,9 @@ def workbook_facts(data: bytes) -> dict[str, Any]:
     try:
         computed = openpyxl.load_workbook(archive_entries(data), data_only=True)
         typed = openpyxl.load_workbook(archive_entries(data))
-        values = {page.title: trimmed([list(row) for row in page.iter_rows(values_only=True)]) for page in computed.worksheets}
+        values = {
+            page.title: trimmed([list(row) for row in page.iter_rows(values_only=True)]) for page in computed.worksheets
+        }
         formulas: dict[str, dict[str, str]] = {}
         bold: dict[str, list[str]] = {}
         for page in typed.worksheets:
@@ -166,7 +182,10 @@ def producer_application(data: bytes) -> str:
 def matches(data: bytes, pattern: str, ignore_case: bool, whole: bool) -> bool:
     """Whether a regular expression fits a text, all of it or (not `whole`) some piece; such a search may take without end."""
     find = re.fullmatch if whole else re.search
-    return find(pattern, data.decode("utf-8", errors="surrogatepass"), re.IGNORECASE if ignore_case else re.NOFLAG) is not None
+    return (
+        find(pattern, data.decode("utf-8", errors="surrogatepass"), re.IGNORECASE if ignore_case else re.NOFLAG)
+        is not None
+    )
 
 
 def likeness(data: bytes, wanted: str) -> float:
@@ -234,7 +253,9 @@ def _grey(data: bytes) -> Any:
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as picture:
             if picture.width * picture.height > LARGEST_PICTURE_PX:
-                raise InvalidDocument(f"a picture of {picture.width}x{picture.height} pixels, more than {LARGEST_PICTURE_PX}")
+                raise InvalidDocument(
+                    f"a picture of {picture.width}x{picture.height} pixels, more than {LARGEST_PICTURE_PX}"
+                )
             return np.asarray(picture.convert("L"), np.float64)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidDocument(f"no picture: {type(error).__name__}") from error

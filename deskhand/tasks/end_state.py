@@ -38,7 +38,9 @@ LEFT_OUT = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShade
 _UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 
-async def save_end_state(task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False) -> Path:
+async def save_end_state(
+    task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False
+) -> Path:
     """Keep a desktop as it was judged; returns the JSON file. `failed`: the agent's last word was that the task cannot be done.
 
     Raises `InfrastructureError` when the desktop cannot be read."""
@@ -72,7 +74,13 @@ async def save_end_state(task: Task, desktop: StagedDesktopLike, outcome: Outcom
     screen = await desktop.observe()
     record = {
         "format": FORMAT,
-        "task": {"id": task.id, "family": task.family, "suite": task.suite, "seed": task.seed, "instruction": task.instruction},
+        "task": {
+            "id": task.id,
+            "family": task.family,
+            "suite": task.suite,
+            "seed": task.seed,
+            "instruction": task.instruction,
+        },
         "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "unscored", **asdict(outcome)},
         "failed": failed,
         "windows": [asdict(window) for window in await desktop.windows()],
@@ -89,7 +97,9 @@ def _put(folder: Path, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     place = folder / BLOBS / digest
     if not place.exists():
-        partial = place.with_suffix(f".{secrets.token_hex(8)}.partial")  # states that are kept at once hold the same files
+        partial = place.with_suffix(
+            f".{secrets.token_hex(8)}.partial"
+        )  # states that are kept at once hold the same files
         partial.write_bytes(data)
         partial.rename(place)
     return digest
@@ -177,7 +187,9 @@ class EndState:
         raise EvaluatorError(f"{argv[0]} cannot be run in an end state that was kept; judge it on a live desktop")
 
     async def shell(self, command: str, **_: Any) -> Any:
-        raise EvaluatorError(f"{command[:80]!r} cannot be run in an end state that was kept; judge it on a live desktop")
+        raise EvaluatorError(
+            f"{command[:80]!r} cannot be run in an end state that was kept; judge it on a live desktop"
+        )
 
     async def accessibility_tree(self) -> str | None:
         raise EvaluatorError("the accessibility tree is not kept with an end state; judge it on a live desktop")
@@ -217,4 +229,6 @@ def load_end_states(places: list[Path]) -> Iterator[EndState]:
             found += 1
             yield EndState(path, record)
         if not found:
-            raise ConfigError(f"{place} holds no end states; `deskhand eval` keeps them with --set evaluation.save_end_states=true")
+            raise ConfigError(
+                f"{place} holds no end states; `deskhand eval` keeps them with --set evaluation.save_end_states=true"
+            )

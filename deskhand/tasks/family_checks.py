@@ -122,7 +122,9 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
         if not task.instruction.strip() or "\n" in task.instruction:
             problems.append(f"{where}: the instruction must be one line of text, not {task.instruction!r}")
         if task.format_penalty < 0:
-            problems.append(f"{where}: format_penalty {task.format_penalty} would pay for replies that are not understood")
+            problems.append(
+                f"{where}: format_penalty {task.format_penalty} would pay for replies that are not understood"
+            )
         if task.step_cost < 0:
             problems.append(f"{where}: step_cost {task.step_cost} would pay for steps")
         if task.max_steps < 2:

@@ -124,7 +124,9 @@ class MilestoneTracker:
         return self.reached_share
 
 
-async def _run_check(task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float) -> CheckResult:
+async def _run_check(
+    task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float
+) -> CheckResult:
     """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
     deadline: asyncio.Timeout | None = None
     try:

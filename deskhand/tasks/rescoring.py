@@ -32,12 +32,15 @@ class Rescored:
 
     def lines(self) -> list[str]:
         """What is to be told of it: the values, and every clause that fails with what was read and expected."""
-        told = [f"{self.state.title}: {_said(self.before)} then, {_said(self.after)} now{', CHANGED' if self.changed else ''}"]
+        told = [
+            f"{self.state.title}: {_said(self.before)} then, {_said(self.after)} now{', CHANGED' if self.changed else ''}"
+        ]
         if isinstance(self.outcome, Errored):
             told.append(f"    unscored ({self.outcome.cause}): {self.outcome.message}")
         else:
             told += [
-                f"    {finding.clause}: read {finding.read}" + (f", expected {finding.expected}" if finding.expected else "")
+                f"    {finding.clause}: read {finding.read}"
+                + (f", expected {finding.expected}" if finding.expected else "")
                 for finding in self.outcome.failed
             ]
         return told
@@ -60,7 +63,5 @@ def original_task(state: EndState, make_task: Callable[[str, int], Task]) -> Tas
     try:
         return make_task(str(told["family"]), int(told["seed"]))
     except ConfigError as error:
-        mend = (
-            "name the settings whose suite has it with --config or --set, or the task file whose checks are to be used with --task"
-        )
+        mend = "name the settings whose suite has it with --config or --set, or the task file whose checks are to be used with --task"
         raise ConfigError(f"{state.path}: {error}; {mend}") from None

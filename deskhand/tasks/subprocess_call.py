@@ -68,7 +68,9 @@ def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool =
     """Whether a regular expression fits a guest's text. In this process a text that is made for it could stop everything, since
     Python's search neither ends early nor lets other threads run. Blocks; raises `EvaluatorError` past `MATCH_S`."""
     data = text.encode("utf-8", errors="surrogatepass")
-    return bool(call_in_subprocess(f"{document_readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S))
+    return bool(
+        call_in_subprocess(f"{document_readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S)
+    )
 
 
 def text_similarity(text: str, wanted: str) -> float:

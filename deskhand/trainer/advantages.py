@@ -38,7 +38,9 @@ class AdvantageEstimate:
 
 def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
     """Every token of a row is worth its episode's advantage."""
-    return AdvantageEstimate([np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples])
+    return AdvantageEstimate(
+        [np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples]
+    )
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:
@@ -48,7 +50,9 @@ def mean_reward(samples: Sequence[TrainingSample]) -> float:
     return float(np.average(rewards, weights=weights)) if sum(weights) > 0 else 0.0
 
 
-def gae_advantages_of(samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig) -> AdvantageEstimate:
+def gae_advantages_of(
+    samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig
+) -> AdvantageEstimate:
     """Generalised advantages over each episode; `values`: the critic's, for each row."""
     advantages = [np.zeros(len(row), dtype=np.float64) for row in values]
     returns = [np.zeros(len(row), dtype=np.float64) for row in values]

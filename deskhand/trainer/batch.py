@@ -48,7 +48,9 @@ class TrainingSample:
             return (edges[1::2] - edges[::2]).tolist()
         lengths = [length for _, length in self.turns if length]
         if sum(lengths) != int(sampled.sum()):
-            raise RecordError("replies", f"a row with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)}")
+            raise RecordError(
+                "replies", f"a row with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)}"
+            )
         return lengths
 
 
@@ -87,7 +89,9 @@ def check_sequence(
     """Raise `RecordError` when a row contradicts itself, its images or the ids that can never be sampled."""
     length = len(sequence.token_ids)
     if not length == len(sequence.sampled) == len(sequence.logprobs) == len(sequence.versions):
-        raise RecordError("lengths", f"a row of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs")
+        raise RecordError(
+            "lengths", f"a row of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs"
+        )
     if length and sequence.sampled[0]:
         raise RecordError("no_prompt", "the first token of a row is marked as sampled; nothing precedes it")
     banned = {image_token_id, *banned_ids}

@@ -195,7 +195,9 @@ def verify(folder: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         files: dict[str, dict[str, Any]] = manifest["files"]
         if manifest["format"] != _FORMAT:
-            raise ConfigError(f"{file}: format {manifest['format']}, this version reads {_FORMAT}; use the version that wrote it")
+            raise ConfigError(
+                f"{file}: format {manifest['format']}, this version reads {_FORMAT}; use the version that wrote it"
+            )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file}: missing or unreadable; use another checkpoint") from error
     for name, expected in files.items():
@@ -225,20 +227,29 @@ def _index(weights: Path) -> str:
     """Which file holds each tensor of the model: without one vLLM and SGLang take every safetensors file for weights."""
     with safe_open(weights, framework="pt") as file:
         names = sorted(file.keys())
-    return json.dumps({"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}) + "\n"
+    return (
+        json.dumps(
+            {"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}
+        )
+        + "\n"
+    )
 
 
 def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     """Load weights, moments and counters; everything is read and compared before anything is changed."""
     adapter = trainer.policy.config.lora.model_dump(mode="json") if trainer.policy.config.lora else None
     if adapter != manifest["adapter"]:
-        raise ConfigError(f"{folder / 'manifest.json'}: saved with adapter {manifest['adapter']}, now {adapter}; set them equal")
+        raise ConfigError(
+            f"{folder / 'manifest.json'}: saved with adapter {manifest['adapter']}, now {adapter}; set them equal"
+        )
     saved = _read(folder / "trainer.safetensors")
     copies: list[tuple[Tensor, Tensor]] = []
 
     def match(name: str, target: Tensor, value: Tensor | None) -> None:
         if value is None or value.shape != target.shape:
-            raise ConfigError(f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the trainer that was saved")
+            raise ConfigError(
+                f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the trainer that was saved"
+            )
         copies.append((target, value))
 
     held: set[int] = set()
@@ -265,7 +276,9 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
 
 
-def _state_of(saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state_of(
+    saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
     """An optimizer's moments of one parameter. Its count of steps is a number in 8-bit optimizers, and lies on the processor unless
     the optimizer is fused."""
     found: dict[str, Any] = {}

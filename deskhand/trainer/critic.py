@@ -45,7 +45,9 @@ class Critic:
         self.trunk_optimizer = None
         if self.own is not None:
             rate = self.config.backbone_learning_rate
-            self.trunk_optimizer = make_optimizer(self.own.parameters(), rate, betas, config.weight_decay, config.optimizer)
+            self.trunk_optimizer = make_optimizer(
+                self.own.parameters(), rate, betas, config.weight_decay, config.optimizer
+            )
 
     def parts(self) -> Iterator[tuple[str, dict[str, Tensor], torch.optim.Optimizer]]:
         """What belongs to the critic alone, for checkpoints: a name, parameters by name, their optimizer."""
@@ -73,7 +75,9 @@ class Critic:
         losses_W = value_loss(self._read(hidden_WH), values_W, returns_W, self.config.cliprange_value)
         return self.config.vf_coef * (losses_W * coefficients_W).sum()
 
-    def accumulate(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage], targets: Targets) -> float:
+    def accumulate(
+        self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage], targets: Targets
+    ) -> float:
         """Add the gradient of the value loss to a trunk of its own; returns the loss."""
         assert self.own is not None
         total = 0.0
@@ -91,4 +95,6 @@ class Critic:
         """One update of head and trunk, each clipped to its own norm. `warmth`: factor on the learning rates."""
         clip_and_step(self._heads, self.optimizer, self.config.learning_rate * warmth, max_gradient_norm)
         if self.own is not None and self.trunk_optimizer is not None:
-            optimizer_step(self.own, self.trunk_optimizer, self.config.backbone_learning_rate * warmth, max_gradient_norm)
+            optimizer_step(
+                self.own, self.trunk_optimizer, self.config.backbone_learning_rate * warmth, max_gradient_norm
+            )

@@ -46,7 +46,9 @@ def inject_lora(model: Any, config: LoraConfig) -> None:
     unknown = [name for name in config.target_modules if name not in found]
     if unknown or not config.target_modules:
         names = ", ".join(unknown) or "nothing"
-        raise ConfigError(f"adapter.targets: the language model has no projection named {names}; it has {', '.join(sorted(found))}")
+        raise ConfigError(
+            f"adapter.targets: the language model has no projection named {names}; it has {', '.join(sorted(found))}"
+        )
     inject_adapter_in_model(settings, model, adapter_name=_NAME)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -93,7 +95,9 @@ def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
 @contextmanager
 def lora_disabled(model: Any) -> Iterator[None]:
     """The model without its adapters, inside the block."""
-    layers = [module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")]
+    layers = [
+        module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")
+    ]
     for layer in layers:
         layer.enable_adapters(False)
     try:

@@ -209,7 +209,9 @@ def estimate_memory(
     ]
     if trainer.optimizer == "adamw" and cuda:
         beyond = max(0.0, 4 * made.trained - made.micro_batch)
-        terms.append(MemoryTerm("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time"))
+        terms.append(
+            MemoryTerm("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time")
+        )
     if engine is not None and not engine.shares_weights:
         published = "adapters" if policy.lora is not None and not policy.lora.load_in_4bit else "whole weights"
     sent = {None: 0.0, "adapters": made.trained * made.size, "whole weights": made.weights}[published]
@@ -217,7 +219,9 @@ def estimate_memory(
         terms += _engine_terms(made, engine, work, cuda=cuda, sent=sent)
     if cuda:
         tensors = sum(term.bytes for term in terms)
-        terms.append(MemoryTerm("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0))
+        terms.append(
+            MemoryTerm("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0)
+        )
         terms.append(MemoryTerm("CUDA", CUDA_CONTEXT, "context and workspaces"))
     if server:
         terms.append(MemoryTerm("server", server, "what the engine's server is given of the device"))
@@ -225,7 +229,11 @@ def estimate_memory(
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(MemoryTerm("checkpoint", kept, "weights, masters and moments, copied to be written", place="host"))
     if sent and engine is None:
-        terms.append(MemoryTerm("on their way", sent, f"{published} that are handed to the server", 0.0, "host" if cuda else "device"))
+        terms.append(
+            MemoryTerm(
+                "on their way", sent, f"{published} that are handed to the server", 0.0, "host" if cuda else "device"
+            )
+        )
     prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
     how = f"prepared ones that are kept, of {work.step_images} x {work.patches} patches as bytes"
     terms.append(MemoryTerm("screenshots", prepared, how, place="host" if cuda else "device"))
@@ -236,19 +244,27 @@ def _micro_batch(policy: PolicyConfig, work: Workload) -> meta_trace.MicrobatchS
     """The largest: as many tokens as the settings allow, or one row that is longer."""
     tokens = min(max(policy.max_tokens_per_mb, work.row_tokens), work.step_rows * work.row_tokens)
     turns = work.turns_in_row * tokens / work.row_tokens
-    return meta_trace.MicrobatchShape(tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens)))
+    return meta_trace.MicrobatchShape(
+        tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens))
+    )
 
 
-def _micro_batch_terms(made: _Traced, shape: meta_trace.MicrobatchShape, policy: PolicyConfig, work: Workload) -> Iterator[MemoryTerm]:
+def _micro_batch_terms(
+    made: _Traced, shape: meta_trace.MicrobatchShape, policy: PolicyConfig, work: Workload
+) -> Iterator[MemoryTerm]:
     """The least is that of rows of the longest kind, whole ones."""
     lm = made.lm
     tokens, least = shape.tokens, shape.tokens // work.row_tokens * work.row_tokens / shape.tokens
-    yield MemoryTerm("activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved)
+    yield MemoryTerm(
+        "activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved
+    )
     how = f"{shape.sampled} sampled tokens x {made.text['vocab_size']} ids"
     yield MemoryTerm("logits", lm.logits, how, least * lm.logits)
     yield MemoryTerm("passing", lm.passing, "more, where the backward pass holds most", least * lm.passing)
     if policy.lora is not None and policy.lora.load_in_4bit:
-        yield MemoryTerm("unpacking", lm.largest_packable * made.size, "one matrix of 4 bits at a time, as numbers to compute with")
+        yield MemoryTerm(
+            "unpacking", lm.largest_packable * made.size, "one matrix of 4 bits at a time, as numbers to compute with"
+        )
 
 
 def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -> Iterator[MemoryTerm]:
@@ -294,7 +310,9 @@ def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work:
         yield MemoryTerm("tower", busy, f"{at_once} screenshots, kept for the backward pass")
     else:
         beyond = max(0.0, max(busy, features) - made.micro_batch)
-        yield MemoryTerm("tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time")
+        yield MemoryTerm(
+            "tower", beyond, f"{at_once} screenshots at a time, beyond what a micro-batch takes at another time"
+        )
 
 
 def server_bytes(values: dict[str, Any], memory: MemoryEstimate, dtype: str, max_tokens: int) -> float:
@@ -309,7 +327,9 @@ def _numbers_per_token(values: dict[str, Any]) -> int:
     return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
 
 
-def _engine_terms(made: _Traced, engine: EngineLimits, work: Workload, *, cuda: bool, sent: float) -> Iterator[MemoryTerm]:
+def _engine_terms(
+    made: _Traced, engine: EngineLimits, work: Workload, *, cuda: bool, sent: float
+) -> Iterator[MemoryTerm]:
     """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones.
 
     `sent`: bytes of what is published to an engine with weights of its own.
@@ -333,7 +353,9 @@ def _engine_terms(made: _Traced, engine: EngineLimits, work: Workload, *, cuda: 
     kept = min(engine.image_tokens, work.step_images * work.image_tokens)
     yield MemoryTerm("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.prefill_tokens)
-    seen = min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
+    seen = (
+        min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
+    )
     looking = seen * (made.tower.looking + made.patch_values(work))
     yield MemoryTerm("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)
     yield MemoryTerm("drawing", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)

@@ -77,7 +77,9 @@ class _FusedAttention(torch.autograd.Function):
         return torch.empty_like(query_BNTD), torch.empty_like(key_BKTD), torch.empty_like(value_BKTD)
 
 
-def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **_: Any) -> tuple[Tensor, None]:
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **_: Any
+) -> tuple[Tensor, None]:
     """With a mask transformers repeats the keys for every head, and torch makes numbers of the mask."""
     if attention_mask is not None:
         key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
@@ -101,7 +103,13 @@ def deepstack(values: dict[str, Any]) -> list[int]:
 
 
 def trace_language_model(
-    values: dict[str, Any], dtype: str, config: PolicyConfig, shape: MicrobatchShape, prefill: tuple[int, int], *, tower_learns: bool
+    values: dict[str, Any],
+    dtype: str,
+    config: PolicyConfig,
+    shape: MicrobatchShape,
+    prefill: tuple[int, int],
+    *,
+    tower_learns: bool,
 ) -> MetaTrace:
     """Trace the language model of an architecture.
 
@@ -226,7 +234,9 @@ def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, confi
         model.model.language_model.requires_grad_(False)
         model.lm_head.requires_grad_(False)
         visual = model.model.visual
-        parameters, weights = (sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True))
+        parameters, weights = (
+            sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True)
+        )
         if config.lora is not None:
             config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
         policy = Policy(model, config)
@@ -237,15 +247,21 @@ def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, confi
         known = [*visual.parameters(), *visual.buffers(), *trained.values(), *gradients]
         saved, passing = _look(visual, values["vision_config"], patches_S, known, learns=True) if trained else (0, 0)
         _, looking = _look(visual, values["vision_config"], patches_S, known, learns=False)
-        return VisionMetaTrace(parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking)
+        return VisionMetaTrace(
+            parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking
+        )
 
 
-def _look(visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, learns: bool) -> tuple[float, float]:
+def _look(
+    visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, learns: bool
+) -> tuple[float, float]:
     """(saved, more at the peak) of one image through patch embedding, blocks and mergers, each of which reads its own block."""
     counted = AllocationMeter()
     ends = np.array([0, patches_S])
     head_size = vision["hidden_size"] // vision["num_heads"]
-    merging = dict(zip(vision.get("deepstack_visual_indexes", ()), getattr(visual, "deepstack_merger_list", ()), strict=False))
+    merging = dict(
+        zip(vision.get("deepstack_visual_indexes", ()), getattr(visual, "deepstack_merger_list", ()), strict=False)
+    )
     pixels = torch.zeros(patches_S, 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2)
     angles = torch.zeros(patches_S, head_size), torch.zeros(patches_S, head_size)
     counted.know(*known, pixels, *angles)

@@ -41,11 +41,15 @@ def make_optimizer(
         library: Any = importlib.import_module("bitsandbytes.optim")
     except (ImportError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
-        raise ConfigError(f"trainer.optimizer: adamw_8bit needs the package bitsandbytes ({why}); install it") from error
+        raise ConfigError(
+            f"trainer.optimizer: adamw_8bit needs the package bitsandbytes ({why}); install it"
+        ) from error
     return library.AdamW8bit(groups, lr=learning_rate, betas=betas)
 
 
-def optimizer_step(policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_gradient_norm: float) -> tuple[float, bool]:
+def optimizer_step(
+    policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_gradient_norm: float
+) -> tuple[float, bool]:
     """Clip the gradient to `max_gradient_norm`, update the policy's weights, clear the gradient.
 
     Returns the norm before clipping, and whether the weights were updated: they are not when the norm is 0 or not finite.

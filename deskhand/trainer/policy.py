@@ -49,7 +49,9 @@ class Policy:
     weights change and while they are copied.
     """
 
-    def __init__(self, model: Any, config: PolicyConfig | None = None, banned_ids: Sequence[int] = (), seed: int = 0) -> None:
+    def __init__(
+        self, model: Any, config: PolicyConfig | None = None, banned_ids: Sequence[int] = (), seed: int = 0
+    ) -> None:
         self.model = model.eval()
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
@@ -66,7 +68,9 @@ class Policy:
         self._masters = self._make_masters()
 
     def _make_masters(self) -> MasterWeights:
-        return MasterWeights({name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad})
+        return MasterWeights(
+            {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        )
 
     def parameters(self) -> dict[str, Tensor]:
         """What an optimizer is to update, by name, tied parameters once: the trained parameters, or the float32 masters of those
@@ -111,7 +115,9 @@ class Policy:
         return self.each(sequences, images, lambda batch, hidden_WH: self.scores(batch, hidden_WH).logprobs_W)
 
     @torch.no_grad()
-    def reference_logprobs(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
+    def reference_logprobs(
+        self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]
+    ) -> list[np.ndarray]:
         """The same under the weights that the policy began with: adapters off, or the copy that `keep_reference` made."""
         if self._reference is not None:
             return self._reference.logprobs(sequences, images)
@@ -146,7 +152,9 @@ class Policy:
             self._kept = None
 
     def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> VisionFeatureCache:
-        return self._kept or VisionFeatureCache(self.model, images, self.config.max_vision_patches_per_mb, gradients=gradients)
+        return self._kept or VisionFeatureCache(
+            self.model, images, self.config.max_vision_patches_per_mb, gradients=gradients
+        )
 
     @torch.no_grad()
     def each(

@@ -76,7 +76,9 @@ class StepMetricsAccumulator:
         self.tokens = 0
         self.ratio_max = self.gap_max = 0.0
 
-    def add(self, batch: TrainBatch, scores: TokenScores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool) -> None:
+    def add(
+        self, batch: TrainBatch, scores: TokenScores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool
+    ) -> None:
         """A micro-batch with its loss. `first`: whether it is of the first pass; `updated`: whether the weights are no longer those
         before the step."""
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W

@@ -150,7 +150,9 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
     return FlopCount(forward, backward, tower * passes, 3 * attention + looks * passes)
 
 
-def estimate_throughput(values: dict[str, Any], config: Any, memory: MemoryEstimate, work: Workload, device: Device) -> ThroughputEstimate:
+def estimate_throughput(
+    values: dict[str, Any], config: Any, memory: MemoryEstimate, work: Workload, device: Device
+) -> ThroughputEstimate:
     """What a device of these peaks may reach with a config (`deskhand.config.load.Config`)."""
     trainer, tokens = config.trainer, work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=config.policy.adapter is not None)
@@ -167,4 +169,6 @@ def estimate_throughput(values: dict[str, Any], config: Any, memory: MemoryEstim
         f"{100 * TRAIN_MFU:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
         f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
     )
-    return ThroughputEstimate(done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed)
+    return ThroughputEstimate(
+        done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed
+    )

@@ -54,7 +54,9 @@ class Trainer:
         self.config = config = config or TrainerConfig()
         self.algorithm = ALGORITHMS[config.algorithm]
         betas = (config.beta1, config.beta2)
-        self.optimizer = make_optimizer(policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer)
+        self.optimizer = make_optimizer(
+            policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
+        )
         self.critic = Critic(policy, config) if self.algorithm.uses_critic else None
         if config.kl_loss_coef:
             policy.freeze_reference()
@@ -90,11 +92,17 @@ class Trainer:
         samples, rejected = self._accepted(samples, images)
         if not self._scores_first:
             return self._take(samples, rejected, images, started)
-        with self.policy.cached_vision({span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}):
+        with self.policy.cached_vision(
+            {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
+        ):
             return self._take(samples, rejected, images, started)
 
     def _take(
-        self, samples: Sequence[TrainingSample], rejected: dict[str, int], images: Mapping[str, PreparedImage], started: float
+        self,
+        samples: Sequence[TrainingSample],
+        rejected: dict[str, int],
+        images: Mapping[str, PreparedImage],
+        started: float,
     ) -> StepMetrics:
         config = self.config
         work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
@@ -182,7 +190,9 @@ class Trainer:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
-    def _accumulate(self, work: _Work, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool) -> None:
+    def _accumulate(
+        self, work: _Work, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
+    ) -> None:
         """Add the gradient of one minibatch to the policy's, and to the critic's."""
         config, algorithm, samples = self.config, self.algorithm, work.samples
         divisor = config.loss_divisor if algorithm.loss_norm == "constant" else None
@@ -195,7 +205,11 @@ class Trainer:
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
             rows = [chosen[index] for index in batch.rows]
             weights_W = _per_row([means[index] for index in rows], batch.rows_W)
-            return _joined(work.credit.returns, rows, weights_W), _joined(work.credit.values, rows, weights_W), weights_W
+            return (
+                _joined(work.credit.returns, rows, weights_W),
+                _joined(work.credit.values, rows, weights_W),
+                weights_W,
+            )
 
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W

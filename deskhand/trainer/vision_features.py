@@ -51,7 +51,9 @@ class VisionFeatureCache:
             start += images[sha256].tokens
         wide = torch.float32 if self._gradients else None
         self._leaves_SH = tuple(
-            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(self._gradients)
+            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(
+                self._gradients
+            )
             for layers in zip(*outputs, strict=True)
         )
 
@@ -75,7 +77,9 @@ class VisionFeatureCache:
             end = start + sum(self._images[sha256].tokens for sha256 in chunk)
             outputs = self._graph if self._graph is not None else self._encode(chunk)
             parts = [gradient[start:end] for gradient in gradients if gradient is not None]
-            torch.autograd.backward(outputs, [part.to(output.dtype) for part, output in zip(parts, outputs, strict=True)])
+            torch.autograd.backward(
+                outputs, [part.to(output.dtype) for part, output in zip(parts, outputs, strict=True)]
+            )
             start = end
         self._graph = None
 

@@ -17,7 +17,9 @@ from deskhand.trainer.policy import Policy
 from deskhand.types import PreparedImage
 
 
-def image_sensitivity(policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], rows: int = 8) -> float | None:
+def image_sensitivity(
+    policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], rows: int = 8
+) -> float | None:
     """Mean over at most `rows` rows of the largest |change of the log-prob| of a sampled token, nats, when pictures are swapped.
 
     None when no two episodes show different pictures of the same size.
@@ -31,7 +33,9 @@ def image_sensitivity(policy: Policy, samples: Sequence[TrainingSample], images:
             break
     if not own:
         return None
-    found = policy.logprobs([*own, *swapped], images)  # at once: most pictures are shown in both, and each is encoded once
+    found = policy.logprobs(
+        [*own, *swapped], images
+    )  # at once: most pictures are shown in both, and each is encoded once
     before, after = found[: len(own)], found[len(own) :]
     return float(np.mean([np.abs(new - old).max() for old, new in zip(before, after, strict=True)]))
 
@@ -42,7 +46,9 @@ def swap_images(row: graph.Sequence, donor: Sequence[str]) -> graph.Sequence:
     return replace(row, spans=tuple(spans))
 
 
-def _pairs(samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> list[tuple[graph.Sequence, list[str]]]:
+def _pairs(
+    samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]
+) -> list[tuple[graph.Sequence, list[str]]]:
     """Rows with pictures of other episodes: all of one size, and none of them the row's own."""
     usable = [
         sample

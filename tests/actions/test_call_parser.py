@@ -219,7 +219,9 @@ def test_a_doubtful_escape_is_read_without_a_warning():
     assert call.positional == ("C:\\dir Ā",)
 
 
-@pytest.mark.parametrize("code", ["gui.a(0or 1)", "gui.a(1if 1else 2)", "gui.a(0x1for x in y)", "gui.a(1.and 2)", "gui.a(1jin x)"])
+@pytest.mark.parametrize(
+    "code", ["gui.a(0or 1)", "gui.a(1if 1else 2)", "gui.a(0x1for x in y)", "gui.a(1.and 2)", "gui.a(1jin x)"]
+)
 def test_a_keyword_behind_a_number_is_refused_without_a_warning(code):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -273,7 +275,14 @@ def test_no_file_is_looked_for_when_code_is_wrong():
     global _opened
     _opened = []
     try:
-        for code in ("gui.a(1", "gui.a(1,, 2)", "  gui.a()\ngui.b()", "gui.a(0or 1)", "gui.a('\\d', b", "for i in range(2):"):
+        for code in (
+            "gui.a(1",
+            "gui.a(1,, 2)",
+            "  gui.a()\ngui.b()",
+            "gui.a(0or 1)",
+            "gui.a('\\d', b",
+            "for i in range(2):",
+        ):
             refused(code)
         assert set(_opened) <= {""}
     finally:

@@ -51,7 +51,9 @@ def test_every_case_is_read_as_it_is_published(name):
 def test_the_corpus_is_large_and_mostly_not_our_own_writing():
     assert len(CASES) >= 600
     assert sum(case.emitted for case in CASES) <= len(CASES) / 3
-    assert not [text for text, count in Counter((case.dialect, case.text, case.view) for case in CASES).items() if count > 1]
+    assert not [
+        text for text, count in Counter((case.dialect, case.text, case.view) for case in CASES).items() if count > 1
+    ]
     assert all(case.source.strip() and not re.search(r"(^|\s)/\w", case.source) for case in CASES)
 
 
@@ -60,7 +62,9 @@ def test_what_is_wrong_is_noticed():
     assert conformance.mismatch(good) is None
     changes = ({"ops": [{"op": "done"}]}, {"text": "garbage"}, {"ops": None, "error": "no such action"})
     for change in changes:
-        assert "computer_13.jsonl line 1: expected" in str(conformance.mismatch(conformance.Case(**{**vars(good), **change})))
+        assert "computer_13.jsonl line 1: expected" in str(
+            conformance.mismatch(conformance.Case(**{**vars(good), **change}))
+        )
     bad = next(case for case in conformance.load_cases("computer_13") if case.span)
     assert "span" in str(conformance.mismatch(conformance.Case(**{**vars(bad), "span": [0, 1]})))
 
@@ -123,7 +127,10 @@ def test_explain_points_at_what_was_not_understood(called):
     [
         (["actions", "check", "nope"], "unknown dialect 'nope'"),
         (["actions", "explain", "--dialect", "qwen"], "did you mean"),
-        (["actions", "explain", "--dialect", "gemini", "--screen", "1920"], "--screen 1920: write a size as WIDTHxHEIGHT"),
+        (
+            ["actions", "explain", "--dialect", "gemini", "--screen", "1920"],
+            "--screen 1920: write a size as WIDTHxHEIGHT",
+        ),
         (["actions", "explain", "--dialect", "gemini", "--image", "0x5"], "--image 0x5"),
     ],
 )

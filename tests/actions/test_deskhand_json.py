@@ -54,7 +54,11 @@ going_on = st.one_of(
     st.builds(Zoom, points, points),
 )
 ending = st.one_of(st.just(Done()), st.builds(Fail, st.text()), st.builds(Answer, st.text()))
-replies = st.tuples(st.lists(going_on, max_size=5), st.lists(ending, max_size=1)).map(lambda pair: pair[0] + pair[1]).filter(bool)
+replies = (
+    st.tuples(st.lists(going_on, max_size=5), st.lists(ending, max_size=1))
+    .map(lambda pair: pair[0] + pair[1])
+    .filter(bool)
+)
 
 
 @settings(max_examples=200, deadline=None)

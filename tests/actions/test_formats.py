@@ -79,7 +79,9 @@ def test_the_share_of_ops_that_is_refused_is_small(name):
 def test_a_reply_is_ops_or_a_parse_error_and_nothing_else(name):
     dialect, chance = formats.get(name), random.Random(name)
     texts = [
-        dialect.emit([op], view) for view in cases.VIEWS[:2] for op in map(cases.plain_op, cases.carried(dialect), [view] * 99)
+        dialect.emit([op], view)
+        for view in cases.VIEWS[:2]
+        for op in map(cases.plain_op, cases.carried(dialect), [view] * 99)
     ]
     outcomes = set()
     for number in range(CASES * 10):
@@ -101,7 +103,9 @@ def test_nothing_follows_an_end(name):
 
 
 @everyone
-@pytest.mark.parametrize("text", ["", " \n", "I do not know.", "{", "[]", "null", "```", "<think>", "<think>hm</think>", "{}" * 50])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "I do not know.", "{", "[]", "null", "```", "<think>", "<think>hm</think>", "{}" * 50]
+)
 def test_what_says_no_action_is_a_parse_error(name, text):
     assert isinstance(cases.read_or_refused(formats.get(name), text, cases.VIEWS[0]), Exception)
 

@@ -53,7 +53,9 @@ def instances(schema, defined):
             )
         case "object":
             required = {key: instances(schema["properties"][key], defined) for key in schema["required"]}
-            optional = {key: instances(rule, defined) for key, rule in schema["properties"].items() if key not in required}
+            optional = {
+                key: instances(rule, defined) for key, rule in schema["properties"].items() if key not in required
+            }
             depending = schema.get("dependentRequired", {})
             return st.fixed_dictionaries(required, optional=optional).filter(
                 lambda value: all(other in value for key in value for other in depending.get(key, ()))
@@ -116,7 +118,11 @@ def test_the_schema_has_every_action_that_is_offered(name):
         (json_schema.number_below(0, 10), [0, 9.99], [10, -1]),
         (json_schema.one_of("a", "b"), ["a"], ["c", 1, None]),
         (json_schema.text(1, 3), ["a", "abc"], ["", "abcd", 3, "\ud800"]),
-        (json_schema.fixed_items(json_schema.integer(0, 5), json_schema.integer(0, 9)), [[5, 9]], [[6, 9], [5, 10], [5], [1, 2, 3], "12", {}]),
+        (
+            json_schema.fixed_items(json_schema.integer(0, 5), json_schema.integer(0, 9)),
+            [[5, 9]],
+            [[6, 9], [5, 10], [5], [1, 2, 3], "12", {}],
+        ),
         (json_schema.items(json_schema.text(), 1, 2), [["a"], ["a", "b"]], [[], ["a"] * 3, [1], "a"]),
         (json_schema.object_of(x=json_schema.integer(0, 1)), [{"x": 1}], [{}, {"x": 2}, {"x": 1, "y": 1}, [], None]),
         (json_schema.BOOLEAN, [True, False], [0, 1, "true", None]),

@@ -9,7 +9,12 @@ from deskhand.actions.formats.smart_resize import smart_resize
 from deskhand.actions.keys import NAMES
 from deskhand.errors import AgentError
 
-FAMILIES = {"X11": key_names.X11, "PYAUTOGUI": key_names.PYAUTOGUI, "OPENAI": key_names.OPENAI, "GEMINI": key_names.GEMINI}
+FAMILIES = {
+    "X11": key_names.X11,
+    "PYAUTOGUI": key_names.PYAUTOGUI,
+    "OPENAI": key_names.OPENAI,
+    "GEMINI": key_names.GEMINI,
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -51,7 +51,11 @@ async def perform(replies):
     try:
         await desktop.reset(DesktopSpec("plain", VIEW.screen_width, VIEW.screen_height))
         for number, (text, ops) in enumerate(replies):
-            acts = [Wait(min(op.seconds, 0.01)) if isinstance(op, Wait) else op for op in ops if not isinstance(op, BY_THE_AGENT)]
+            acts = [
+                Wait(min(op.seconds, 0.01)) if isinstance(op, Wait) else op
+                for op in ops
+                if not isinstance(op, BY_THE_AGENT)
+            ]
             try:
                 frame = await desktop.perform(acts, action_id=str(number))
             except AgentError as error:
@@ -106,7 +110,9 @@ def test_what_the_schema_admits_is_what_is_read(name):
             found = cases.read_or_refused(dialect, json.dumps(candidate), VIEW)
             outcomes.add((admitted, isinstance(found, ParseError)))
             if isinstance(found, ParseError):
-                assert not admitted or "nothing may follow" in found.reason or "zooms" in found.reason, f"{candidate}: {found}"
+                assert not admitted or "nothing may follow" in found.reason or "zooms" in found.reason, (
+                    f"{candidate}: {found}"
+                )
             elif not admitted and all(dialect.supported_ops[type(op)].kind == "lossless" for op in found):
                 said = said_again(dialect, found)
                 assert said is None or all(map(validator.is_valid, said)), f"{candidate}: {found}"
@@ -138,7 +144,11 @@ def changed(value, chance):
     if isinstance(value, list) and value and chance.random() < 0.8:
         at = chance.randrange(len(value))
         return chance.choice(
-            [value[:at] + value[at + 1 :], [*value, value[at]], [*value[:at], changed(value[at], chance), *value[at + 1 :]]]
+            [
+                value[:at] + value[at + 1 :],
+                [*value, value[at]],
+                [*value[:at], changed(value[at], chance), *value[at + 1 :]],
+            ]
         )
     return chance.choice([0, -1, 1, 0.5, 1e6, "", "down", "x", None, True, [], {}, [1, 2], {"x": 1, "y": 2}, value])
 

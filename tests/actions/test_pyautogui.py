@@ -46,13 +46,26 @@ def read(*lines):
             [Move(at(1, 2)), Drag((at(3, 4), at(5, 6))), MouseDown(), MouseUp(at(7, 8))],
         ),
         (["pyautogui.click(100, 100)", "pyautogui.moveRel(-10, 5)"], [Click(at(100, 100)), Move(at(90, 105))]),
-        (["pyautogui.moveTo(10, 10)", "pyautogui.drag(5, 0, button='right')"], [Drag((at(10, 10), at(15, 10)), "right")]),
         (
-            ["pyautogui.moveTo(1, 1)", "pyautogui.mouseDown()", "pyautogui.dragTo(2, 2, mouseDownUp=False)", "pyautogui.mouseUp()"],
+            ["pyautogui.moveTo(10, 10)", "pyautogui.drag(5, 0, button='right')"],
+            [Drag((at(10, 10), at(15, 10)), "right")],
+        ),
+        (
+            [
+                "pyautogui.moveTo(1, 1)",
+                "pyautogui.mouseDown()",
+                "pyautogui.dragTo(2, 2, mouseDownUp=False)",
+                "pyautogui.mouseUp()",
+            ],
             [Drag((at(1, 1), at(2, 2)))],
         ),
         (
-            ["pyautogui.moveTo(1, 1)", "pyautogui.mouseDown()", "pyautogui.dragTo(2, 2, mouseDownUp=False)", "pyautogui.click()"],
+            [
+                "pyautogui.moveTo(1, 1)",
+                "pyautogui.mouseDown()",
+                "pyautogui.dragTo(2, 2, mouseDownUp=False)",
+                "pyautogui.click()",
+            ],
             [Move(at(1, 1)), MouseDown(), Move(at(2, 2)), Click()],
         ),
         (
@@ -155,7 +168,13 @@ def test_a_line_of_code_is_not_lost_because_of_where_it_stands():
 
 
 def test_a_diagonal_scroll_and_a_key_without_a_name_are_refused():
-    for op in (Scroll(1, 1), Key(("numenter",)), Click(at(1, 1), "back"), Drag((at(1, 1), at(2, 2)), "forward"), Answer("a")):
+    for op in (
+        Scroll(1, 1),
+        Key(("numenter",)),
+        Click(at(1, 1), "back"),
+        Drag((at(1, 1), at(2, 2)), "forward"),
+        Answer("a"),
+    ):
         with pytest.raises(AgentError, match="pyautogui"):
             DIALECT.emit([op], VIEW)
 
@@ -171,7 +190,9 @@ def test_words_end_the_task_or_wait():
 def test_a_block_never_begins_with_with():
     """OSWorld puts `import pyautogui; ...; ` before the first line."""
     text = DIALECT.emit([Click(at(1, 2), modifiers=("shift",)), Type("a")], VIEW)
-    assert text.startswith("```python\nimport pyautogui\nwith pyautogui.hold(['shift']):\n    pyautogui.click(x=1, y=2)\n")
+    assert text.startswith(
+        "```python\nimport pyautogui\nwith pyautogui.hold(['shift']):\n    pyautogui.click(x=1, y=2)\n"
+    )
 
 
 def test_opencua_points_at_the_resized_image():

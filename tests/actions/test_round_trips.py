@@ -60,9 +60,12 @@ TRAPS = (
 SPACES = " " * 190_000
 
 texts = st.one_of(
-    st.lists(st.sampled_from(TRAPS), max_size=5).map("".join), st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+    st.lists(st.sampled_from(TRAPS), max_size=5).map("".join),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
 )
-keys = st.one_of(st.sampled_from(sorted(set(NAMES) - {"numenter"})), st.sampled_from([chr(code) for code in range(0x21, 0x7F)]))
+keys = st.one_of(
+    st.sampled_from(sorted(set(NAMES) - {"numenter"})), st.sampled_from([chr(code) for code in range(0x21, 0x7F)])
+)
 chords = st.lists(keys, min_size=1, max_size=4).map(tuple)
 modifiers = st.just(()) | st.lists(keys, min_size=1, max_size=2).map(tuple)
 buttons = st.sampled_from(["left", "right", "middle"])
@@ -76,7 +79,9 @@ def points(dialect, view):
 
     def along(extent):
         last = extent - 1 if pixels else extent
-        return st.one_of(st.integers(0, int(last)), st.sampled_from([0, last]), st.floats(0, last, allow_subnormal=False))
+        return st.one_of(
+            st.integers(0, int(last)), st.sampled_from([0, last]), st.floats(0, last, allow_subnormal=False)
+        )
 
     return st.builds(Point, along(space.width), along(space.height), st.just(space))
 

@@ -5,7 +5,22 @@ import pytest
 from deskhand.actions.formats import openadapt_text
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.uitars import POINT, V1_0, V1_5
-from deskhand.actions.ops import REL_1, REL_1000, Answer, Click, Done, Drag, Fail, Key, KeyDown, Move, Point, Scroll, Type, Wait
+from deskhand.actions.ops import (
+    REL_1,
+    REL_1000,
+    Answer,
+    Click,
+    Done,
+    Drag,
+    Fail,
+    Key,
+    KeyDown,
+    Move,
+    Point,
+    Scroll,
+    Type,
+    Wait,
+)
 from deskhand.errors import AgentError, ParseError
 
 VIEW = ScreenView.of_screen(1920, 1080)
@@ -115,7 +130,13 @@ def test_finished_ends_with_an_answer_or_without():
 def test_what_has_one_amount_is_said_as_that():
     said = V1_0.emit([Scroll(dy=-20), Wait(0.5), Fail("why")], VIEW)
     assert V1_0.parse(said, VIEW) == [Scroll(dy=-5), Wait(5.0), Fail()]
-    for op in (Scroll(1, 1), Scroll(), Click(None), Click(Point(1, 1, REL_1000), "middle"), Drag((Point(1, 1, REL_1000),) * 3)):
+    for op in (
+        Scroll(1, 1),
+        Scroll(),
+        Click(None),
+        Click(Point(1, 1, REL_1000), "middle"),
+        Drag((Point(1, 1, REL_1000),) * 3),
+    ):
         with pytest.raises(AgentError, match="uitars_1_0"):
             V1_0.emit([op], VIEW)
 

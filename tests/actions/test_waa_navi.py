@@ -4,7 +4,21 @@ import pytest
 
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.waa_navi import DIALECT
-from deskhand.actions.ops import REL_1, Click, Done, Drag, Fail, Key, MouseDown, MouseUp, Move, Point, Scroll, Type, Wait
+from deskhand.actions.ops import (
+    REL_1,
+    Click,
+    Done,
+    Drag,
+    Fail,
+    Key,
+    MouseDown,
+    MouseUp,
+    Move,
+    Point,
+    Scroll,
+    Type,
+    Wait,
+)
 from deskhand.errors import AgentError, ParseError
 
 VIEW = ScreenView.of_screen(1280, 720)
@@ -31,7 +45,10 @@ def decided(word, *lines):
             ["computer.mouse.move_abs(x=0.1, y=0.2)", "import time", "time.sleep(1)", "computer.mouse.single_click()"],
             [Move(at(0.1, 0.2)), Wait(1), Click()],
         ),
-        (["computer.mouse.move_abs(x=0.1, y=0.2)", "computer.mouse.drag(x=0.3, y=0.4)"], [Drag((at(0.1, 0.2), at(0.3, 0.4)))]),
+        (
+            ["computer.mouse.move_abs(x=0.1, y=0.2)", "computer.mouse.drag(x=0.3, y=0.4)"],
+            [Drag((at(0.1, 0.2), at(0.3, 0.4)))],
+        ),
         (["computer.mouse.drag(x=0.3, y=0.4)"], [MouseDown(), MouseUp(at(0.3, 0.4))]),
         (["computer.mouse.move_abs(0.1, 0.2)", "computer.mouse.scroll(dir='up')"], [Scroll(dy=-3, point=at(0.1, 0.2))]),
         (["computer.keyboard.press('ctrl-c')", "computer.clipboard.paste()"], [Key(("ctrl", "c")), Key(("ctrl", "v"))]),

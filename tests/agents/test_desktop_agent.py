@@ -33,11 +33,19 @@ class Endpoint:
         self.asked.append(json.loads(request.content))
         reply = self.replies.pop(0)
         if isinstance(reply, tuple) and isinstance(reply[0], int):
-            return httpx2.Response(reply[0], json={"error": {"message": "no", "type": "t", "param": None, "code": reply[1]}})
+            return httpx2.Response(
+                reply[0], json={"error": {"message": "no", "type": "t", "param": None, "code": reply[1]}}
+            )
         text, finish = reply if isinstance(reply, tuple) else (reply, "stop")
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": finish}
-        body = {"id": f"call-{len(self.asked)}", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        body = {
+            "id": f"call-{len(self.asked)}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [choice],
+        }
         return httpx2.Response(200, json=body)
 
     def client(self) -> openai.AsyncOpenAI:
@@ -45,7 +53,9 @@ class Endpoint:
         return openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
 
 
-async def solve(replies: list, desktop: fake_desktop.PaintedDesktop | None = None, config: AgentConfig | None = None, **more):
+async def solve(
+    replies: list, desktop: fake_desktop.PaintedDesktop | None = None, config: AgentConfig | None = None, **more
+):
     endpoint = Endpoint(replies)
     desktop = desktop or fake_desktop.PaintedDesktop()
     task = fake_desktop.square_task(1)
@@ -76,7 +86,10 @@ async def test_it_looks_asks_does_and_ends_at_done():
     for step, url in zip(transcript.steps, shown, strict=True):
         png = base64.b64decode(url.partition(",")[2])
         assert kept[step.frame_sha256] == png
-        assert hashlib.sha256(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).tobytes()).hexdigest() == step.frame_sha256
+        assert (
+            hashlib.sha256(np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).tobytes()).hexdigest()
+            == step.frame_sha256
+        )
     assert shown[0] != shown[1]
     assert transcript.last_frame_sha256 in kept
 
@@ -100,10 +113,16 @@ async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen():
     assert first.shape == (fake_desktop.HEIGHT, fake_desktop.WIDTH, 3)
     assert abs(first.mean() - 127.5) < 5
     assert not np.array_equal(first, second)
-    assert [step.frame_sha256 for step in transcript.steps] == [hashlib.sha256(p.tobytes()).hexdigest() for p in (first, second)]
+    assert [step.frame_sha256 for step in transcript.steps] == [
+        hashlib.sha256(p.tobytes()).hexdigest() for p in (first, second)
+    ]
     assert {step.frame_sha256 for step in transcript.steps} <= kept.keys()
     before = await fake_desktop.PaintedDesktop().reset(DesktopSpec("plain", 64, 48))
-    assert noise_frame(before, "seed").sha256 == noise_frame(await desktop.observe(), "seed").sha256 != noise_frame(before, "other").sha256
+    assert (
+        noise_frame(before, "seed").sha256
+        == noise_frame(await desktop.observe(), "seed").sha256
+        != noise_frame(before, "other").sha256
+    )
 
 
 async def test_what_is_not_understood_is_told_and_performs_nothing():
@@ -145,7 +164,10 @@ async def test_it_speaks_any_dialect_and_shows_the_model_the_screen_that_it_has(
     assert desktop.clicked == ["blue"]
     assert (transcript.stop_reason, transcript.answer) == ("answer", "It is blue")
     prompt = endpoint.asked[0]["messages"][0]
-    assert prompt == {"role": "system", "content": dialect.prompt(ScreenView.of_screen(fake_desktop.WIDTH, fake_desktop.HEIGHT))}
+    assert prompt == {
+        "role": "system",
+        "content": dialect.prompt(ScreenView.of_screen(fake_desktop.WIDTH, fake_desktop.HEIGHT)),
+    }
     assert f"{fake_desktop.WIDTH}x{fake_desktop.HEIGHT}" in prompt["content"]
 
 
@@ -160,7 +182,9 @@ async def test_ends_keep_their_meaning():
 
 
 async def test_mistakes_in_a_row_end_the_episode_and_a_good_step_forgives_them():
-    transcript, _, _ = await solve(["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_consecutive_errors=3))
+    transcript, _, _ = await solve(
+        ["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_consecutive_errors=3)
+    )
     assert transcript.stop_reason == "too_many_errors"
     assert len(transcript.steps) == 6
 
@@ -217,7 +241,9 @@ async def test_the_window_bounds_what_is_shown():
 
 
 def images_shown(asked: dict) -> int:
-    return sum(part["type"] == "image_url" for one in asked["messages"] if one["role"] == "user" for part in one["content"])
+    return sum(
+        part["type"] == "image_url" for one in asked["messages"] if one["role"] == "user" for part in one["content"]
+    )
 
 
 async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_on_from_there():
@@ -230,7 +256,9 @@ async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_
     told = endpoint.asked[5]["messages"][1]["content"][-1]["text"]
     assert f"1. {RED}\n2. nonsense (not performed: " in told
     assert f"3. {RED}" in told
-    assert endpoint.asked[6]["messages"][1] == endpoint.asked[5]["messages"][1], "the next call extends the one that fitted"
+    assert endpoint.asked[6]["messages"][1] == endpoint.asked[5]["messages"][1], (
+        "the next call extends the one that fitted"
+    )
     ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(on_overflow="end"))
     assert (ended.stop_reason, len(endpoint.asked)) == ("overflow", 2)
     ended, endpoint, _ = await solve([too_long], config=config)

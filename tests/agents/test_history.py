@@ -44,7 +44,11 @@ def test_a_summary_tells_of_what_is_not_shown_as_far_as_it_is_asked_to():
     replies, errors = ["click", "type", "key"], [None, "off the screen", None]
     assert summarize_dropped("nothing", replies, errors, 9) == summarize_dropped("steps", [], [], 9) == []
     assert summarize_dropped("replies", replies, errors, 9) == ["1. click", "2. type", "3. key"]
-    assert summarize_dropped("steps", replies, errors, 2) == ["(1 earlier)", "2. type (not performed: off the screen)", "3. key"]
+    assert summarize_dropped("steps", replies, errors, 2) == [
+        "(1 earlier)",
+        "2. type (not performed: off the screen)",
+        "3. key",
+    ]
 
 
 @given(st.integers(0, 50), st.integers(1, 60))

@@ -98,7 +98,9 @@ async def test_ends_keep_their_meaning(name):
 
 @everyone
 async def test_mistakes_in_a_row_are_bounded(name):
-    transcript, told, _ = await solve(["I wonder."] * 9, AgentConfig(action_format=formats.get(name), max_consecutive_errors=4))
+    transcript, told, _ = await solve(
+        ["I wonder."] * 9, AgentConfig(action_format=formats.get(name), max_consecutive_errors=4)
+    )
     assert (transcript.stop_reason, len(told)) == ("too_many_errors", 4)
 
 
@@ -106,10 +108,15 @@ async def test_mistakes_in_a_row_are_bounded(name):
 async def test_pixels_of_the_resized_image_are_those_that_this_model_sees(name):
     """A checkpoint's own bounds on the image's area count, not those that its family has published."""
     dialect, size = formats.get(name), (128, 84)
-    said = dialect.emit([CLICK, Type("a")], ScreenView(fake_desktop.WIDTH, fake_desktop.HEIGHT, fake_desktop.WIDTH, fake_desktop.HEIGHT, size))
+    said = dialect.emit(
+        [CLICK, Type("a")],
+        ScreenView(fake_desktop.WIDTH, fake_desktop.HEIGHT, fake_desktop.WIDTH, fake_desktop.HEIGHT, size),
+    )
     assert said != dialect.emit([CLICK, Type("a")], VIEW)
     end = end_of(dialect, Done)
-    _, _, desktop = await solve([said, end], AgentConfig(action_format=dialect, model_image_size=lambda width, height: size))
+    _, _, desktop = await solve(
+        [said, end], AgentConfig(action_format=dialect, model_image_size=lambda width, height: size)
+    )
     assert desktop.clicked == ["blue"]
 
 

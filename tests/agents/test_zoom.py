@@ -75,7 +75,9 @@ async def asked_after(replies, config):
         asked.append(json.loads(request.content))
         message = {"role": "assistant", "content": replies.pop(0)}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
+        return httpx2.Response(
+            200, json={"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
+        )
 
     async def keep_frame(frame):
         kept[frame.sha256] = frame.png()

@@ -30,7 +30,9 @@ VARIANTS = {
     "penalty k3": Settings(kl_coefficient=0.3),
     "penalty k2": Settings(kl_coefficient=0.3, kl_estimator="k2"),
     "narrow": Settings(clip_low=0.01, clip_high=0.02, dual_clip=1.2, cap=1.1),
-    "discounted": Settings(discounts={"token_discount": 0.98, "token_lambda": 0.9, "turn_discount": 0.95, "turn_lambda": 0.5}),
+    "discounted": Settings(
+        discounts={"token_discount": 0.98, "token_lambda": 0.9, "turn_discount": 0.95, "turn_lambda": 0.5}
+    ),
 }
 
 
@@ -38,7 +40,9 @@ def tensors(episodes: list[Episode]) -> dict[str, torch.Tensor]:
     """Every quantity of all tokens, float64[N], in the order of episodes."""
     names = [field.name for field in dataclasses.fields(reference.Token)]
     return {
-        name: torch.tensor([getattr(token, name) for episode in episodes for token in episode.tokens], dtype=torch.float64)
+        name: torch.tensor(
+            [getattr(token, name) for episode in episodes for token in episode.tokens], dtype=torch.float64
+        )
         for name in names
     }
 
@@ -61,12 +65,16 @@ def estimates(episode: Episode, settings: Settings) -> ppo.Estimates:
     return ppo.gae(rewards, np.array([token.value for token in episode.tokens]), turns, **settings.discounts)
 
 
-def our_loss(name: str, episodes: list[Episode], settings: Settings, change: Callable[[dict], None] | None = None) -> torch.Tensor:
+def our_loss(
+    name: str, episodes: list[Episode], settings: Settings, change: Callable[[dict], None] | None = None
+) -> torch.Tensor:
     """The whole loss by the project's functions; `change` may spoil what they are given."""
     data = tensors(episodes)
     counts = [len(episode.tokens) for episode in episodes]
     algorithm = ALGORITHMS[name]
-    replies = np.repeat(np.arange(sum(len(e.replies) for e in episodes)), [len(reply) for e in episodes for reply in e.replies])
+    replies = np.repeat(
+        np.arange(sum(len(e.replies) for e in episodes)), [len(reply) for e in episodes for reply in e.replies]
+    )
     given = {
         "new": data["new"].requires_grad_(),
         "old": data["behaviour"],
@@ -130,7 +138,9 @@ def test_advantages_equal_the_reference(name):
                 np.testing.assert_allclose(found.returns, returns, atol=TOLERANCE)
         else:
             expected = [
-                reference.group_advantage(episodes, episode, name != "dr_grpo") for episode in episodes for _ in episode.tokens
+                reference.group_advantage(episodes, episode, name != "dr_grpo")
+                for episode in episodes
+                for _ in episode.tokens
             ]
             np.testing.assert_allclose(our_advantages(name, episodes, Settings()), expected, atol=TOLERANCE)
 
@@ -142,7 +152,12 @@ def test_the_gradient_is_the_slope_of_the_references_loss(name):
     episodes = reference.random_batch(3)
     our_loss(name, episodes, settings)
     gradient, step = our_loss.gradient, 1e-6
-    places = [(episode, reply, t) for episode, e in enumerate(episodes) for reply, r in enumerate(e.replies) for t in range(len(r))]
+    places = [
+        (episode, reply, t)
+        for episode, e in enumerate(episodes)
+        for reply, r in enumerate(e.replies)
+        for t in range(len(r))
+    ]
     for place in range(0, len(places), 7):
         episode, reply, t = places[place]
         sides = []

@@ -30,7 +30,9 @@ def test_a_page_holds_command_hardware_commit_output_and_exit_code(tmp_path, mon
 
 
 def test_a_table_that_was_printed_is_a_table_of_the_page():
-    page = evidence.page_of("example", {"command": "x"}, ["first", "| a | b |", "| --- | --- |", "| 1 | 2 |", "", "last"])
+    page = evidence.page_of(
+        "example", {"command": "x"}, ["first", "| a | b |", "| --- | --- |", "| 1 | 2 |", "", "last"]
+    )
     assert page == "# example\n\n- command: x\n\n    first\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n\n    last\n"
 
 

@@ -13,7 +13,9 @@ from deskhand.store.run import Checkpoint, EpisodeRow, Run
 
 
 def report(hits: int, clicks: int, total: int = 210) -> EvalReport:
-    return EvalReport("r", Proportion(hits, total), {"family": Proportion(hits, total)}, Proportion(clicks, total), hits / total)
+    return EvalReport(
+        "r", Proportion(hits, total), {"family": Proportion(hits, total)}, Proportion(clicks, total), hits / total
+    )
 
 
 GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0)

@@ -18,7 +18,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 TELLING = DesktopSpec("plain", 640, 480, accessibility=True)
 SPACES = {
-    name: f"https://accessibility.ubuntu.example.org/ns/{name}" for name in ("state", "component", "attributes", "action", "value")
+    name: f"https://accessibility.ubuntu.example.org/ns/{name}"
+    for name in ("state", "component", "attributes", "action", "value")
 }
 NAMED = has_name(FIRST_UID if guest_uids() else None)
 ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["plain"] * NAMED
@@ -101,7 +102,9 @@ async def test_of_a_spreadsheet_the_cells_on_the_screen_are_told():
         await desktop.observe()
         cells, tries = [], 0
         async with asyncio.timeout(60):
-            while "Ada" not in {each.text for each in cells}:  # a window that is there takes no keys yet, and tells of cells late
+            while "Ada" not in {
+                each.text for each in cells
+            }:  # a window that is there takes no keys yet, and tells of cells late
                 tries += 1
                 await desktop.perform([Key(("ctrl", "Home")), Type("Ada\t12\n"), Wait(0.5)], action_id=f"type {tries}")
                 root = await tree_of(desktop, timeout_s=30.0)

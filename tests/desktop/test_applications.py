@@ -114,7 +114,12 @@ def test_every_setting_of_the_office_is_well_formed():
 
 
 def test_applications_are_chosen_by_name_and_by_group_each_once():
-    assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == ["calc", "writer", "impress", "chromium"]
+    assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == [
+        "calc",
+        "writer",
+        "impress",
+        "chromium",
+    ]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"'word' is not known; there are .*writer"):
         catalog.resolve_profiles(["calc", "word"])
@@ -145,7 +150,9 @@ def test_what_dpkg_does_not_know_is_missing():
 
 @needs("calc")
 async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp(monkeypatch):
-    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)  # as where Deskhand does not run as root: /tmp's rights let guests in
+    monkeypatch.setattr(
+        isolation_module, "own_uids", lambda: False
+    )  # as where Deskhand does not run as root: /tmp's rights let guests in
     desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SCREEN)

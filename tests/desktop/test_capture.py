@@ -53,7 +53,9 @@ async def test_the_pointer_is_laid_over_as_the_server_would_draw_it(desktop, pla
     connection.sync()
     drawn = screen.copy()
     connection.hide_pointer()
-    different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(-1)
+    different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(
+        -1
+    )
     assert np.abs(different).max() <= 1  # the server rounds half-transparent edges its own way
     assert frame.cursor == place
     assert (frame.without_cursor().bgrx[:, :, :3] == hidden.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).all()
@@ -129,7 +131,9 @@ async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
         """One request after the other fills the screen with another colour; each takes the server about as long as a copy takes."""
         painter = XConnection(session.x_server.name, session.x_server.cookie)
         core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
-        core.CreateWindow(0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1])
+        core.CreateWindow(
+            0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1]
+        )
         core.MapWindow(window)
         core.CreateGC(context, window, GC.Foreground, [1])
         colour = 1

@@ -72,7 +72,14 @@ def test_an_allowed_address_where_nobody_listens_is_a_bad_gateway(opened):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET ftp://localhost/ HTTP/1.1\r\n\r\n", b"A" * 40_000],
+    [
+        b"",
+        b"\0\1\2\3\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET ftp://localhost/ HTTP/1.1\r\n\r\n",
+        b"A" * 40_000,
+    ],
 )
 def test_what_is_no_request_gets_no_connection(opened, data):
     try:

@@ -85,7 +85,9 @@ async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
 
 
 async def test_memory_beyond_the_bound_ends_the_desktop_and_says_so(desktop):
-    with suppress(InfrastructureError):  # the kernel ends the one process that wants it all, or the guard has seen it already
+    with suppress(
+        InfrastructureError
+    ):  # the kernel ends the one process that wants it all, or the guard has seen it already
         assert (await shell(desktop, "head -c 200m /dev/zero | tail | wc -c"))[1] != "209715200\n"
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
@@ -97,7 +99,9 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
     code, _, _ = await shell(desktop, "dd if=/dev/zero of=large bs=1M count=12")
     assert code != 0  # one file
     with suppress(InfrastructureError):  # beyond its bound, the desktop may have been ended
-        await shell(desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done")
+        await shell(
+            desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done"
+        )
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     assert used < (LIMITS.disk_mib + OWN_DISK_MIB + 8) * 2**20
@@ -106,14 +110,18 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
         return
     with pytest.raises(InfrastructureError, match="No space left"):
         await desktop.push("more", bytes(8 * 2**20))
-    written = await shell(desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1")
+    written = await shell(
+        desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
+    )
     assert int(written[1] or 0) <= LIMITS.disk_mib
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
-    monkeypatch.setattr(isolation_module, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
+    monkeypatch.setattr(
+        isolation_module, "bound_folder", lambda folder, mib: False
+    )  # as where this process may not mount
     desktop = LocalDesktop(isolation=isolation, limits=LIMITS)
     try:
         await desktop.reset(SMALL)
@@ -159,7 +167,10 @@ async def test_links_and_pipes_in_the_place_of_results_lead_nowhere(desktop, tmp
     secret = tmp_path / "secret"
     secret.write_text("secret of the host")
     home = desktop._session.home.root
-    await shell(desktop, f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; mkfifo pipe; ln -s {home}/../authority up")
+    await shell(
+        desktop,
+        f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; mkfifo pipe; ln -s {home}/../authority up",
+    )
     for path in ("link", "folder/secret", f"root{secret}", "pipe", "up", "root/etc/hostname"):
         with pytest.raises((PermissionError, FileNotFoundError)):
             await desktop.pull(path)
@@ -180,7 +191,9 @@ async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(d
         await other.reset(SMALL)
         keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
         script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
-        _, output, _ = await shell(desktop, f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'")
+        _, output, _ = await shell(
+            desktop, f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'"
+        )
         assert "sk-of-the-host" not in output
         assert "DESKHAND_LEASE" in output  # it does read its own
         for name in keys.split():
@@ -250,10 +263,14 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
     allowed, other = Site(b"welcome"), Site(b"never")
     desktop = LocalDesktop()
     try:
-        await desktop.reset(DesktopSpec("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}")))
+        await desktop.reset(
+            DesktopSpec("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}"))
+        )
 
         async def ask(line: str) -> str:
-            script = f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3"
+            script = (
+                f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3"
+            )
             return (await desktop.run(["bash", "-c", script])).stdout.decode()
 
         assert "welcome" in await ask(f"GET http://127.0.0.1:{allowed.port}/page?x=1")
@@ -265,9 +282,7 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
             f"GET http://localhost:{other.port}/",
         ):
             assert "403 Forbidden" in await ask(line)  # the last name is allowed, but it leads to the host
-        tunnel = (
-            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; read a <&3; read b <&3;"
-        )
+        tunnel = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; read a <&3; read b <&3;"
         done = await desktop.run(["bash", "-c", f"{tunnel} printf 'GET /inside' >&3; cat <&3", str(allowed.port)])
         assert b"welcome" in done.stdout
         assert other.asked == []
@@ -287,7 +302,9 @@ async def test_a_guest_knows_itself_by_name_and_nobody_else():
         await desktop.reset(SMALL)
         look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
         assert (await desktop.run(["python3", "-c", look])).stdout == b"127.0.0.1 127.0.0.1\n"
-        assert (await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])).returncode == 1
+        assert (
+            await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])
+        ).returncode == 1
     finally:
         await desktop.close()
 

@@ -136,7 +136,9 @@ def own_clipboard(guest: XConnection) -> int:
 
 
 def answer(guest: XConnection, asked, kind: int, shape: int, data: bytes) -> None:
-    guest.core.ChangeProperty(PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data)
+    guest.core.ChangeProperty(
+        PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data
+    )
     note = struct.pack("<BxHIIIII", 31, 0, asked.time, asked.requestor, asked.selection, asked.target, asked.property)
     guest.core.SendEvent(False, asked.requestor, EventMask.NoEvent, note.ljust(32, b"\0"))
     guest.sync()
@@ -163,7 +165,9 @@ async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
                 answer(guest, asked, guest.atoms["INCR"], 32, struct.pack("<I", 2**31))
                 piece = b"x" * (LIMIT_BYTES // 8)
                 while not over.is_set():
-                    guest.core.ChangeProperty(PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece)
+                    guest.core.ChangeProperty(
+                        PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece
+                    )
                     guest.sync()
 
         giving = threading.Thread(target=give)

@@ -153,9 +153,13 @@ async def test_a_book_that_cannot_be_written_grants_nothing_leaks_nothing_and_en
 
 
 def test_more_desktops_than_the_machine_has_room_for_are_refused_with_the_figures(monkeypatch):
-    with pytest.raises(ConfigError, match=r"100000 desktops at a time do not fit on this machine, \d+ do \(.+\); ask for fewer"):
+    with pytest.raises(
+        ConfigError, match=r"100000 desktops at a time do not fit on this machine, \d+ do \(.+\); ask for fewer"
+    ):
         DesktopPool(99_999, SMALL, spares=1)
-    monkeypatch.setattr(host_capacity, "available_memory_mib", lambda: host_capacity.RESERVED_MIB + 3 * host_capacity.EXPECTED_MIB)
+    monkeypatch.setattr(
+        host_capacity, "available_memory_mib", lambda: host_capacity.RESERVED_MIB + 3 * host_capacity.EXPECTED_MIB
+    )
     DesktopPool(2, SMALL, spares=1)
     with pytest.raises(ConfigError, match=r"3 do \(992 MiB of memory are available, 160 each\)"):
         DesktopPool(3, SMALL, spares=1)
@@ -166,5 +170,7 @@ def test_more_desktops_than_the_machine_has_room_for_are_refused_with_the_figure
 def test_the_bound_of_a_container_counts(monkeypatch, tmp_path):
     texts = {"/sys/fs/cgroup/memory.max": "1048576000", "/sys/fs/cgroup/memory.current": "524288000"}
     real = Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: texts[str(path)] if str(path) in texts else real(path, *a, **k))
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *a, **k: texts[str(path)] if str(path) in texts else real(path, *a, **k)
+    )
     assert host_capacity.available_memory_mib() <= 500

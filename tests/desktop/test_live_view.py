@@ -58,7 +58,9 @@ async def test_a_frame_comes_when_the_screen_differs_from_the_one_that_the_page_
 
 
 async def test_what_the_page_says_is_performed(client):
-    await client.desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "read line; echo $line > said; sleep 20"])
+    await client.desktop.launch(
+        ["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "read line; echo $line > said; sleep 20"]
+    )
     await client.desktop.wait_window("xterm")
     await client.desktop.observe()
     for what in ({"kind": "click", "at": [50, 50], "button": 0, "count": 1}, {"kind": "type", "text": "hällo"}):
@@ -99,7 +101,9 @@ def test_every_kind_of_input_becomes_one_op():
 
 def test_trying_a_desktop_prints_an_address_of_the_loopback_and_ends_with_ctrl_c():
     command = [sys.executable, "-m", "deskhand", "desktop", "try", "calculator", "--size", "320x240"]
-    trial = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ)
+    trial = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
+    )
     assert trial.stdout is not None
     try:
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())

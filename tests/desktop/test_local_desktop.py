@@ -148,7 +148,8 @@ async def test_a_screen_may_have_any_size_within_the_bounds(width, height):
 
 
 @pytest.mark.parametrize(
-    "template", [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)]
+    "template",
+    [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)],
 )
 async def test_a_template_that_cannot_be_is_a_config_error(template):
     desktop = LocalDesktop()
@@ -205,7 +206,9 @@ async def test_a_late_drawing_is_waited_for():
     desktop = LocalDesktop(quiet_ms=200)
     try:
         await desktop.reset(SMALL)
-        await in_terminal(desktop, "read line; for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done; echo > finished; read line")
+        await in_terminal(
+            desktop, "read line; for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done; echo > finished; read line"
+        )
         frame = await desktop.perform([Type("\n")], action_id="go")
         assert frame.settle_ms >= 550
         assert await desktop.pull("finished") == b"\n"
@@ -217,7 +220,9 @@ async def test_a_guest_that_has_not_finished_computing_is_waited_for():
     desktop = LocalDesktop(quiet_ms=20)
     try:
         await desktop.reset(SMALL)
-        await in_terminal(desktop, "read line; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done > finished; read line")
+        await in_terminal(
+            desktop, "read line; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done > finished; read line"
+        )
         frame = await desktop.perform([Type("\n")], action_id="go")
         assert frame.settle_reason == "quiet"
         assert await desktop.pull("finished") == b"done\n"

@@ -25,7 +25,8 @@ def test_absolute_and_relative_paths_name_the_same_file(home):
 
 
 @pytest.mark.parametrize(
-    "path", ["../secret", "inside/../../secret", "/etc/passwd", "/home/user/../secret", "inside/none", "inside/file.txt/x"]
+    "path",
+    ["../secret", "inside/../../secret", "/etc/passwd", "/home/user/../secret", "inside/none", "inside/file.txt/x"],
 )
 def test_what_is_not_in_the_home_is_not_found(home, path):
     with pytest.raises(FileNotFoundError):

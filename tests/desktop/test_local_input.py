@@ -115,12 +115,16 @@ async def test_a_drag_passes_through_every_point_of_its_path_with_the_button_hel
     corners = [(20, 20), (200, 20), (200, 120), (30, 120)]
     await desktop.perform([Drag(tuple(at(*corner) for corner in corners))], action_id="drag")
     heard = re.findall(rb"\x1b\[<(\d+);(\d+);(\d+)([Mm])", await desktop.pull("heard"))
-    codes = [int(code) for code, *_ in heard if int(code) != 35]  # 35: motion without a button, on the way to the first point
+    codes = [
+        int(code) for code, *_ in heard if int(code) != 35
+    ]  # 35: motion without a button, on the way to the first point
     assert codes[0] == 0
     assert codes[-1] == 0
     assert set(codes[1:-1]) == {32}
     cells = [(int(column), int(row)) for code, column, row, _ in heard if int(code) == 32]
-    start, end = (next((int(c), int(r)) for code, c, r, kind in heard if code == b"0" and kind == want) for want in (b"M", b"m"))
+    start, end = (
+        next((int(c), int(r)) for code, c, r, kind in heard if code == b"0" and kind == want) for want in (b"M", b"m")
+    )
     right, bottom = max(column for column, _ in cells), max(row for _, row in cells)
     assert (right, start[1]) in cells
     assert (right, bottom) in cells
@@ -164,5 +168,7 @@ async def test_a_borrowed_key_is_not_taken_from_a_character_of_the_same_text(des
 
 async def test_modifiers_of_a_click_are_held_for_the_click_alone(desktop):
     await listening_terminal(desktop, MOUSE)
-    await desktop.perform([Move(at(50, 50)), Click(at(60, 60), modifiers=("ctrl", "alt")), Click(at(150, 100))], action_id="click")
+    await desktop.perform(
+        [Move(at(50, 50)), Click(at(60, 60), modifiers=("ctrl", "alt")), Click(at(150, 100))], action_id="click"
+    )
     assert await reports(desktop) == [(24, True), (24, False), (0, True), (0, False)]

@@ -7,7 +7,21 @@ import time
 
 import pytest
 
-from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type, Wait, screen_px
+from deskhand.actions.ops import (
+    Click,
+    Drag,
+    Key,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Point,
+    Scroll,
+    Type,
+    Wait,
+    screen_px,
+)
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.action_executor import op_budget_s
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -17,7 +31,15 @@ from deskhand.errors import DeliveryUnknown, InfrastructureError
 SMALL = DesktopSpec("plain", 640, 400)
 TURNING = r"""while :; do for c in / - '\' '|'; do printf "\r$c"; sleep 0.03; done; done"""
 SPINNER = ["xterm", "-geometry", "8x2+500+330", "-e", "sh", "-c", TURNING]
-PRINTING = ["xterm", "-geometry", "60x20+0+0", "-e", "sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done"]
+PRINTING = [
+    "xterm",
+    "-geometry",
+    "60x20+0+0",
+    "-e",
+    "sh",
+    "-c",
+    "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done",
+]
 COMPUTING = ["sh", "-c", "while :; do :; done"]
 
 
@@ -49,7 +71,9 @@ async def test_a_spinner_does_not_hold_the_screen_up_and_is_named(desktop):
     assert time.monotonic() - start < 1.0
     ((left, top, right, bottom),) = frame.moving
     changed = frame.changed_bbox
-    assert changed is None or (left <= changed[0] and top <= changed[1] and changed[2] <= right and changed[3] <= bottom)
+    assert changed is None or (
+        left <= changed[0] and top <= changed[1] and changed[2] <= right and changed[3] <= bottom
+    )
     assert right - left <= 48
 
 

@@ -78,7 +78,14 @@ async def test_each_part_of_the_state_is_seen():
         await desktop.wait_window("l3afpad")
         assert seen(await desktop.fingerprint(), before) == {"home", "programs", "screen", "windows"}
         await desktop.perform([Type("ж"), Key(("ctrl", "a")), Key(("ctrl", "c"))], action_id="copy")
-        assert seen(await desktop.fingerprint(), before) == {"home", "programs", "screen", "windows", "keyboard", "selections"}
+        assert seen(await desktop.fingerprint(), before) == {
+            "home",
+            "programs",
+            "screen",
+            "windows",
+            "keyboard",
+            "selections",
+        }
         await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id="there")
         assert "pointer" in seen(await desktop.fingerprint(), before)
 

@@ -24,7 +24,11 @@ from deskhand.errors import InfrastructureError
 
 async def echo(request: Request) -> Response:
     return JSONResponse(
-        {"host": request.headers["host"], "key": request.headers.get("authorization"), "query": str(request.query_params)}
+        {
+            "host": request.headers["host"],
+            "key": request.headers.get("authorization"),
+            "query": str(request.query_params),
+        }
     )
 
 
@@ -54,7 +58,9 @@ def server() -> Iterator[str]:
         yield url
 
 
-async def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", server)
     monkeypatch.setenv("HTTP_PROXY", server)
     away = HttpEndpoint("http://elsewhere.invalid")
@@ -78,7 +84,11 @@ async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -
     assert (await endpoint.get("/echo", timeout_s=5, query={"a": "1"}))["query"] == "a=1"
     assert (await endpoint.get("/echo", timeout_s=5))["key"] == "Bearer sk-secret"
     assert await endpoint.post("/empty", timeout_s=5) is None
-    for path, status, said in (("/detail", 507, "no room"), ("/error", 400, "too long"), ("/html", 200, "no JSON but <html>")):
+    for path, status, said in (
+        ("/detail", 507, "no room"),
+        ("/error", 400, "too long"),
+        ("/html", 200, "no JSON but <html>"),
+    ):
         with pytest.raises(RequestRejected) as caught:
             await endpoint.get(path, timeout_s=5)
         assert caught.value.status == status

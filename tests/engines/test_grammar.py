@@ -60,7 +60,9 @@ def sampling(renderer: ChatRenderer, grammar: Grammar | None = None, seed: int =
 
 
 async def replies(engine: HfEngine, renderer: ChatRenderer, grammar: Grammar, **settings: Any) -> list[Completion]:
-    calls = (engine.generate(prompt(renderer, seed), sampling(renderer, grammar, seed, **settings)) for seed in range(8))
+    calls = (
+        engine.generate(prompt(renderer, seed), sampling(renderer, grammar, seed, **settings)) for seed in range(8)
+    )
     return await asyncio.gather(*calls)
 
 
@@ -109,7 +111,9 @@ async def test_neighbours_of_a_grammar_are_left_alone(engine: HfEngine, renderer
     assert engine.stats.largest_batch > 1
 
 
-async def test_without_the_mask_nothing_matches(engine: HfEngine, renderer: ChatRenderer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_mask_nothing_matches(
+    engine: HfEngine, renderer: ChatRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(GrammarState, "allowed", lambda self: np.ones(self._vocabulary, dtype=bool))
     done = await replies(engine, renderer, GRAMMARS[0])
     assert not any(matches(GRAMMARS[0], renderer.text_of(one.token_ids)) for one in done)
@@ -125,7 +129,9 @@ async def test_without_the_mask_nothing_matches(engine: HfEngine, renderer: Chat
         (Grammar("json_schema", "{"), "no JSON"),
     ],
 )
-async def test_what_cannot_be_kept_to_is_refused(engine: HfEngine, renderer: ChatRenderer, grammar: Grammar, reason: str) -> None:
+async def test_what_cannot_be_kept_to_is_refused(
+    engine: HfEngine, renderer: ChatRenderer, grammar: Grammar, reason: str
+) -> None:
     with pytest.raises(GrammarRefused, match=reason):
         await engine.generate(prompt(renderer), sampling(renderer, grammar))
     with pytest.raises(GrammarRefused, match="stop ids"):
@@ -141,7 +147,9 @@ async def test_a_dead_end_fails_one_request_and_no_other(engine: HfEngine, rende
     assert isinstance(second, Completion)
 
 
-async def test_a_stop_text_ends_the_reply_with_the_token_that_completes_it(engine: HfEngine, renderer: ChatRenderer) -> None:
+async def test_a_stop_text_ends_the_reply_with_the_token_that_completes_it(
+    engine: HfEngine, renderer: ChatRenderer
+) -> None:
     tried = 0
     for seed in range(6):
         whole = await engine.generate(prompt(renderer, seed), sampling(renderer, seed=seed, max_tokens=60))

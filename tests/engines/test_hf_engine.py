@@ -58,7 +58,9 @@ async def test_more_requests_than_slots_wait_and_are_served(engine: HfEngine) ->
 async def test_the_same_seed_gives_the_same_tokens_whatever_else_is_served(engine: HfEngine) -> None:
     talk = Conversation(5).observe()
     alone = await engine.generate(talk, endless(42, 30))
-    others = [asyncio.create_task(engine.generate(Conversation(seed).observe(), endless(seed, 40))) for seed in range(8)]
+    others = [
+        asyncio.create_task(engine.generate(Conversation(seed).observe(), endless(seed, 40))) for seed in range(8)
+    ]
     again = await engine.generate(talk, endless(42, 30))
     await asyncio.gather(*others)
     assert again.token_ids == alone.token_ids
@@ -144,7 +146,9 @@ async def test_pausing_keeps_requests_and_makes_no_step(engine: HfEngine) -> Non
 
 async def test_banned_ids_are_never_sampled_and_stop_ids_end(engine: HfEngine) -> None:
     calls = [
-        engine.generate(TEXT, Sampling(40, temperature=50.0, stop_ids=(1, 2), banned_ids=tuple(range(3, 120)), seed=seed))
+        engine.generate(
+            TEXT, Sampling(40, temperature=50.0, stop_ids=(1, 2), banned_ids=tuple(range(3, 120)), seed=seed)
+        )
         for seed in range(12)
     ]
     done = await asyncio.gather(*calls)
@@ -209,8 +213,12 @@ async def test_placeholders_that_disagree_with_the_images_are_refused(engine: Hf
             await engine.generate(Prompt(ids, spans, held), endless(tokens=1))
 
 
-@pytest.mark.parametrize("wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"banned_ids": (VOCABULARY,)}])
-async def test_impossible_sampling_is_refused_before_it_reaches_the_batch(engine: HfEngine, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"banned_ids": (VOCABULARY,)}]
+)
+async def test_impossible_sampling_is_refused_before_it_reaches_the_batch(
+    engine: HfEngine, wrong: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigError):
         await engine.generate(TEXT, Sampling(**wrong))
     assert len((await engine.generate(TEXT, endless(tokens=2))).token_ids) == 2
@@ -247,7 +255,9 @@ async def test_weights_that_are_not_finite_stop_the_engine_by_name() -> None:
 
 async def test_requests_of_unlike_lengths_are_not_padded_to_the_longest(engine: HfEngine) -> None:
     await engine.pause()
-    calls = [asyncio.create_task(engine.generate(Prompt((1, 2) * length), endless(tokens=2))) for length in (5, 200, 6, 210)]
+    calls = [
+        asyncio.create_task(engine.generate(Prompt((1, 2) * length), endless(tokens=2))) for length in (5, 200, 6, 210)
+    ]
     await asyncio.sleep(0.05)
     await engine.resume()
     await asyncio.gather(*calls)
@@ -268,7 +278,9 @@ async def test_a_fork_reuses_what_it_shares_with_a_finished_request(engine: HfEn
     assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5
     await engine.update_weights(1, {})
     await engine.generate(second, endless(2, 6))
-    assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5, "other weights, other keys"
+    assert engine.stats.reused_tokens == len(first.token_ids) - 1 + len(first.token_ids) + 5, (
+        "other weights, other keys"
+    )
 
 
 async def test_a_small_model_keeps_to_one_thread_and_leaves_those_of_others() -> None:

@@ -76,7 +76,8 @@ def plain_logprobs(loaded: LoadedModel, prompt: Prompt, sampling: Sampling, comp
 
 def plain_differences(loaded: LoadedModel, episodes: list[Calls]) -> np.ndarray:
     return np.concatenate(
-        [plain_logprobs(loaded, *call) - np.array(call[2].logprobs) for calls in episodes for call in calls], dtype=np.float64
+        [plain_logprobs(loaded, *call) - np.array(call[2].logprobs) for calls in episodes for call in calls],
+        dtype=np.float64,
     )
 
 
@@ -107,7 +108,9 @@ def mismatch(differences: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("reference", [plain_differences, trainer_differences])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-async def test_log_probs_equal_a_plain_forward_pass(loaded: LoadedModel, temperature: float, reference: Reference) -> None:
+async def test_log_probs_equal_a_plain_forward_pass(
+    loaded: LoadedModel, temperature: float, reference: Reference
+) -> None:
     episodes, engine = await serve(loaded, temperature=temperature)
     assert engine.stats.largest_batch == 5
     assert engine.stats.reused_tokens > 500
@@ -175,7 +178,9 @@ BUGS = (
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_the_comparison_notices_a_bug(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_comparison_notices_a_bug(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = wrap("qwen3_vl")
     bug(monkeypatch)
     episodes, _ = await serve(loaded)

@@ -36,7 +36,12 @@ async def test_the_engine_in_this_process_is_made_with_its_version(source: str, 
 
 
 async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source: str, tmp_path: Path) -> None:
-    words = ["engine.backend=remote", "engine.base_url=https://host.invalid/v1", "engine.served_model_name=m", "engine.api_key_env=THE_KEY"]
+    words = [
+        "engine.backend=remote",
+        "engine.base_url=https://host.invalid/v1",
+        "engine.served_model_name=m",
+        "engine.api_key_env=THE_KEY",
+    ]
     with pytest.raises(ConfigError, match="the environment variable THE_KEY is not set"):
         await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {})
     made = await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {"THE_KEY": "sk-secret"})
@@ -44,7 +49,12 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
     await made.engine.close()
     with pytest.raises(ConfigError, match="must hold no password") as caught:
         await build_engine(
-            load_config(None, [*words, "engine.base_url=https://sk-secret:x@host/v1"]), source, 0, tmp_path, nothing, {"THE_KEY": "k"}
+            load_config(None, [*words, "engine.base_url=https://sk-secret:x@host/v1"]),
+            source,
+            0,
+            tmp_path,
+            nothing,
+            {"THE_KEY": "k"},
         )
     assert "sk-secret" not in str(caught.value)
 
@@ -54,7 +64,13 @@ async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, 
     with pytest.raises(ConfigError, match=r"no environment for vllm in .*; make one with scripts/environment vllm"):
         await build_engine(config, source, 0, tmp_path, nothing, {"DESKHAND_VENV_DIR": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"engine\.python /nowhere/python: no such program"):
-        await build_engine(load_config(None, ["engine.backend=vllm", "engine.venv_python=/nowhere/python"]), source, 0, tmp_path, nothing)
+        await build_engine(
+            load_config(None, ["engine.backend=vllm", "engine.venv_python=/nowhere/python"]),
+            source,
+            0,
+            tmp_path,
+            nothing,
+        )
 
 
 def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:

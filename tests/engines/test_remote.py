@@ -28,9 +28,13 @@ class Desk:
     """A recorder's parts on our side, and on the other side the endpoint with all that it was asked."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        processor = Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, size={"shortest_edge": 256, "longest_edge": 64 * 64})
+        processor = Qwen2VLImageProcessorPil(
+            patch_size=8, merge_size=2, size={"shortest_edge": 256, "longest_edge": 64 * 64}
+        )
         self.tokenizer, self.renderer, self.images = tokenizer, ChatRenderer(tokenizer), ImageCache(processor)
-        self.theirs = Recorder(ChatRenderer(tokenizer), ScriptedEngine(self.say), ImageCache(processor), context_tokens=400)
+        self.theirs = Recorder(
+            ChatRenderer(tokenizer), ScriptedEngine(self.say), ImageCache(processor), context_tokens=400
+        )
         self.says = '{"op":"done"}'
         self.encoded: dict[str, bytes] = {}
 
@@ -70,7 +74,12 @@ async def engine(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[O
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with listening(create_app(desk.theirs, "admin-key-of-the-tests")) as url:
         made = OpenAIEndpointEngine(
-            f"{url}/v1", "policy", desk.tokenizer, desk.encoded.__getitem__, api_key=desk.theirs.open_session("e"), retries=0
+            f"{url}/v1",
+            "policy",
+            desk.tokenizer,
+            desk.encoded.__getitem__,
+            api_key=desk.theirs.open_session("e"),
+            retries=0,
         )
         yield made
         await made.close()
@@ -86,7 +95,9 @@ async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: OpenAIEndp
     )
     prompt = desk.render(*talk)
     done = await engine.generate(prompt, Sampling(20, temperature=0.5))
-    assert desk.asked[0].token_ids == prompt.token_ids, "messages read back from ids and rendered again give the same ids"
+    assert desk.asked[0].token_ids == prompt.token_ids, (
+        "messages read back from ids and rendered again give the same ids"
+    )
     assert [span.sha256 for span in desk.asked[0].spans] == [one.sha256, two.sha256, two.sha256], (
         "with the pixels as they were taken"
     )
@@ -107,7 +118,9 @@ async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: OpenAIEn
     assert (desk.renderer.text_of(silent.token_ids), silent.finish_reason) == ("", "stop")
 
 
-async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(desk: Desk, engine: OpenAIEndpointEngine) -> None:
+async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(
+    desk: Desk, engine: OpenAIEndpointEngine
+) -> None:
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))
     short = desk.render(message("user", "x"))

@@ -61,7 +61,9 @@ def test_rows_keep_their_own_settings() -> None:
 @settings(deadline=None)
 def test_a_banned_id_is_never_drawn(logits: list[float], uniform: float, data: st.DataObject) -> None:
     banned = data.draw(st.sets(st.integers(0, len(logits) - 1), max_size=len(logits) - 1))
-    setting = Sampling(temperature=data.draw(st.sampled_from([0.0, 0.1, 1.0, 7.0])), top_p=data.draw(st.sampled_from([0.5, 1.0])))
+    setting = Sampling(
+        temperature=data.draw(st.sampled_from([0.0, 0.1, 1.0, 7.0])), top_p=data.draw(st.sampled_from([0.5, 1.0]))
+    )
     setting = Sampling(temperature=setting.temperature, top_p=setting.top_p, banned_ids=tuple(banned))
     ids, logprobs = Sampler([setting], len(logits), CPU).sample(torch.tensor([logits]), [uniform])
     assert ids[0] not in banned

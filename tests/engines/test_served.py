@@ -59,7 +59,11 @@ class Bench:
     async def engine(self, patience: ServerTimeouts = QUICK, version: int = 0, **settings: str) -> HttpEngine:
         server = self.server(**settings)
         made = HttpEngine(
-            VllmProtocol(ImageEncoder(self.processor)), self.folder / "weights", server=server, version=version, patience=patience
+            VllmProtocol(ImageEncoder(self.processor)),
+            self.folder / "weights",
+            server=server,
+            version=version,
+            patience=patience,
         )
         self.engines.append(made)
         await made.start()
@@ -109,7 +113,9 @@ async def test_ids_images_and_versions_come_back_as_they_were_served(bench: Benc
     assert PLACEHOLDER not in done.token_ids
     other = await engine.generate(bench.prompt(1, 2, 4), long(20))
     assert other.token_ids != done.token_ids, "the pictures count"
-    assert (await engine.generate(prompt, long(20))).token_ids == done.token_ids, "also when they are named by their hashes"
+    assert (await engine.generate(prompt, long(20))).token_ids == done.token_ids, (
+        "also when they are named by their hashes"
+    )
     assert engine.stats.tries == 3
 
 
@@ -123,7 +129,9 @@ async def test_pictures_are_sent_once_and_again_when_the_server_dropped_them(ben
 
 
 async def test_ids_that_were_expanded_twice_are_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    monkeypatch.setattr(
+        "deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids)
+    )
     engine = await bench.engine()
     prompt = bench.prompt(1)
     done = await engine.generate(prompt, long(3))
@@ -209,7 +217,9 @@ async def test_a_paused_engine_waits_and_a_publication_does_not_wake_it(bench: B
 
 
 async def test_a_server_that_cannot_start_is_said_to_with_its_last_words(bench: Bench) -> None:
-    with pytest.raises(InfrastructureError, match=r"it exited with code 3; .*server\.log ends with: the graphics card is on fire"):
+    with pytest.raises(
+        InfrastructureError, match=r"it exited with code 3; .*server\.log ends with: the graphics card is on fire"
+    ):
         await bench.engine(FAKE_DIE="3")
     with pytest.raises(ConfigError, match=r"gives raw_logprobs; start vLLM with --logprobs-mode processed_logprobs"):
         await bench.engine(FAKE_LOGPROBS="raw_logprobs")
@@ -292,7 +302,9 @@ async def test_a_server_at_an_address_that_comes_back_without_its_weights_gets_t
     server = bench.server()
     endpoint = await server.start()
     wire = VllmProtocol(ImageEncoder(bench.processor))
-    engine = HttpEngine(wire, bench.folder / "weights", endpoint=HttpEndpoint("http://e", socket=endpoint.name[5:]), patience=QUICK)
+    engine = HttpEngine(
+        wire, bench.folder / "weights", endpoint=HttpEndpoint("http://e", socket=endpoint.name[5:]), patience=QUICK
+    )
     bench.engines.append(engine)
     try:
         await engine.start()

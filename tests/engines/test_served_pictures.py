@@ -65,7 +65,9 @@ def test_values_that_no_picture_has_are_not_sent() -> None:
 
     noise = np.random.default_rng(1).normal(size=image.pixel_values.shape).astype(np.float32)
     with pytest.raises(RecordError, match=r"^pixels: .* 8-bit"):
-        pictures.data_uri(changed(np.repeat(noise[:, :768].reshape(-1, 3, 1, 16, 16), 2, axis=2).reshape(image.pixel_values.shape)))
+        pictures.data_uri(
+            changed(np.repeat(noise[:, :768].reshape(-1, 3, 1, 16, 16), 2, axis=2).reshape(image.pixel_values.shape))
+        )
     moving = np.array(image.pixel_values)
     moving[0, 256:512] = -moving[0, :256]
     with pytest.raises(RecordError, match=r"^pixels: .* still"):

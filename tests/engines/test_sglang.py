@@ -51,7 +51,9 @@ class Desk:
         return self.renderer.render((message("user", parts),), self.images)
 
     def sampling(self, tokens: int = 6, **settings: Any) -> Sampling:
-        return Sampling(tokens, stop_ids=self.renderer.stop_ids, banned_ids=self.renderer.banned_ids, seed=1, **settings)
+        return Sampling(
+            tokens, stop_ids=self.renderer.stop_ids, banned_ids=self.renderer.banned_ids, seed=1, **settings
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,9 @@ async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens: a call that went there would fail
     model = load(source)
     with listening(fake.app()) as url:
-        engine = sglang_protocol.connect_sglang(url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE)
+        engine = sglang_protocol.connect_sglang(
+            url, model.image_processor, tmp_path / "weights", version=2, patience=PATIENCE
+        )
         await engine.start()
         yield Desk(fake, engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
         await engine.close()
@@ -92,7 +96,9 @@ async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: D
     rows = recorder.close_session("e").sequences()
     recorder.close()
     assert [len(row.call_ids) for row in rows] == [4]
-    assert {version for row in rows for version, sampled in zip(row.versions, row.sampled, strict=True) if sampled} == {2}
+    assert {version for row in rows for version, sampled in zip(row.versions, row.sampled, strict=True) if sampled} == {
+        2
+    }
     found = Policy(load(desk.model.source).model, banned_ids=desk.renderer.banned_ids).logprobs(rows, desk.images)[0]
     assert np.abs(found - np.array(rows[0].logprobs)[list(rows[0].sampled)]).max() < 1e-3
     assert [len(body["image_data"]) for body in desk.fake.requests] == [1, 2, 3, 4]
@@ -263,7 +269,9 @@ async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, des
         with pytest.raises(ConfigError, match=reason) as caught:
             sglang_protocol.connect_sglang(url, desk.model.image_processor, tmp_path)
         assert "secret" not in str(caught.value)
-    nobody = sglang_protocol.connect_sglang("http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=ServerTimeouts(start_s=0.3, poll_s=0.1))
+    nobody = sglang_protocol.connect_sglang(
+        "http://127.0.0.1:9", desk.model.image_processor, tmp_path, patience=ServerTimeouts(start_s=0.3, poll_s=0.1)
+    )
     with pytest.raises(
         InfrastructureError, match=r"SGLang did not start in 0\.3 s: http://127\.0\.0\.1:9/health cannot be reached"
     ):

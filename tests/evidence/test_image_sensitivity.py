@@ -32,10 +32,16 @@ def test_only_sampled_digits_of_coordinates_are_marked():
     tokenizer = load(SOURCE).tokenizer
     renderer = ChatRenderer(tokenizer)
     asked = tokenizer.encode('{"x":7}', add_special_tokens=False)
-    reply = tokenizer.encode('[{"op":"click","x":512,"y":30},{"op":"drag","path":[[1,2],[3,4]]}]', add_special_tokens=False)
+    reply = tokenizer.encode(
+        '[{"op":"click","x":512,"y":30},{"op":"drag","path":[[1,2],[3,4]]}]', add_special_tokens=False
+    )
     length = len(asked) + len(reply)
     sampled = (False,) * len(asked) + (True,) * len(reply)
     row = Sequence((*asked, *reply), sampled, (0.0,) * length, (0,) * length, (), ())
     marks = image_sensitivity.coordinate_marks(row, renderer)
-    assert [renderer.token_text(token) for token, mark in zip(reply, marks, strict=True) if mark] == ["512", "30", *"1234"]
+    assert [renderer.token_text(token) for token, mark in zip(reply, marks, strict=True) if mark] == [
+        "512",
+        "30",
+        *"1234",
+    ]
     assert np.count_nonzero(marks) == 6

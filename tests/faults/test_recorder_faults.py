@@ -119,13 +119,17 @@ node_to_dict, put_image = CallGraph._node_to_dict, SessionStore.save_image
 
 
 def drop_tool_pictures(renderer: ChatRenderer, line: Any, parts: Any) -> None:
-    put_parts(renderer, line, [part for part in parts if isinstance(part, str)] if parts and parts[0] == "seen" else parts)
+    put_parts(
+        renderer, line, [part for part in parts if isinstance(part, str)] if parts and parts[0] == "seen" else parts
+    )
 
 
 def cut_the_front(renderer: ChatRenderer, messages: Any, images: Any, recall: Any = None) -> Any:
     prompt = render(renderer, messages, images, recall)
     at = prompt.spans[0].start + 1
-    return replace(prompt, token_ids=prompt.token_ids[at:], spans=tuple(replace(s, start=s.start - at) for s in prompt.spans))
+    return replace(
+        prompt, token_ids=prompt.token_ids[at:], spans=tuple(replace(s, start=s.start - at) for s in prompt.spans)
+    )
 
 
 def retokenise(renderer: ChatRenderer, line: Any, token_ids: tuple[int, ...]) -> None:
@@ -208,7 +212,9 @@ def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
     with pytest.raises(ConfigError, match=re.escape("no special token <|image_pad|>")):
         ChatRenderer(other)
     known = ChatRenderer._id
-    monkeypatch.setattr(ChatRenderer, "_id", lambda renderer, name: known(renderer, name) if name in renderer._special else 0)
+    monkeypatch.setattr(
+        ChatRenderer, "_id", lambda renderer, name: known(renderer, name) if name in renderer._special else 0
+    )
     with pytest.raises(ConfigError, match="treats a picture before text in a way of its own"):
         ChatRenderer(other)
 
@@ -241,7 +247,9 @@ async def test_1_an_engine_that_loses_pixels_stops(monkeypatch: pytest.MonkeyPat
     images = {name: replace(one, checksum=Checksum()) for name, one in (prompt.images or {}).items()}
     for one in images.values():
         one.checksum.note(one.pixel_values)
-    monkeypatch.setattr(forward, "join_pixels", lambda found: torch.zeros(sum(len(one.pixel_values) for one in found), 96))
+    monkeypatch.setattr(
+        forward, "join_pixels", lambda found: torch.zeros(sum(len(one.pixel_values) for one in found), 96)
+    )
     engine = HfEngine(wrap("qwen3_vl"))
     try:
         with pytest.raises(InfrastructureError, match="pixels"):
@@ -275,7 +283,9 @@ async def test_15_a_reply_that_was_cut_off_is_not_taken_for_a_whole_one(monkeypa
         assert call.completion.finish_reason == "length"
         ended = engine_batch.DecodeRequest.finish_reason.fget
         assert ended is not None
-        monkeypatch.setattr(engine_batch.DecodeRequest, "finish_reason", property(lambda one: "stop" if ended(one) else None))
+        monkeypatch.setattr(
+            engine_batch.DecodeRequest, "finish_reason", property(lambda one: "stop" if ended(one) else None)
+        )
         session = recorder.session(recorder.open_session("s"))
         assert session is not None
         with pytest.raises(RecordError, match="finish_reason"):

@@ -85,7 +85,9 @@ def said(python: Path, script: str | None, *arguments: str, told: str = "") -> s
         assert process.stdout is not None
         process.stdin.write(told)
         process.stdin.flush()
-        return process.stdout.readline()  # the input is still open: vLLM's starter ends its process group when it is not
+        return (
+            process.stdout.readline()
+        )  # the input is still open: vLLM's starter ends its process group when it is not
 
 
 def test_the_folder_of_the_script_hides_no_desktop_env(python):

@@ -34,7 +34,12 @@ SAID = {"type": "vm_command_line", "command": ["cat", NOTES]}
 
 
 def task(evaluator: dict[str, Any], *config: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": "0f6a", "instruction": "Write two into the notes.", "config": list(config), "evaluator": evaluator} | more
+    return {
+        "id": "0f6a",
+        "instruction": "Write two into the notes.",
+        "config": list(config),
+        "evaluator": evaluator,
+    } | more
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -67,7 +72,9 @@ def test_an_episode_of_pyautogui_goes_from_set_up_to_a_score_of_one(env: Desktop
     assert (seen["instruction"], seen["accessibility_tree"]) == ("Write two into the notes.", None)
     assert env.evaluate() == 0.0, "doing nothing is worth nothing"
     env.step("pyautogui.click(200, 150)", pause=0)
-    seen, reward, done, info = env.step("pyautogui.write('echo two > Documents/notes.txt'); pyautogui.press('enter')", pause=0)
+    seen, reward, done, info = env.step(
+        "pyautogui.write('echo two > Documents/notes.txt'); pyautogui.press('enter')", pause=0
+    )
     assert (reward, done, info) == (0, False, {})
     _, _, done, info = env.step("DONE", pause=0.2)
     assert (done, info) == (True, {"done": True})
@@ -133,7 +140,9 @@ def test_every_offline_step_is_carried_out_in_order(env: DesktopEnv) -> None:
     assert env.verdict().scores == (("check_list", 1.0), ("compare_text_file", 1.0), ("literal_match", 1.0))
 
 
-@pytest.mark.parametrize(("conj", "second", "value"), [("and", "two\n", 0.0), ("or", "two\n", 1.0), ("or", "three\n", 0.0)])
+@pytest.mark.parametrize(
+    ("conj", "second", "value"), [("and", "two\n", 0.0), ("or", "two\n", 1.0), ("or", "three\n", 0.0)]
+)
 def test_metrics_are_joined_by_and_and_or(env: DesktopEnv, conj: str, second: str, value: float) -> None:
     expected = [RULE, {"type": "rule", "rules": {"expected": second}}]
     results = [{"type": "vm_command_line", "command": ["echo", word]} for word in ("one", "two")]
@@ -149,7 +158,9 @@ def test_saying_that_it_cannot_be_done_is_right_of_infeasible_tasks_alone(env: D
     assert (done, info) == (True, {"fail": True})
     assert env.evaluate() == 1.0
     env.reset(
-        task_config=task({"func": "exact_match", "result": {"type": "vm_command_line", "command": "echo two"}, "expected": RULE})
+        task_config=task(
+            {"func": "exact_match", "result": {"type": "vm_command_line", "command": "echo two"}, "expected": RULE}
+        )
     )
     assert env.evaluate() == 1.0
     env.step("FAIL", pause=0)
@@ -166,7 +177,11 @@ def test_what_is_missing_scores_zero_and_what_cannot_be_judged_is_unscored(env: 
     assert env.evaluate() == 0.0, "the file that the agent was to write is not there"
     lost = {"type": "cloud_file", "path": "https://files.example/lost", "dest": "g"}
     for wrong, cause, says in [
-        (evaluator | {"expected": lost}, "infrastructure", "https://files.example/lost is not in .*deskhand tasks prefetch"),
+        (
+            evaluator | {"expected": lost},
+            "infrastructure",
+            "https://files.example/lost is not in .*deskhand tasks prefetch",
+        ),
         (evaluator | {"func": "compare_table"}, "evaluator", "compare_table"),
         (evaluator | {"result": {"type": "cache_file", "path": "never"}}, "evaluator", "no step wrote 'never'"),
         (evaluator | {"result": {"type": "active_tab_info"}}, "evaluator", "live web"),
@@ -194,11 +209,22 @@ def test_what_the_agent_removed_before_judging_does_not_hide_a_zero(env: Desktop
     [
         (step("launch", command=["never-installed"]), r"step 1 of 1 \(launch\).*never-installed"),
         (step("open", path="/home/user/lost.txt"), r"step 1 of 1 \(open\).*not found"),
-        (step("download", files=[{"url": "https://files.example/lost", "path": "/home/user/a"}]), "deskhand tasks prefetch"),
-        (step("upload_file", files=[{"local_path": "/etc/passwd", "path": "/home/user/a"}]), "names a file of this machine"),
+        (
+            step("download", files=[{"url": "https://files.example/lost", "path": "/home/user/a"}]),
+            "deskhand tasks prefetch",
+        ),
+        (
+            step("upload_file", files=[{"local_path": "/etc/passwd", "path": "/home/user/a"}]),
+            "names a file of this machine",
+        ),
         (step("login", settings_file="s.json", platform="googledrive"), "needs an account in the web"),
         (
-            step("execute_with_verification", command=["true"], verification={"command_success": "false"}, max_wait_time=0.3),
+            step(
+                "execute_with_verification",
+                command=["true"],
+                verification={"command_success": "false"},
+                max_wait_time=0.3,
+            ),
             "step 1",
         ),
     ],
@@ -268,7 +294,9 @@ def test_each_reset_is_a_fresh_home_and_a_closed_environment_says_so(tmp_path: P
 def test_the_tree_and_the_terminal_come_when_they_are_asked_for() -> None:
     env = DesktopEnv(screen_size=(640, 480), require_terminal=True)
     try:
-        seen = env.reset(task_config=task({"func": "infeasible"}, step("launch", command=["mousepad"]), step("sleep", seconds=1)))
+        seen = env.reset(
+            task_config=task({"func": "infeasible"}, step("launch", command=["mousepad"]), step("sleep", seconds=1))
+        )
         assert "mousepad" in (seen["accessibility_tree"] or "").lower()
         assert seen["terminal"] is None
     finally:
@@ -297,7 +325,9 @@ async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
         assert await asyncio.to_thread(played_on, leased) == 1.0
 
 
-async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     token = "the-token-of-the-facade"
     async with bridge() as running:
         server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: 1})

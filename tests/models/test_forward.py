@@ -47,7 +47,9 @@ def plain_logits(model: Any, row: Prompt, images: dict[str, PreparedImage]) -> t
 
 def test_hidden_states_and_gradients_equal_those_of_transformers(model: Any) -> None:
     rows, images = batch_of_rows()
-    weights = [torch.randn(len(row.token_ids), generator=torch.Generator().manual_seed(i)) for i, row in enumerate(rows)]
+    weights = [
+        torch.randn(len(row.token_ids), generator=torch.Generator().manual_seed(i)) for i, row in enumerate(rows)
+    ]
     inputs = forward.collate(rows, images, model)
     assert inputs.image_hashes == tuple(dict.fromkeys(span.sha256 for row in rows for span in row.spans))
     assert inputs.attention_mask_BT.sum(1).tolist() == [len(row.token_ids) for row in rows]
@@ -77,7 +79,9 @@ def test_log_probs_leave_out_banned_ids_and_divide_by_the_temperature() -> None:
 def test_pixels_matter(model: Any) -> None:
     rows, images = batch_of_rows()
     noise = {
-        name: PreparedImage(name, image(99, *[side // MERGE for side in shown.grid_thw[1:]]).pixel_values, *shown_rest(shown))
+        name: PreparedImage(
+            name, image(99, *[side // MERGE for side in shown.grid_thw[1:]]).pixel_values, *shown_rest(shown)
+        )
         for name, shown in images.items()
     }
     seen = forward.hidden_states(model, forward.collate(rows, images, model))

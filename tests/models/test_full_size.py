@@ -98,7 +98,9 @@ def test_gradients_reach_what_is_trained_and_nothing_else(name):
                     torch.nn.init.normal_(parameter, std=1e-3)
         policy.model.zero_grad(set_to_none=True)
         policy.accumulate(policy.plan([sequence], images), lambda batch, scores: scores.logprobs_W.sum())
-        reached = {key for key, value in policy.model.named_parameters() if value.grad is not None and bool(value.grad.any())}
+        reached = {
+            key for key, value in policy.model.named_parameters() if value.grad is not None and bool(value.grad.any())
+        }
         expected = {key for key, value in policy.model.named_parameters() if value.requires_grad}
         assert reached == expected, f"{mode}: {sorted(reached ^ expected)}"
         if mode == "full":
@@ -106,7 +108,9 @@ def test_gradients_reach_what_is_trained_and_nothing_else(name):
         if mode == "adapters":
             published = policy.snapshot()
             assert published.keys() == state.keys()
-            assert {key: value.shape for key, value in published.items()} == {key: value.shape for key, value in state.items()}
+            assert {key: value.shape for key, value in published.items()} == {
+                key: value.shape for key, value in state.items()
+            }
         if "frozen" in mode:
             model.requires_grad_(True)
 
@@ -117,7 +121,9 @@ def test_a_screenshot_of_1280x720_goes_through_the_processor_to_its_placeholders
 
     config = full_size.on_meta(name).config.vision_config
     processor = Qwen2VLImageProcessorPil(
-        patch_size=config.patch_size, merge_size=config.spatial_merge_size, temporal_patch_size=config.temporal_patch_size
+        patch_size=config.patch_size,
+        merge_size=config.spatial_merge_size,
+        temporal_patch_size=config.temporal_patch_size,
     )
     prepared = processor(Image.new("RGB", (1280, 720)), return_tensors="np")
     grid = tuple(int(side) for side in prepared["image_grid_thw"][0])

@@ -82,7 +82,9 @@ def _more_layers(folder: Path) -> None:
 
 def _index_without_shards(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,4 +153,6 @@ def test_an_unreachable_hub_id_is_one_line() -> None:
 
 def test_the_module_imports_without_torch() -> None:
     program = "import sys, deskhand.models.load; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )

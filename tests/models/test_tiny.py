@@ -97,19 +97,25 @@ def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_pa
     pixels = np.full((192, 256, 3), 90, np.uint8)
     pixels[40:90, 60:130] = (200, 30, 30)
     scene = demonstrations.LabeledScreen("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
-    inputs, taught_BT = pretrain.batch_inputs([writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad)
+    inputs, taught_BT = pretrain.batch_inputs(
+        [writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad
+    )
     before = float(pretrain.taught_loss(model, inputs, taught_BT).detach())
     team = DataParallelGroup(0, 1, tmp_path / "meeting")
     ids = {"pad_id": TOKENIZER.pad_token_id, "image_pad": writer.image_pad}
     learner = pretrain.PretrainLearner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
-    run_sft(learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds)
+    run_sft(
+        learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds
+    )
     assert float(pretrain.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
 
 
 def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
     frame = np.zeros((192, 256, 3), np.uint8)
     texts = ['{"op":"click","x":520,"y":300}', '{"op":"type","text":"touch apple\\n"}', '{"op":"done"}']
-    demonstration = demonstrations.RecordedDemonstration("terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0)
+    demonstration = demonstrations.RecordedDemonstration(
+        "terminal_run", "In the red terminal run touch apple", [frame] * 3, texts, "", 1.0
+    )
     row = pretrain.PretrainRowBuilder(TOKENIZER).dictation(
         demonstration, "In the blue terminal run touch melon", "touch melon\n", random.Random(0)
     )

@@ -36,7 +36,9 @@ def judge() -> Iterator[OfficialEvaluators]:
     evaluators.close()
 
 
-def score(judge: OfficialEvaluators, metric: str, result: Read, expected: Read | None = None, **options: object) -> float:
+def score(
+    judge: OfficialEvaluators, metric: str, result: Read, expected: Read | None = None, **options: object
+) -> float:
     return asyncio.run(judge.judge([MetricRequest(metric, result, expected, options)])).value
 
 
@@ -84,7 +86,9 @@ def test_scores_are_joined_as_osworld_joins_them(judge: OfficialEvaluators) -> N
         ("swallows_what_is_missing", r"it wanted what there is not: easyocr.Reader is not installed"),
     ],
 )
-def test_a_metric_that_fails_is_an_evaluators_error_in_bounded_time(judge: OfficialEvaluators, metric: str, says: str) -> None:
+def test_a_metric_that_fails_is_an_evaluators_error_in_bounded_time(
+    judge: OfficialEvaluators, metric: str, says: str
+) -> None:
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=says) as caught:
         score(judge, metric, Value(0))
@@ -114,7 +118,10 @@ def test_nothing_of_a_judgement_is_left_for_the_next(judge: OfficialEvaluators) 
 
 @pytest.mark.skipif(not WALLED, reason="this machine has no namespaces")
 def test_a_judge_has_no_network_and_sees_no_files_of_the_host(judge: OfficialEvaluators, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(EvaluatorError, match=r"ConnectionRefused|OSError"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(EvaluatorError, match=r"ConnectionRefused|OSError"),
+    ):
         score(judge, "connects", Value(listener.getsockname()[1]))
     secret = tmp_path / "secret"
     secret.write_text("of the host")

@@ -93,7 +93,9 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         windows = [body for body in machine.fake.requests if body[1] == "/execute_windows"]
         assert windows, "actions go to /execute_windows"
         machine.fake.running.clear()
-        desktop = WaaDesktop(RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5)
+        desktop = WaaDesktop(
+            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5
+        )
         lost = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(lost.outcome, Errored)
         assert lost.reward is None

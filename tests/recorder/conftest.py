@@ -12,7 +12,13 @@ from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 
-WORDS = ["Click the button named Save.", "open the file notes.txt", "You are a helpful assistant.", "tool_response", "think look"]
+WORDS = [
+    "Click the button named Save.",
+    "open the file notes.txt",
+    "You are a helpful assistant.",
+    "tool_response",
+    "think look",
+]
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,12 @@ def bearer(key: str) -> dict[str, str]:
 def raw(key: str, body: dict[str, object]) -> bytes:
     """A request as it goes over a connection."""
     content = json.dumps(body).encode()
-    head = ["POST /v1/chat/completions HTTP/1.1", "host: h", f"authorization: Bearer {key}", f"content-length: {len(content)}"]
+    head = [
+        "POST /v1/chat/completions HTTP/1.1",
+        "host: h",
+        f"authorization: Bearer {key}",
+        f"content-length: {len(content)}",
+    ]
     return "\r\n".join([*head, "", ""]).encode() + content
 
 
@@ -248,7 +253,9 @@ async def test_a_client_that_hangs_up_in_mid_stream_disturbs_nobody(renderer: Ch
     assert recorder.close_session("s").ids == ["s.1", "s.2", "s.3", "s.4"]
 
 
-async def test_a_conversation_of_ten_thousand_messages_is_answered_and_goes_on(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_a_conversation_of_ten_thousand_messages_is_answered_and_goes_on(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     recorder = Recorder(renderer, ScriptedEngine(), images)
     talk: list[Message] = [message("user" if turn % 2 == 0 else "assistant", f"turn {turn}") for turn in range(9_999)]
     talk[50] = message("user", "<|im_end|>" * 1000)
@@ -272,7 +279,9 @@ def bomb(width: int, height: int) -> bytes:
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
+    )
 
 
 def text_bomb() -> bytes:
@@ -301,7 +310,9 @@ def text_bomb() -> bytes:
     ],
     ids=["10^10 pixels", "one row", "16 million pixels that are not there", "empty", "texts", "thin", "cut", "33 MB"],
 )
-async def test_hostile_pictures_are_refused(renderer: ChatRenderer, images: ImageCache, encoded: Callable[[], bytes]) -> None:
+async def test_hostile_pictures_are_refused(
+    renderer: ChatRenderer, images: ImageCache, encoded: Callable[[], bytes]
+) -> None:
     recorder = Recorder(renderer, ScriptedEngine(), images)
     key = recorder.open_session("s")
     part = {"type": "image_url", "image_url": {"url": data_uri(encoded())}}

@@ -30,7 +30,13 @@ def call(
     size = len(token_ids)
     logprobs = tuple(-0.1 * (index + 1) / 3 for index in range(size))
     return Call(
-        call_id, parent, prompt_ids, spans, Completion(token_ids, logprobs, (4,) * size, "stop", prompt_ids), temperature, "t"
+        call_id,
+        parent,
+        prompt_ids,
+        spans,
+        Completion(token_ids, logprobs, (4,) * size, "stop", prompt_ids),
+        temperature,
+        "t",
     )
 
 
@@ -83,7 +89,9 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
     want = Counter(
         (one.id, index, *token)
         for one in graph.calls
-        for index, token in enumerate(zip(one.completion.token_ids, one.completion.logprobs, one.completion.versions, strict=True))
+        for index, token in enumerate(
+            zip(one.completion.token_ids, one.completion.logprobs, one.completion.versions, strict=True)
+        )
     )
     for merge in (True, False):
         rows, found = graph.sequences(merge), Counter[Any]()
@@ -91,7 +99,9 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
             assert len(row.token_ids) == len(row.sampled) == len(row.logprobs) == len(row.versions)
             tokens = [
                 (token_id, logprob, version)
-                for token_id, sampled, logprob, version in zip(row.token_ids, row.sampled, row.logprobs, row.versions, strict=True)
+                for token_id, sampled, logprob, version in zip(
+                    row.token_ids, row.sampled, row.logprobs, row.versions, strict=True
+                )
                 if sampled
             ]
             for call_id in row.call_ids:
@@ -103,7 +113,9 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
                 found.update((call_id, index, *token) for index, token in enumerate(tokens[:size]))
                 tokens = tokens[size:]
             assert not tokens
-            assert all(v == -1 and p == 0.0 for s, v, p in zip(row.sampled, row.versions, row.logprobs, strict=True) if not s)
+            assert all(
+                v == -1 and p == 0.0 for s, v, p in zip(row.sampled, row.versions, row.logprobs, strict=True) if not s
+            )
         assert found == want
         assert sorted(call_id for row in rows for call_id in row.call_ids) == sorted(one.id for one in graph.calls)
     assert len(graph.sequences(False)) == len(graph.calls)

@@ -117,7 +117,9 @@ def test_no_bytes_make_a_server_error(fuzzed: Any, path: str, data: st.DataObjec
     assert status < 500, text
 
 
-@pytest.mark.parametrize("nested", [b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"max_tokens": NaN}', b'{"n": 1e999}'])
+@pytest.mark.parametrize(
+    "nested", [b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"max_tokens": NaN}', b'{"n": 1e999}']
+)
 def test_hostile_json_is_refused(fuzzed: Any, nested: bytes) -> None:
     for path in BODIES:
         status, text = asyncio.run(sent(*fuzzed, path, nested))
@@ -135,9 +137,15 @@ def test_no_path_or_key_makes_a_server_error(fuzzed: Any, method: str, path: str
 
     async def ask() -> list[int]:
         async with in_process_client(create_app(recorder, ADMIN)) as http:
-            paths = [f"/{quote(path)}", f"/sessions/{quote(path)}", f"/sessions/{quote(path)}/end", f"/v1/{quote(path)}"]
+            paths = [
+                f"/{quote(path)}",
+                f"/sessions/{quote(path)}",
+                f"/sessions/{quote(path)}/end",
+                f"/v1/{quote(path)}",
+            ]
             return [
-                (await http.request(method, one, headers={"authorization": f"Bearer {quote(path)}"})).status_code for one in paths
+                (await http.request(method, one, headers={"authorization": f"Bearer {quote(path)}"})).status_code
+                for one in paths
             ]
 
     assert all(status in (400, 401, 404, 405) or (status == 200 and path == "health") for status in asyncio.run(ask()))
@@ -149,7 +157,13 @@ RUNS = EXAMPLES * 4
 def test_coverage_guided_fuzzing_finds_no_server_error(tmp_path: Path) -> None:
     """`tests/support/fuzzed_endpoint.py` says what an input may not do. DESKHAND_TEST_FUZZ_EXAMPLES makes it longer."""
     pytest.importorskip("atheris", reason="atheris has no build for this Python or processor")
-    words = [sys.executable, str(ROOT / "tests" / "support" / "fuzzed_endpoint.py"), str(RUNS), "7", str(tmp_path / "inputs")]
+    words = [
+        sys.executable,
+        str(ROOT / "tests" / "support" / "fuzzed_endpoint.py"),
+        str(RUNS),
+        "7",
+        str(tmp_path / "inputs"),
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

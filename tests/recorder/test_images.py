@@ -155,7 +155,11 @@ def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor:
     assert images._prepared.used <= 3 * one
     assert set(images) == set(names)
     again = images[names[0]]
-    assert (processor.calls, len(again.pixel_values), again.tokens) == (8, len(again.pixel_values), images[names[7]].tokens)
+    assert (processor.calls, len(again.pixel_values), again.tokens) == (
+        8,
+        len(again.pixel_values),
+        images[names[7]].tokens,
+    )
     assert images.add(png(0)).checksum == again.checksum
     assert processor.calls == 8, "what is known of an image costs nothing; only its pixels do"
     assert np.asarray(again.pixel_values).nbytes == one
@@ -181,7 +185,9 @@ def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they
     assert shown.checksum.agrees(first)
 
 
-def test_values_made_anew_are_held_to_those_that_were_made_first(image_processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_made_anew_are_held_to_those_that_were_made_first(
+    image_processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored: dict[str, bytes] = {}
     images = ImageCache(image_processor, fetch=stored.__getitem__, on_new=stored.__setitem__, prepared_bytes=1)
     name = images.add(png(1)).sha256

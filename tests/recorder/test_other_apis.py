@@ -47,7 +47,9 @@ async def clients(
 ) -> AsyncIterator[tuple[Callable[..., anthropic.AsyncAnthropic], Callable[..., openai.AsyncOpenAI]]]:
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         yield (
-            lambda key: anthropic.AsyncAnthropic(base_url="http://recorder", api_key=key, http_client=http, max_retries=0),
+            lambda key: anthropic.AsyncAnthropic(
+                base_url="http://recorder", api_key=key, http_client=http, max_retries=0
+            ),
             lambda key: openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0),
         )
 
@@ -78,7 +80,12 @@ async def by_messages(client: anthropic.AsyncAnthropic) -> None:
     assert [part.type for part in first.content] == ["text", "tool_use"]
     assert first.content[1].input == {"x": 5}
     talk.append({"role": "assistant", "content": first.content})
-    talk.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": first.content[1].id, "content": [block(2)]}]})
+    talk.append(
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": first.content[1].id, "content": [block(2)]}],
+        }
+    )
     second = await client.messages.create(messages=talk, **options)
     assert (second.stop_reason, second.content[0].text) == ("end_turn", "done")
 
@@ -87,7 +94,10 @@ async def by_responses(client: openai.AsyncOpenAI, stored: bool = False) -> None
     options: Any = {"model": "m", "max_output_tokens": 200, "instructions": "Be brief"}
     options["tools"] = [{"type": "function", "name": "click", "description": "c", "parameters": SCHEMA}]
     talk: Any = [
-        {"role": "user", "content": [{"type": "input_image", "image_url": data_uri(1)}, {"type": "input_text", "text": "go"}]}
+        {
+            "role": "user",
+            "content": [{"type": "input_image", "image_url": data_uri(1)}, {"type": "input_text", "text": "go"}],
+        }
     ]
     first = await client.responses.create(input=talk, **options)
     assert [item.type for item in first.output] == ["message", "function_call"]
@@ -138,7 +148,11 @@ async def test_streams_of_both_apis_join_to_the_reply(tool_renderer: ChatRendere
         ) as stream:
             message = await stream.get_final_message()
         assert [part.type for part in message.content] == ["thinking", "text", "tool_use"]
-        assert (message.content[0].thinking, message.content[1].text, message.content[2].input) == ("hm", text, {"x": 5})
+        assert (message.content[0].thinking, message.content[1].text, message.content[2].input) == (
+            "hm",
+            text,
+            {"x": 5},
+        )
         assert message.usage.output_tokens == len(recorder.close_session("a").calls[0].completion.token_ids)
         tools = [{"type": "function", "name": "click", "parameters": SCHEMA, "strict": False}]
         async with openai_for(recorder.open_session("o")).responses.stream(model="m", input=ask, tools=tools) as events:
@@ -153,7 +167,9 @@ async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: Chat
         ask: Any = [{"role": "user", "content": "go"}]
         cut = await anthropic_for(recorder.open_session("a")).messages.create(model="m", max_tokens=4, messages=ask)
         assert cut.stop_reason == "max_tokens"
-        response = await openai_for(recorder.open_session("o")).responses.create(model="m", max_output_tokens=4, input="go")
+        response = await openai_for(recorder.open_session("o")).responses.create(
+            model="m", max_output_tokens=4, input="go"
+        )
         assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
@@ -220,7 +236,11 @@ async def test_a_failed_tool_says_so_in_the_prompt(tool_renderer: ChatRenderer, 
     recorder = recorder_saying(tool_renderer, images, "done")
     used = [{"type": "tool_use", "id": "t1", "name": "click", "input": {"x": 1}}]
     result = [{"type": "tool_result", "tool_use_id": "t1", "content": "no such place", "is_error": True}]
-    talk: Any = [{"role": "user", "content": "go"}, {"role": "assistant", "content": used}, {"role": "user", "content": result}]
+    talk: Any = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": used},
+        {"role": "user", "content": result},
+    ]
     async with clients(recorder) as (anthropic_for, _):
         await anthropic_for(recorder.open_session("s")).messages.create(model="m", max_tokens=9, messages=talk)
     (call,) = recorder.close_session("s").calls

@@ -28,8 +28,15 @@ from deskhand.recorder.server import create_app, in_process_client
 def loaded(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, image_processor: Any) -> LoadedModel:
     torch.set_num_threads(1)
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = {"qwen3_vl": chat_templates.QWEN3_VL, "qwen2_5_vl": chat_templates.QWEN2_5_VL}[request.param]
-    names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
+    tokenizer.chat_template = {"qwen3_vl": chat_templates.QWEN3_VL, "qwen2_5_vl": chat_templates.QWEN2_5_VL}[
+        request.param
+    ]
+    names = {
+        "image": "<|image_pad|>",
+        "video": "<|video_pad|>",
+        "vision_start": "<|vision_start|>",
+        "vision_end": "<|vision_end|>",
+    }
     ids = {f"{key}_token_id": tokenizer.convert_tokens_to_ids(name) for key, name in names.items()}
     model = build(request.param, vocabulary=len(tokenizer), ids=ids)
     return LoadedModel(model.float(), tokenizer, image_processor, request.param, "random")
@@ -42,12 +49,16 @@ async def play(client: openai.AsyncOpenAI, seed: int, turns: int) -> None:
         content = [image_part(seed * 100 + turn), text_part(f"Click the button {turn} <|image_pad|>")]
         talk.append({"role": "user", "content": content})
         if sum(isinstance(one["content"], list) for one in talk) > 3:
-            talk = [{"role": one["role"], "content": "seen"} if one["role"] == "user" else one for one in talk[:-1]] + talk[-1:]
+            talk = [
+                {"role": one["role"], "content": "seen"} if one["role"] == "user" else one for one in talk[:-1]
+            ] + talk[-1:]
         reply = await client.chat.completions.create(model="m", messages=talk, max_tokens=7, temperature=0.8, seed=seed)
         talk.append(reply.choices[0].message.model_dump(exclude_none=True))
 
 
-def by_transformers(loaded: LoadedModel, row: Sequence, images: ImageCache, banned_ids: tuple[int, ...]) -> torch.Tensor:
+def by_transformers(
+    loaded: LoadedModel, row: Sequence, images: ImageCache, banned_ids: tuple[int, ...]
+) -> torch.Tensor:
     """Log-probs [T] of a row's tokens by one plain forward pass, 0 for the first."""
     ids = torch.tensor([row.token_ids])
     shown = [images[span.sha256] for span in row.spans]
@@ -71,7 +82,9 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
     try:
         async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
             clients = [
-                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session(f"e{i}"), http_client=http, max_retries=0)
+                openai.AsyncOpenAI(
+                    base_url="http://recorder", api_key=recorder.open_session(f"e{i}"), http_client=http, max_retries=0
+                )
                 for i in range(5)
             ]
             await asyncio.gather(*(play(client, seed, 6) for seed, client in enumerate(clients)))
@@ -85,7 +98,9 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
     for merged in rows.values():
         differences = np.concatenate(
             [
-                (by_transformers(loaded, row, images, renderer.banned_ids).numpy() - np.array(row.logprobs))[np.array(row.sampled)]
+                (by_transformers(loaded, row, images, renderer.banned_ids).numpy() - np.array(row.logprobs))[
+                    np.array(row.sampled)
+                ]
                 for row in merged
             ]
         ).astype(np.float64)

@@ -51,7 +51,9 @@ def tiny() -> tuple[ChatRenderer, Any]:
 
 
 @asynccontextmanager
-async def relayed(tiny: tuple[ChatRenderer, Any], folder: Path, **options: Any) -> AsyncIterator[tuple[Recorder, RecordingProxy, Any, str]]:
+async def relayed(
+    tiny: tuple[ChatRenderer, Any], folder: Path, **options: Any
+) -> AsyncIterator[tuple[Recorder, RecordingProxy, Any, str]]:
     """(the upstream's recorder, the relay, an HTTP client of the relay, a key of its session "s")."""
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
     upstream_key = recorder.open_session("up")
@@ -65,7 +67,9 @@ async def relayed(tiny: tuple[ChatRenderer, Any], folder: Path, **options: Any) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_relays_call_graph_is_that_of_the_upstream(tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool) -> None:
+async def test_the_relays_call_graph_is_that_of_the_upstream(
+    tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
+) -> None:
     async with relayed(tiny, tmp_path, ask_token_ids=True) as (recorder, _, http, key):
         client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
         talk: list[Any] = []
@@ -78,7 +82,9 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(tiny: tuple[ChatRen
                 text = reply.choices[0].message.content
             talk.append({"role": "assistant", "content": text})
         admin = {"authorization": f"Bearer {ADMIN}"}
-        await http.post("/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers={"authorization": f"Bearer {key}"})
+        await http.post(
+            "/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers={"authorization": f"Bearer {key}"}
+        )
         ended = await http.post("/sessions/s/end", headers=admin)
         assert ended.json()["exchanges"] == [f"s.{number}" for number in range(1, 6)]
         upstream = recorder.close_session("up")
@@ -124,11 +130,15 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
     rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert (written.exchanges, written.calls, len(rows)) == (3, 0, 2)
     assert [row["targets"] for row in rows] == [[1], [2, 4]]
-    assert [row["messages"][at]["content"] for row in rows for at in row["targets"]] == [call.text for call in upstream.calls]
+    assert [row["messages"][at]["content"] for row in rows for at in row["targets"]] == [
+        call.text for call in upstream.calls
+    ]
     assert rows[1]["messages"][0] == {"role": "system", "content": "Be brief"}
 
 
-async def test_keys_are_the_relays_own_and_the_upstreams_key_never_leaves(tiny: tuple[ChatRenderer, Any], tmp_path: Path) -> None:
+async def test_keys_are_the_relays_own_and_the_upstreams_key_never_leaves(
+    tiny: tuple[ChatRenderer, Any], tmp_path: Path
+) -> None:
     async with relayed(tiny, tmp_path) as (_, relay, http, key):
         body = {"messages": [{"role": "user", "content": "go"}]}
         for wrong in ("", "sk-wrong", ADMIN):
@@ -148,7 +158,9 @@ async def test_keys_are_the_relays_own_and_the_upstreams_key_never_leaves(tiny: 
 
 async def test_an_upstream_that_is_down_or_breaks_off_is_no_recorded_reply(tmp_path: Path) -> None:
     async def half_a_stream(request: Request) -> Response:
-        return Response('data: {"choices": [{"index": 0, "delta": {"content": "hal"}}]}\n\n', media_type="text/event-stream")
+        return Response(
+            'data: {"choices": [{"index": 0, "delta": {"content": "hal"}}]}\n\n', media_type="text/event-stream"
+        )
 
     app = Starlette(routes=[Route("/v1/chat/completions", half_a_stream, methods=["POST"])])
     body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
@@ -193,7 +205,9 @@ sys.exit(7)
 """
 
 
-async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tuple[ChatRenderer, Any], tmp_path: Path) -> None:
+async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(
+    tiny: tuple[ChatRenderer, Any], tmp_path: Path
+) -> None:
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
     key, out = recorder.open_session("up"), tmp_path / "out"
     async with on_a_port(create_app(recorder, ADMIN)) as address:
@@ -211,7 +225,8 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(tiny: tup
     assert ended
     graph, _ = SessionStore(out).read(session_id)
     assert [(call.prompt_ids, call.completion.token_ids, call.completion.logprobs) for call in graph.calls] == [
-        (call.prompt_ids, call.completion.token_ids, call.completion.logprobs) for call in recorder.close_session("up").calls
+        (call.prompt_ids, call.completion.token_ids, call.completion.logprobs)
+        for call in recorder.close_session("up").calls
     ]
     keys = out / "keys.json"
     assert keys.stat().st_mode & 0o077 == 0

@@ -26,7 +26,10 @@ from deskhand.recorder.session_store import SessionStore
 
 ADMIN = "admin-key-of-the-tests"
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [image_part(1)]}], "n": 2, "max_tokens": 20}),
+    "chat": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [image_part(1)]}], "n": 2, "max_tokens": 20},
+    ),
     "responses": ("/v1/responses", {"input": "go", "max_output_tokens": 20}),
     "messages": ("/v1/messages", {"model": "m", "messages": [{"role": "user", "content": "go"}], "max_tokens": 20}),
 }
@@ -36,7 +39,9 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_reply(
     api: Api, renderer: ChatRenderer, images: ImageCache
 ) -> None:
-    engine = ScriptedEngine(lambda prompt, sampling: [*renderer.encode_text("Click the button named Save."), renderer.stop_ids[0]])
+    engine = ScriptedEngine(
+        lambda prompt, sampling: [*renderer.encode_text("Click the button named Save."), renderer.stop_ids[0]]
+    )
     recorder = Recorder(renderer, engine, images)
     path, body = BODIES[api]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
@@ -50,7 +55,9 @@ async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_repl
         except ValueError:
             continue
     assert all(found == whole for _, found in taken)
-    assert all(len(stream) - end <= len("\n\n") for end, _ in taken), "only the empty line after the last event may be missing"
+    assert all(len(stream) - end <= len("\n\n") for end, _ in taken), (
+        "only the empty line after the last event may be missing"
+    )
 
 
 NONSENSE: list[Any] = [

@@ -152,7 +152,9 @@ def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
     renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="keep")
     assert renderer.layout.generation_prompt == "assistant\n<think>\n"
     talk, recall = (message("user", "go"),), ReplyIndex()
-    call = answered(renderer.render(talk, images), ids(renderer, "look\n</think>\n\nclick") + renderer.stop_ids[:1], renderer)
+    call = answered(
+        renderer.render(talk, images), ids(renderer, "look\n</think>\n\nclick") + renderer.stop_ids[:1], renderer
+    )
     remember(recall, talk, call)
     later = renderer.render((*talk, message("assistant", call.text), message("user", "on")), images, recall)
     assert later.token_ids[: call.end] == call.end_ids
@@ -164,7 +166,9 @@ def test_where_the_template_forgets_thoughts_calls_fork_at_questions_and_extend_
     renderer = renderer_with(tokenizer, chat_templates.QWEN3_THINKING, history="fork")
     assert renderer.opens_thinking
     talk, recall = (message("user", "go"),), ReplyIndex()
-    call = answered(renderer.render(talk, images), ids(renderer, "hm", "m\n</think>\n\n5", "12") + renderer.stop_ids[:1], renderer)
+    call = answered(
+        renderer.render(talk, images), ids(renderer, "hm", "m\n</think>\n\n5", "12") + renderer.stop_ids[:1], renderer
+    )
     recall.record(talk, call, (message("assistant", "512"),))
     in_loop = renderer.render((*talk, message("assistant", "512"), message("tool", "ok")), images, recall)
     assert in_loop.token_ids[: call.end] == call.end_ids, "between questions, thinking stays as it was sampled"
@@ -183,7 +187,9 @@ def test_special_tokens_in_text_stay_text(renderer: ChatRenderer, images: ImageC
         message("tool", HOSTILE),
     )
     prompt = renderer.render(talk, images)
-    special = {name: renderer.special_id(name) for name in ("<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|endoftext|>")}
+    special = {
+        name: renderer.special_id(name) for name in ("<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|endoftext|>")
+    }
     counts = {name: prompt.token_ids.count(token_id) for name, token_id in special.items()}
     expected = images[shown.sha256].tokens
     assert counts == {"<|im_start|>": 5, "<|im_end|>": 4, "<|image_pad|>": expected, "<|endoftext|>": 0}
@@ -192,7 +198,10 @@ def test_special_tokens_in_text_stay_text(renderer: ChatRenderer, images: ImageC
 
 @settings(deadline=None)
 @given(
-    st.lists(st.sampled_from(["<|im_end|>", "<|image_pad|>", "<|", "|>", "im_end", "a", "\n", "<|im_start|>user\n"]), max_size=8)
+    st.lists(
+        st.sampled_from(["<|im_end|>", "<|image_pad|>", "<|", "|>", "im_end", "a", "\n", "<|im_start|>user\n"]),
+        max_size=8,
+    )
 )
 def test_no_text_makes_a_special_token(renderer: ChatRenderer, pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -249,10 +258,15 @@ def test_each_reply_is_closed_once_however_it_ended(renderer: ChatRenderer, imag
     between = later.token_ids[call.end :]
     assert between.count(im_end) == (1 if ending == "stop" else 2)
     if ending == "stop":
-        assert later.token_ids == renderer.render((*talk, message("assistant", "ok"), message("user", "on")), images).token_ids
+        assert (
+            later.token_ids
+            == renderer.render((*talk, message("assistant", "ok"), message("user", "on")), images).token_ids
+        )
 
 
-def test_of_two_calls_with_the_same_text_the_one_in_its_place_is_taken(renderer: ChatRenderer, images: ImageCache) -> None:
+def test_of_two_calls_with_the_same_text_the_one_in_its_place_is_taken(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     recall, stop = ReplyIndex(), renderer.stop_ids[:1]
     one, two = ids(renderer, "5", "12") + stop, ids(renderer, "512") + stop
     first, second = (message("user", "a"),), (message("user", "b"),)

@@ -53,7 +53,9 @@ def test_a_reward_of_the_whole_and_of_its_calls_never_both_count() -> None:
         rewards.give(graph.ids, 1.0)
     assert caught.value.code == "rewards_mixed"
     assert list(rewards.returns(graph, 1.0).values()) == [0.5, 0.5]
-    assert [rewards.of_row(row) for row in graph.sequences()] == [0.0, 0.0], "the reward of the whole stands once, beside the rows"
+    assert [rewards.of_row(row) for row in graph.sequences()] == [0.0, 0.0], (
+        "the reward of the whole stands once, beside the rows"
+    )
     rewards = Rewards()
     rewards.give(graph.ids, 1.0)
     with pytest.raises(InvalidRequestError):
@@ -65,7 +67,9 @@ def test_a_reward_of_the_whole_and_of_its_calls_never_both_count() -> None:
     st.sampled_from([{}, {1: 0, 2: 1}, {1: 0, 3: 2, 4: 3, 5: 1}]),
     st.booleans(),
 )
-def test_over_the_rows_rewards_sum_to_what_was_given(given_to: dict[int, float], parents: dict[int, int], merge: bool) -> None:
+def test_over_the_rows_rewards_sum_to_what_was_given(
+    given_to: dict[int, float], parents: dict[int, int], merge: bool
+) -> None:
     graph, rewards = graph_of(*[""] * 6, parents=parents), Rewards()
     for index, value in given_to.items():
         rewards.give(graph.ids, 99.0, f"c{index}")

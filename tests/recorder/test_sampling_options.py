@@ -29,7 +29,9 @@ def app_of(recorder: Recorder) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_text_ends_the_reply_and_is_not_part_of_it(renderer: ChatRenderer, images: ImageCache, stream: bool) -> None:
+async def test_a_stop_text_ends_the_reply_and_is_not_part_of_it(
+    renderer: ChatRenderer, images: ImageCache, stream: bool
+) -> None:
     engine = ScriptedEngine(
         lambda prompt, sampling: renderer.encode_text("ab1 STOP"),
         lambda done: replace(done, finish_reason="stop"),
@@ -68,7 +70,9 @@ async def test_a_stop_text_ends_the_reply_and_is_not_part_of_it(renderer: ChatRe
 async def test_an_engine_that_goes_on_after_a_stop_text_is_caught(
     renderer: ChatRenderer, images: ImageCache, tamper: Any, cause: str
 ) -> None:
-    engine = ScriptedEngine(lambda prompt, sampling: renderer.encode_text("a STOP"), tamper, features=frozenset(["stop_texts"]))
+    engine = ScriptedEngine(
+        lambda prompt, sampling: renderer.encode_text("a STOP"), tamper, features=frozenset(["stop_texts"])
+    )
     recorder = Recorder(renderer, engine, images)
     async with app_of(recorder) as http:
         with pytest.raises(openai.InternalServerError):
@@ -76,9 +80,13 @@ async def test_an_engine_that_goes_on_after_a_stop_text_is_caught(
     assert recorder.violations == {cause: 1}
 
 
-async def test_alternatives_of_a_token_are_those_that_the_engine_gave(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_alternatives_of_a_token_are_those_that_the_engine_gave(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     def listed(done: Completion) -> Completion:
-        tops = tuple(((token, logprob), (7, logprob - 1.0)) for token, logprob in zip(done.token_ids, done.logprobs, strict=True))
+        tops = tuple(
+            ((token, logprob), (7, logprob - 1.0)) for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
+        )
         return replace(done, top_logprobs=tops)
 
     engine = ScriptedEngine(tamper=listed, features=frozenset(["top_logprobs"]))

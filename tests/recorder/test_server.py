@@ -40,7 +40,9 @@ def app(recorder: Recorder) -> Starlette:
 @asynccontextmanager
 async def in_process(app: Starlette) -> AsyncIterator[Callable[[str], openai.AsyncOpenAI]]:
     async with in_process_client(app) as http:
-        yield lambda key: openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
+        yield lambda key: openai.AsyncOpenAI(
+            base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0
+        )
 
 
 @asynccontextmanager
@@ -50,7 +52,9 @@ async def over_a_port(app: Starlette) -> AsyncIterator[Callable[[str], openai.As
 
 
 @pytest.mark.parametrize("transport", [in_process, over_a_port])
-async def test_an_episode_of_an_ordinary_agent_is_one_sequence(app: Starlette, recorder: Recorder, transport: Any) -> None:
+async def test_an_episode_of_an_ordinary_agent_is_one_sequence(
+    app: Starlette, recorder: Recorder, transport: Any
+) -> None:
     key = recorder.open_session("episode")
     async with transport(app) as client_for:
         client, messages = client_for(key), []
@@ -146,7 +150,9 @@ async def test_what_is_not_honoured_is_refused_by_name(
     assert not engine.prompts
 
 
-async def test_parameters_that_change_nothing_are_taken(app: Starlette, recorder: Recorder, engine: ScriptedEngine) -> None:
+async def test_parameters_that_change_nothing_are_taken(
+    app: Starlette, recorder: Recorder, engine: ScriptedEngine
+) -> None:
     async with in_process(app) as client_for:
         await client_for(recorder.open_session("s")).chat.completions.create(
             model="m",
@@ -177,7 +183,9 @@ async def test_an_image_that_is_not_a_data_uri_is_refused(app: Starlette, record
     assert caught.value.param == "messages[0].content[0].image_url.url"
 
 
-async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(app: Starlette, recorder: Recorder) -> None:
+async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
+    app: Starlette, recorder: Recorder
+) -> None:
     request: Any = {"model": "m", "messages": [{"role": "user", "content": "Click"}]}
     async with in_process_client(app) as http, in_process(app) as client_for:
         for key in ("", ADMIN, "sk-wrong"):
@@ -199,13 +207,17 @@ async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
         assert (await http.get("/health")).json()["status"] == "ok"
 
 
-async def test_a_broken_engine_is_a_503_that_is_not_retried(app: Starlette, recorder: Recorder, engine: ScriptedEngine) -> None:
+async def test_a_broken_engine_is_a_503_that_is_not_retried(
+    app: Starlette, recorder: Recorder, engine: ScriptedEngine
+) -> None:
     def down(prompt: Any, sampling: Any) -> list[int]:
         raise InfrastructureError("the engine is down; start it again")
 
     engine.script = down
     async with in_process_client(app) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=3)
+        client = openai.AsyncOpenAI(
+            base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=3
+        )
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Click"}])
     assert caught.value.status_code == 503
@@ -220,7 +232,9 @@ async def test_a_conversation_that_outgrows_the_model_is_refused_as_such(
     async with in_process(create_app(recorder, ADMIN)) as client_for:
         client = client_for(recorder.open_session("s"))
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "long " * 40}], max_tokens=20)
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "long " * 40}], max_tokens=20
+            )
         assert caught.value.code == "context_length_exceeded"
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "ok"}], max_tokens=20)
 

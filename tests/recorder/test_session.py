@@ -30,7 +30,9 @@ def ask(messages: tuple[Message, ...], **sampling: Any) -> ChatRequest:
     return ChatRequest(messages, Sampling(**{"max_tokens": 8, **sampling}))
 
 
-def recorder_with(renderer: ChatRenderer, images: Any, engine: ScriptedEngine | None = None, **options: Any) -> Recorder:
+def recorder_with(
+    renderer: ChatRenderer, images: Any, engine: ScriptedEngine | None = None, **options: Any
+) -> Recorder:
     return Recorder(renderer, engine or ScriptedEngine(), images, **options)
 
 
@@ -63,8 +65,12 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
         session = opened(recorder)
         talk: list[Message] = [message("user", data.draw(parts))]
         for _ in range(data.draw(st.integers(1, 9))):
-            reply = await recorder.complete(session, ChatRequest(tuple(talk), Sampling(max_tokens=8), data.draw(st.integers(1, 2))))
-            what = data.draw(st.sampled_from(["grow", "grow", "grow", "retry", "edit", "drop images", "cut", "rewrite reply"]))
+            reply = await recorder.complete(
+                session, ChatRequest(tuple(talk), Sampling(max_tokens=8), data.draw(st.integers(1, 2)))
+            )
+            what = data.draw(
+                st.sampled_from(["grow", "grow", "grow", "retry", "edit", "drop images", "cut", "rewrite reply"])
+            )
             if what == "retry":
                 continue
             talk += [
@@ -89,7 +95,9 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
     sampled = sorted(token for _, done in served for token in zip(done.token_ids, done.logprobs, strict=True))
     for merge in (True, False):
         rows = graph.sequences(merge)
-        kept = [pair for row in rows for *pair, was in zip(row.token_ids, row.logprobs, row.sampled, strict=True) if was]
+        kept = [
+            pair for row in rows for *pair, was in zip(row.token_ids, row.logprobs, row.sampled, strict=True) if was
+        ]
         assert sorted(map(tuple, kept)) == sampled
         for row in rows:
             placeholders = {index for span in row.spans for index in range(span.start, span.start + span.count)}
@@ -151,7 +159,9 @@ async def test_double_expanded_placeholders_are_caught(renderer: ChatRenderer, i
 
     def expand_again(done: Completion) -> Completion:
         at = done.served_ids.index(renderer.image_id)
-        return replace(done, served_ids=done.served_ids[:at] + (renderer.image_id,) * (shown.tokens - 1) + done.served_ids[at:])
+        return replace(
+            done, served_ids=done.served_ids[:at] + (renderer.image_id,) * (shown.tokens - 1) + done.served_ids[at:]
+        )
 
     recorder = recorder_with(renderer, images, ScriptedEngine(tamper=expand_again))
     with pytest.raises(RecordError, match="served_ids"):
@@ -295,7 +305,9 @@ async def test_parallel_calls_of_one_session_are_all_kept(renderer: ChatRenderer
     assert sum(sum(row.sampled) for row in graph.sequences()) == graph.num_sampled_tokens
 
 
-async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     waiting, journal = asyncio.Event(), []
 
     class Held(ScriptedEngine):

@@ -53,7 +53,9 @@ def test_a_session_is_read_back_equal_from_its_journal_and_from_its_files(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_torn_journal_gives_the_calls_before_the_tear(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_torn_journal_gives_the_calls_before_the_tear(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = SessionStore(tmp_path_factory.mktemp("record"), durable=False)
     graph = data.draw(graphs())
     for call in graph.calls:
@@ -105,7 +107,9 @@ async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_f
         body = {"messages": [{"role": "user", "content": [image_part(received)]}]}
         answer = await http.post("/v1/chat/completions", json=body, headers=key)
         await http.post("/sessions/a/b/rewards", json={"reward": 0.5, "whole": True}, headers=key)
-        ended = await http.post("/sessions/a/b/end", json={"turn_discount": 1.0}, headers={"authorization": f"Bearer {ADMIN}"})
+        ended = await http.post(
+            "/sessions/a/b/end", json={"turn_discount": 1.0}, headers={"authorization": f"Bearer {ADMIN}"}
+        )
     graph, rewards = folder.read("a/b")
     assert graph == CallGraph.from_dict(ended.json()["graph"])
     assert ended.json()["returns"] == {answer.json()["id"]: 0.5}

@@ -32,9 +32,9 @@ def recorder(renderer: ChatRenderer, images: ImageCache) -> Recorder:
 async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_nothing(recorder: Recorder) -> None:
     mine, theirs = recorder.open_session("mine"), recorder.open_session("theirs")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        secret = (await http.post("/v1/chat/completions", json=ASK, headers=bearer(mine))).json()["choices"][0]["message"][
-            "content"
-        ]
+        secret = (await http.post("/v1/chat/completions", json=ASK, headers=bearer(mine))).json()["choices"][0][
+            "message"
+        ]["content"]
         routes = [
             ("GET", "/sessions", None, 403),
             ("POST", "/sessions", {"session_id": "new"}, 403),
@@ -45,7 +45,12 @@ async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_
             ("POST", "/sessions/mine/end", {}, 403),
         ]
         for method, path, body, foreign in routes:
-            for headers, status in (({}, 401), (bearer("sk-wrong"), 401), ({"x-api-key": "\x7f"}, 401), (bearer(theirs), foreign)):
+            for headers, status in (
+                ({}, 401),
+                (bearer("sk-wrong"), 401),
+                ({"x-api-key": "\x7f"}, 401),
+                (bearer(theirs), foreign),
+            ):
                 answer = await http.request(method, path, json=body, headers=headers)
                 assert answer.status_code == status, (method, path, headers)
                 assert secret not in answer.text
@@ -82,7 +87,9 @@ async def test_sub_agents_share_a_session_and_their_calls_say_whose_they_are(rec
     assert [call.agent for call in CallGraph.from_dict(ended["graph"]).calls] == ["", "searcher", ""]
 
 
-async def test_an_idle_session_expires_and_its_calls_are_kept_until_it_is_ended(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_an_idle_session_expires_and_its_calls_are_kept_until_it_is_ended(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     now = [0.0]
     engine = ScriptedEngine()
     recorder = Recorder(renderer, engine, images)

@@ -42,7 +42,9 @@ def renderer_with(tokenizer: PreTrainedTokenizerFast, template: str) -> ChatRend
 
 def saying(renderer: ChatRenderer, *texts: str, **options: Any) -> ScriptedEngine:
     replies = iter(texts)
-    return ScriptedEngine(lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]], **options)
+    return ScriptedEngine(
+        lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]], **options
+    )
 
 
 ARGUMENTS = st.dictionaries(
@@ -97,7 +99,9 @@ async def test_an_agent_with_tools_has_one_sequence_and_the_prompt_of_the_templa
     recorder = Recorder(renderer, engine, images)
     tools, talk = [CLICK, SAY], [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "go"}]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(
+            base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0
+        )
         first = (await client.chat.completions.create(model="m", messages=talk, tools=tools)).choices[0]
         assert first.finish_reason == "tool_calls"
         assert first.message.content == "I click"
@@ -132,9 +136,13 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
     talk = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": called}]
     talk.append({"role": "tool", "tool_call_id": "c1", "content": "ok"})
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(
+            base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0
+        )
         await client.chat.completions.create(model="m", messages=talk, tools=[CLICK])
-    assert '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>' in renderer.text_of(engine.prompts[0].token_ids)
+    assert '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>' in renderer.text_of(
+        engine.prompts[0].token_ids
+    )
 
 
 async def test_tools_are_refused_where_the_template_has_no_place_or_no_known_way_for_them(
@@ -144,7 +152,9 @@ async def test_tools_are_refused_where_the_template_has_no_place_or_no_known_way
         renderer = renderer_with(tokenizer, template)
         recorder = Recorder(renderer, ScriptedEngine(), images)
         async with in_process_client(create_app(recorder, ADMIN)) as http:
-            client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
+            client = openai.AsyncOpenAI(
+                base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0
+            )
             request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
             with pytest.raises(openai.BadRequestError, match=says) as caught:
                 await client.chat.completions.create(**request, tools=[CLICK])
@@ -162,7 +172,9 @@ async def test_a_call_that_must_be_made_is_a_grammar_where_the_engine_has_gramma
     request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}], "tools": [CLICK, SAY]}
     named: Any = {"type": "function", "function": {"name": "say"}}
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0)
+        client = openai.AsyncOpenAI(
+            base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0
+        )
         with pytest.raises(openai.BadRequestError, match="has no regex"):
             await client.chat.completions.create(**request, tool_choice="required")
         engine.features = frozenset(["regex"])

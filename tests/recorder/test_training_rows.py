@@ -19,8 +19,14 @@ STYLES: Any = ["merged", "individual", "chain"]
 
 
 @settings(max_examples=80, deadline=None)
-@given(graphs().filter(lambda graph: all(call.completion.token_ids for call in graph.calls)), st.sampled_from(STYLES), st.data())
-def test_tokens_are_in_one_row_only_and_the_reward_counts_once(graph: CallGraph, style: Any, data: st.DataObject) -> None:
+@given(
+    graphs().filter(lambda graph: all(call.completion.token_ids for call in graph.calls)),
+    st.sampled_from(STYLES),
+    st.data(),
+)
+def test_tokens_are_in_one_row_only_and_the_reward_counts_once(
+    graph: CallGraph, style: Any, data: st.DataObject
+) -> None:
     rewards = Rewards()
     whole = data.draw(st.booleans())
     if whole:
@@ -29,7 +35,9 @@ def test_tokens_are_in_one_row_only_and_the_reward_counts_once(graph: CallGraph,
         for call in graph.calls:
             rewards.give(graph.ids, 0.25, call.id)
     rows = build_rows(graph, rewards, style)
-    assert sorted(call_id for row in rows for call_id in row.sequence.call_ids) == sorted(call.id for call in graph.calls)
+    assert sorted(call_id for row in rows for call_id in row.sequence.call_ids) == sorted(
+        call.id for call in graph.calls
+    )
     total = sum(row.weight * row.reward for row in rows)
     if whole:
         assert total == pytest.approx(0.75)
@@ -55,4 +63,6 @@ def test_the_reward_of_a_call_in_each_style() -> None:
     assert [row.reward for row in build_rows(graph, rewards, "individual", turn_discount=0.5)] == [2.0, 2.0, 4.0]
     assert [row.reward for row in build_rows(graph, rewards, "chain", turn_discount=0.5)] == [2.0, 4.0]
     graph.untrained["c1"] = "orphan"
-    assert [len(row.sequence.token_ids) for row in build_rows(graph, rewards, "merged")] == [4, 4], "cut after the last trained call"
+    assert [len(row.sequence.token_ids) for row in build_rows(graph, rewards, "merged")] == [4, 4], (
+        "cut after the last trained call"
+    )

@@ -43,8 +43,16 @@ def stored(tmp_path: Path) -> Run:
     run.frames.put("f" * 64, np.full((100, 200, 3), (1, 2, 3), np.uint8))
     for index in range(4):
         reward = float(index == 0)
-        keep(run, episode_results.result(reward, episode_id=f"b{index}", task_id=f"t{index}", version=0, version_max=0), "version-0")
-        keep(run, episode_results.result(1 - reward, episode_id=f"a{index}", task_id=f"t{index}", version_max=7), "version-7")
+        keep(
+            run,
+            episode_results.result(reward, episode_id=f"b{index}", task_id=f"t{index}", version=0, version_max=0),
+            "version-0",
+        )
+        keep(
+            run,
+            episode_results.result(1 - reward, episode_id=f"a{index}", task_id=f"t{index}", version_max=7),
+            "version-7",
+        )
     keep(run, episode_results.result(0.5, episode_id="t0"), TRAIN)
     keep(run, episode_results.result(None, episode_id="t1"), TRAIN)
     return run
@@ -63,7 +71,11 @@ def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
 def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         for index in range(3):
-            keep(run, episode_results.result(0.0, episode_id=f"more{index}", seed=900 + index, version=0, version_max=0), "version-0")
+            keep(
+                run,
+                episode_results.result(0.0, episode_id=f"more{index}", seed=900 + index, version=0, version_max=0),
+                "version-0",
+            )
         views = evaluation_views(run)
     assert [views[name].overall.trials for name in ("version-0", "version-7")] == [4, 4]
 
@@ -85,7 +97,10 @@ def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) ->
 
 
 def tokenizer() -> dict:
-    words = {word: index for index, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"])}
+    words = {
+        word: index
+        for index, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"])
+    }
     return {
         "version": "1.0",
         "truncation": None,
@@ -172,7 +187,9 @@ def test_a_folder_without_a_run_is_one_line(tmp_path: Path) -> None:
 
 def test_time_goes_on_over_a_resume() -> None:
     line = {"version": 1, "episodes_per_minute": 1.0, "reward": 0.0, "success": 0.0, "unscored_share": 0.0}
-    entries = [{**line, "step": step, "elapsed_s": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))]
+    entries = [
+        {**line, "step": step, "elapsed_s": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))
+    ]
     assert [view.elapsed_s for view in step_views(entries)] == [10.0, 20.0, 25.0, 29.0]
 
 

@@ -12,7 +12,14 @@ from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
 
 STEP = SimpleNamespace(
-    step=3, steps=40, version=3, episodes_per_minute=211.6, reward=0.512, success=0.48, unscored_share=0.0125, eta_s=95.0
+    step=3,
+    steps=40,
+    version=3,
+    episodes_per_minute=211.6,
+    reward=0.512,
+    success=0.48,
+    unscored_share=0.0125,
+    eta_s=95.0,
 )
 
 
@@ -47,7 +54,9 @@ def test_on_a_terminal_there_is_a_table() -> None:
 
 def test_the_comparison_says_whether_intervals_are_apart() -> None:
     def report(hits: int, clicks: int) -> EvalReport:
-        return EvalReport("v", Proportion(hits, 240), {"dialog_choice": Proportion(hits // 4, 60)}, Proportion(clicks, 240), 0.5)
+        return EvalReport(
+            "v", Proportion(hits, 240), {"dialog_choice": Proportion(hits // 4, 60)}, Proportion(clicks, 240), 0.5
+        )
 
     out = io.StringIO()
     Console(file=out, width=80).print(comparison(report(91, 120), report(171, 126)))

@@ -108,7 +108,9 @@ def data_of(page: str) -> dict:
 def test_hostile_text_never_becomes_markup() -> None:
     plain, hostile = Elements(html_report.render(sample())), Elements(html_report.render(sample(HOSTILE)))
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
-    assert not [attribute for _, attributes in hostile.elements for attribute in attributes if attribute.startswith("on")]
+    assert not [
+        attribute for _, attributes in hostile.elements for attribute in attributes if attribute.startswith("on")
+    ]
     assert len(hostile.scripts) == 2
     assert hostile.scripts[1] == plain.scripts[1]
 
@@ -130,7 +132,12 @@ def test_the_page_allows_its_own_script_only_and_no_request() -> None:
     digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
-    links = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("src", "href", "action")]
+    links = [
+        value
+        for _, attributes in page.elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "action")
+    ]
     assert not links
 
 
@@ -158,13 +165,17 @@ def test_another_policy_has_a_row_of_its_own_and_no_place_on_the_learning_curve(
 def test_a_step_before_which_no_episode_ended_has_no_reward_and_no_dot() -> None:
     """Not a reward of zero."""
     view = sample()
-    page = html_report.render(dataclasses.replace(view, steps=(*view.steps, TrainStepView(2, 2, 16, 120.0, None, None, 0.1, 96.0))))
+    page = html_report.render(
+        dataclasses.replace(view, steps=(*view.steps, TrainStepView(2, 2, 16, 120.0, None, None, 0.1, 96.0)))
+    )
     assert page.count('class="dot success"') == 1
     assert re.search(r"<td>2</td><td>2</td><td>1 min 36 s</td><td>16</td><td>120.0</td><td></td><td></td>", page)
 
 
 def test_the_updates_of_a_warm_start_are_its_steps() -> None:
-    page = html_report.render(dataclasses.replace(sample(), steps=(), updates=({"step": 2, "loss": 0.25}, {"step": 4, "loss": 0.125})))
+    page = html_report.render(
+        dataclasses.replace(sample(), steps=(), updates=({"step": 2, "loss": 0.25}, {"step": 4, "loss": 0.125}))
+    )
     assert "No training step was taken" not in page
     assert "<tr><td>4</td><td>0.125</td></tr>" in page
 
@@ -172,7 +183,9 @@ def test_the_updates_of_a_warm_start_are_its_steps() -> None:
 def test_sides_of_different_sizes_are_both_named() -> None:
     view = sample()
     less = dataclasses.replace(view.evaluations[0], overall=Interval(3, 6, 0.2, 0.8))
-    assert "6 and 8 episodes" in html_report.render(dataclasses.replace(view, evaluations=(less, *view.evaluations[1:])))
+    assert "6 and 8 episodes" in html_report.render(
+        dataclasses.replace(view, evaluations=(less, *view.evaluations[1:]))
+    )
 
 
 def test_a_run_without_any_result_still_has_a_report() -> None:

@@ -80,7 +80,9 @@ async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
 
 
 async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic(tmp_path):
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1), algorithm="ppo") as parts:
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1), algorithm="ppo"
+    ) as parts:
         await parts.loop.run()
         books = parts.run.episode_counts()
         assert books["zero_variance"] == 0
@@ -88,7 +90,9 @@ async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic
         assert any(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"
         head = parts.trainer.critic.head.weight.detach().clone()
         assert head.any()
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1), algorithm="ppo") as parts:
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1), algorithm="ppo"
+    ) as parts:
         seen = []
         step = parts.trainer.step
         parts.trainer.step = lambda samples, images: (

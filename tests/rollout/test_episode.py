@@ -83,7 +83,9 @@ async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
     assert len(result.graph.sequences()) == 1, "the second call extends the first"
     assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model", "parked"}
     assert (result.group_id, result.member, result.version_min, result.version_max) == ("g", 2, 0, 0)
-    assert {step.frame_sha256 for step in result.transcript.steps} | {result.transcript.last_frame_sha256} == set(runner.frames)
+    assert {step.frame_sha256 for step in result.transcript.steps} | {result.transcript.last_frame_sha256} == set(
+        runner.frames
+    )
     assert not runner.pool.leased
 
 
@@ -223,7 +225,9 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
     workflow = ScoredWorkflow(lease, lambda family, seed: fake_desktop.square_task(seed))
     said = [deskhand_json.emit(ops) for ops in await actions(fake_desktop.square_task(7))]
     with runner.recorder.engine.playing(saying(*said, *said)(None, None)):
-        reward = await workflow.run({"family": "square", "seed": 7}, base_url="http://recorder", api_key=key, http_client=http)
+        reward = await workflow.run(
+            {"family": "square", "seed": 7}, base_url="http://recorder", api_key=key, http_client=http
+        )
         assert type(reward) is float
         assert reward == 1.0
         workflow = ScoredWorkflow(lease, lambda family, seed: replace(fake_desktop.square_task(seed), check=breaks))

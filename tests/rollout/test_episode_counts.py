@@ -26,7 +26,9 @@ def test_whatever_happens_to_episodes_the_books_close(draws):
     assert f"started={ledger.started} " in ledger.line()
 
 
-@pytest.mark.parametrize("spoil", [lambda it: it.score(), lambda it: it.settle(trained=1), lambda it: setattr(it, "started", 5)])
+@pytest.mark.parametrize(
+    "spoil", [lambda it: it.score(), lambda it: it.settle(trained=1), lambda it: setattr(it, "started", 5)]
+)
 def test_books_that_do_not_close_are_an_error(spoil):
     ledger = EpisodeCounts()
     spoil(ledger)

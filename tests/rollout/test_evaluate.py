@@ -26,7 +26,9 @@ class Player:
             raise reward
         return dataclasses.replace(
             episode_results.result(
-                reward, episode_id=ticket.episode_id, first_click_on_target=reward == 1.0 if reward is not None else None
+                reward,
+                episode_id=ticket.episode_id,
+                first_click_on_target=reward == 1.0 if reward is not None else None,
             ),
             task_id=ticket.task.id,
             member=ticket.member,
@@ -86,7 +88,9 @@ async def test_repeats_are_played_each_once_and_give_pass_at_k(tmp_path):
         await evaluate(run, "after", tasks, player, 2, repeats=2)
         report = await evaluate(run, "after", tasks, player, 2, repeats=4)
         assert len(player.played) == 24
-        assert {(row.task_id, row.member) for row in run.episodes("after")} == {(task.id, k) for task in tasks for k in range(4)}
+        assert {(row.task_id, row.member) for row in run.episodes("after")} == {
+            (task.id, k) for task in tasks for k in range(4)
+        }
         assert (report.success.hits, report.success.total) == (2 * 4 + 2, 24)
         assert report.pass_at == pytest.approx({1: (2 + 2 / 4) / 6, 2: (2 + 2 * (1 - 3 / 6)) / 6, 4: 4 / 6})
         assert report.family_pass_at == {"square": report.pass_at}
@@ -105,7 +109,9 @@ async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played
         assert build_eval_report(run, "after").success.total == 12
 
 
-@pytest.mark.parametrize(("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})])
+@pytest.mark.parametrize(
+    ("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})]
+)
 async def test_tasks_of_files_are_reported_by_domain_and_families_by_name(tmp_path, variants, names):
     made = [fake_desktop.square_task(seed_for("held_out", index)) for index in range(3 * variants)]
     families = ("chrome/a", "chrome/b", "gimp/c")

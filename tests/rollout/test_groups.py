@@ -105,7 +105,10 @@ def test_restored_groups_go_on_where_they_were():
 def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
     """Else it would count against the bound for ever, and the run would wait for it."""
     task = fake_desktop.square_task(0)
-    members = [episode_results.result(float(n % 2), episode_id=str(n), group_id="g", member=n, task_id=task.id) for n in range(4)]
+    members = [
+        episode_results.result(float(n % 2), episode_id=str(n), group_id="g", member=n, task_id=task.id)
+        for n in range(4)
+    ]
     for size in (2, 4):
         it = groups(size=size, limit=1)
         it.restore([("g", 0, "open", 4, members)])
@@ -119,9 +122,12 @@ def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
 
 
 def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
-    members = [episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(9).id)]
+    members = [
+        episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(9).id)
+    ]
     with pytest.raises(
-        ConfigError, match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with"
+        ConfigError,
+        match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with",
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
     groups(size=2).restore([("g", 3, "waiting", 2, members)])

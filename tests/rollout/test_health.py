@@ -186,7 +186,9 @@ async def test_every_step_records_its_vital_signs(tmp_path):
 
 async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
     """The pictures are lost on the way into the model: its tower says the same of every one."""
-    config = training_fixture.small(steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2))
+    config = training_fixture.small(
+        steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
+    )
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
         import torch
 
@@ -216,9 +218,13 @@ async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
         return parts.loop.run()
 
     health = HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1, groups_per_step=1, health=health)) as parts:
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=1, groups_per_step=1, health=health)
+    ) as parts:
         await blinded(parts)
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=50, groups_per_step=1, health=health)) as parts:
+    async with training_fixture.assembled(
+        tmp_path / "run", training_fixture.small(steps=50, groups_per_step=1, health=health)
+    ) as parts:
         with pytest.raises(HealthError, match="in the last 2 canaries"):
             await blinded(parts)
         assert parts.run.checkpoint().step == 2

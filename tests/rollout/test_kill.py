@@ -30,7 +30,14 @@ def noted(journal: Path) -> list[dict]:
 def start(folder: Path, steps: int, journal: Path, checkpoint_every: int = 1) -> subprocess.Popen:
     paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parent.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SUPPORT / "assembly.py"), str(folder), str(steps), str(journal), str(checkpoint_every)]
+    command = [
+        sys.executable,
+        str(SUPPORT / "assembly.py"),
+        str(folder),
+        str(steps),
+        str(journal),
+        str(checkpoint_every),
+    ]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

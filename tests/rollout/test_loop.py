@@ -23,7 +23,9 @@ def trained(tmp_path_factory):
     said, pool = [], fake_desktop.PaintedPool(3)
 
     async def train():
-        async with training_fixture.assembled(folder, training_fixture.small(), pool=pool, progress=said.append) as parts:
+        async with training_fixture.assembled(
+            folder, training_fixture.small(), pool=pool, progress=said.append
+        ) as parts:
             await parts.loop.run()
             return parts.engine.version
 
@@ -54,7 +56,9 @@ async def test_the_books_close_and_every_desktop_came_back(trained):
 async def test_replies_that_were_not_performed_are_counted_by_kind(trained):
     run, said, _, _ = trained
     steps = [step for row in run.episodes(TRAIN, "trained") for step in load_result(run, row.id).transcript.steps]
-    assert {step.reply_error for step in steps} - {""} <= {kind for report in said for kind, share in report.faults.items() if share}
+    assert {step.reply_error for step in steps} - {""} <= {
+        kind for report in said for kind, share in report.faults.items() if share
+    }
     assert all(set(report.faults) == {"format", "action", "truncated"} for report in said)
     assert all(0 <= sum(report.faults.values()) <= 1 for report in said)
     assert [line["faults"] for line in run.metrics()] == [report.faults for report in said]

@@ -56,7 +56,11 @@ async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle
         if not request.url.path.endswith("/perform"):
             return None
         state["until"] = state["until"] or time.monotonic() + 1.5
-        return httpx2.Response(429, headers={"retry-after": "1.6"}, request=request) if time.monotonic() < state["until"] else None
+        return (
+            httpx2.Response(429, headers={"retry-after": "1.6"}, request=request)
+            if time.monotonic() < state["until"]
+            else None
+        )
 
     async with bridged(1, Faults(refuse=refuse), idle_s=0.4) as (pool, made, _, book):
         sweeping = asyncio.create_task(sweep(book))

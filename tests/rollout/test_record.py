@@ -14,7 +14,13 @@ from deskhand.tasks.outcome import Finding, Scored
 
 
 @pytest.mark.parametrize(
-    "episode", [episode_results.result(), episode_results.result(0.3), episode_results.result(None), episode_results.result(graph=CallGraph())]
+    "episode",
+    [
+        episode_results.result(),
+        episode_results.result(0.3),
+        episode_results.result(None),
+        episode_results.result(graph=CallGraph()),
+    ],
 )
 def test_what_is_written_is_read_back_equal(episode):
     record, tensors = to_record(episode)

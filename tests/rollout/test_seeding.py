@@ -21,7 +21,10 @@ TASKS = [fake_desktop.square_task(seed_for("held_out", index)) for index in rang
 def drawn(run: Run, purpose: str) -> dict[tuple[str, int], list[tuple[int, ...]]]:
     """The sampled ids of each call of each scored episode, by task and member."""
     rows = [row for row in run.episodes(purpose) if row.value is not None]
-    return {(row.task_id, row.member): [call.completion.token_ids for call in load_result(run, row.id).graph.calls] for row in rows}
+    return {
+        (row.task_id, row.member): [call.completion.token_ids for call in load_result(run, row.id).graph.calls]
+        for row in rows
+    }
 
 
 class Interrupted:
@@ -59,7 +62,9 @@ async def test_an_interrupted_evaluation_goes_on_to_the_replies_of_one_that_was_
 async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrupted(tmp_path):
     async def train(folder, interrupt: bool):
         stopping = asyncio.Event()
-        async with training_fixture.assembled(folder, training_fixture.small(steps=1, groups_per_step=3, group_size=8, desktops=4)) as parts:
+        async with training_fixture.assembled(
+            folder, training_fixture.small(steps=1, groups_per_step=3, group_size=8, desktops=4)
+        ) as parts:
             work = asyncio.create_task(parts.loop.run())
             while interrupt and not stopping.is_set():
                 await asyncio.sleep(0.02)

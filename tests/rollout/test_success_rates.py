@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from deskhand.rollout.success_rates import Proportion, effective_sample_size, pass_at, wilson
 
-COUNTS = st.lists(st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=30)
+COUNTS = st.lists(
+    st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=30
+)
 
 
 def test_wilson_intervals_are_those_of_the_book():

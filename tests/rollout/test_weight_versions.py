@@ -68,7 +68,9 @@ def test_after_a_kill_between_checkpoints_no_version_is_used_for_other_weights(t
         fresh = [load_result(run, row.id) for row in rows if row.id not in before and run.has_record(row.id)]
         sampled = {version for result in fresh for call in result.graph.calls for version in call.completion.versions}
         assert sampled <= {0, *range(newest + 1, newest + 4)}
-        of_undone = [row for row in rows if row.state == "trained" and row.id in before and (before[row.id].version_max or 0) > 0]
+        of_undone = [
+            row for row in rows if row.state == "trained" and row.id in before and (before[row.id].version_max or 0) > 0
+        ]
         steps = run.metrics()
         assert sum(line["undone"] for line in steps) == len(of_undone) > 0
         assert all(line["staleness"] >= 0 for line in steps)

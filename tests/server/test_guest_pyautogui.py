@@ -106,7 +106,9 @@ async def test_programs_that_run_at_once_are_all_answered(client):
     assert all(error == "" and returncode == 0 for _, error, returncode in answers)
 
 
-@pytest.mark.parametrize("trick", ["rm -rf ~/.cache/deskhand/asks", "cd ~/.cache/deskhand && rm -rf asks && ln -s / asks"])
+@pytest.mark.parametrize(
+    "trick", ["rm -rf ~/.cache/deskhand/asks", "cd ~/.cache/deskhand && rm -rf asks && ln -s / asks"]
+)
 async def test_a_guest_that_breaks_its_helpers_breaks_nothing_else(client, trick):
     await client.post("/execute", json={"command": "true"})
     await client.post("/execute", json={"command": trick, "shell": True})

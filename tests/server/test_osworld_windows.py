@@ -18,7 +18,10 @@ async def test_a_file_is_opened_by_its_kind_and_its_window_activated(client):
     reply = await client.post("/setup/open_file", json={"path": "~/note.txt"})
     assert (reply.status_code, reply.text) == (200, "File opened and window activated successfully")
     assert any("note.txt" in window.title for window in await client.desktop.windows())
-    for path, status, text in (("nosuchthing", 404, "Application/file not found: nosuchthing"), ("", 400, "Path not supplied!")):
+    for path, status, text in (
+        ("nosuchthing", 404, "Application/file not found: nosuchthing"),
+        ("", 400, "Path not supplied!"),
+    ):
         wrong = await client.post("/setup/open_file", json={"path": path})
         assert (wrong.status_code, wrong.text) == (status, text)
 
@@ -156,5 +159,12 @@ async def test_a_verification_passes_fails_or_is_not_asked_for(client):
     failed = await client.post("/execute_with_verification", json=body)
     assert (failed.status_code, failed.json()) == (
         500,
-        {"status": "verification_failed", "output": "", "error": "", "returncode": 0, "verification": "failed", "wait_time": 0.4},
+        {
+            "status": "verification_failed",
+            "output": "",
+            "error": "",
+            "returncode": 0,
+            "verification": "failed",
+            "wait_time": 0.4,
+        },
     )

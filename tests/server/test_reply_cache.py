@@ -51,12 +51,17 @@ async def test_a_request_that_is_still_carried_out_is_never_begun_again_however_
         await going.wait()
         return Response(name.encode())
 
-    asked = [asyncio.create_task(kept.run_once(f"{number}", lambda number=number: act(f"{number}"))) for number in range(200)]
+    asked = [
+        asyncio.create_task(kept.run_once(f"{number}", lambda number=number: act(f"{number}"))) for number in range(200)
+    ]
     await asyncio.sleep(0)
     again = asyncio.create_task(kept.run_once("0", lambda: act("again")))
     await asyncio.sleep(0)
     going.set()
-    assert [reply.body for reply in await asyncio.gather(*asked, again)] == [*(f"{n}".encode() for n in range(200)), b"0"]
+    assert [reply.body for reply in await asyncio.gather(*asked, again)] == [
+        *(f"{n}".encode() for n in range(200)),
+        b"0",
+    ]
     assert len(acted) == 200
 
 

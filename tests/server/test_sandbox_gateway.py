@@ -46,7 +46,9 @@ OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 
 
 @asynccontextmanager
-async def gateway(desktops: int = 2, bridges: int = 1, **settings: Any) -> AsyncIterator[tuple[str, SandboxGatewayServer, list[Painted]]]:
+async def gateway(
+    desktops: int = 2, bridges: int = 1, **settings: Any
+) -> AsyncIterator[tuple[str, SandboxGatewayServer, list[Painted]]]:
     made: list[Painted] = []
     async with _bridges(desktops, bridges, made) as upstreams:
         server = SandboxGatewayServer(upstreams, {TOKEN: None, "another-token-of-tests": 1}, **settings)
@@ -97,8 +99,13 @@ async def test_the_server_and_the_openapi_file_say_the_same():
         for method in route.methods
         if method != "HEAD"
     }
-    assert paths - {(path, method) for path in OPENAPI["paths"] for method in ("post", "put", "delete") if "ports" in path} == {
-        (path, method) for path, told in OPENAPI["paths"].items() for method in told if method in ("get", "post", "put", "delete")
+    assert paths - {
+        (path, method) for path in OPENAPI["paths"] for method in ("post", "put", "delete") if "ports" in path
+    } == {
+        (path, method)
+        for path, told in OPENAPI["paths"].items()
+        for method in told
+        if method in ("get", "post", "put", "delete")
     }
     async with gateway(1) as (address, _, _), httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN)) as http:
         check(await http.get("/v1/health"), "/v1/health", "get")
@@ -188,7 +195,11 @@ async def test_a_token_has_its_quota_and_its_own_sandboxes():
         assert [each["id"] for each in listed] == [second["id"]]
         assert "key" not in json.dumps(listed)
         assert (await http.get("/v1/sandboxes", headers=bearer(first["key"]))).status_code == 401
-        for path in ("/ports/5000/../desktop/windows", "/ports/5000/%2e%2e/desktop/windows", "/ports/5000/a/..%2f..%2fx"):
+        for path in (
+            "/ports/5000/../desktop/windows",
+            "/ports/5000/%2e%2e/desktop/windows",
+            "/ports/5000/a/..%2f..%2fx",
+        ):
             url = f"{address}/v1/sandboxes/{second['id']}{path}"
             assert (await http.get(httpx2.URL(url), headers=mine)).status_code in (400, 404)
 
@@ -219,7 +230,10 @@ async def test_one_of_several_bridges_may_be_away():
         other = SandboxGatewayServer([dead, *server.upstreams], {TOKEN: None})
         async with on_a_port(other.app()) as second:  # type: ignore[arg-type]
             client = HttpSandboxApi(second, TOKEN, timeouts=QUICK)
-            made = [await client.create(image=None, width=64, height=48, ttl_s=60, request_id=str(number)) for number in range(2)]
+            made = [
+                await client.create(image=None, width=64, height=48, ttl_s=60, request_id=str(number))
+                for number in range(2)
+            ]
             assert len({each.id for each in made}) == 2
             await client.close()
             await other.close()
@@ -258,7 +272,9 @@ def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
             loaded.append(1)
             return lambda endpoint, token: (endpoint, token)
 
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [Entry()] if group == "deskhand.sandbox_providers" else [])
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group: [Entry()] if group == "deskhand.sandbox_providers" else []
+    )
     assert isinstance(connect_sandbox_api("https://a.example", "t"), HttpSandboxApi)
     assert loaded == []
     assert connect_sandbox_api("vendor:eu-1", "t") == ("eu-1", "t")
@@ -313,7 +329,12 @@ async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_t
     async with bridge() as running:
         server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            settings: dict[str, Any] = {"template": SCREEN, "ttl_s": 1.0, "looking": ScreenPolling(0.05, 2, 2), "transport": Full()}
+            settings: dict[str, Any] = {
+                "template": SCREEN,
+                "ttl_s": 1.0,
+                "looking": ScreenPolling(0.05, 2, 2),
+                "transport": Full(),
+            }
             async with SandboxPool(address, TOKEN, **settings) as pool:
                 lease = await pool.lease()
                 (held,) = running.book
@@ -365,7 +386,9 @@ async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh
     provider: Any = Stuck()
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
     screen = DesktopSpec("plain", 64, 48)
-    async with SandboxPool("http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)) as pool:
+    async with SandboxPool(
+        "http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)
+    ) as pool:
         desktop = pool.held((await pool.lease()).epoch)
         first = desktop.sandbox.id
         await desktop.server.upload("/home/user/left.txt", b"x")

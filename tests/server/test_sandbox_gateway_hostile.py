@@ -25,8 +25,13 @@ from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_desktop():
     made: list[Painted] = []
     bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
-    async with painted_pool(1, made) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=KEY_OF_BRIDGE)) as running:
-        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds)
+    async with (
+        painted_pool(1, made) as pool,
+        serve_pool(pool, ServerConfig(port=0, owner_key=KEY_OF_BRIDGE)) as running,
+    ):
+        server = SandboxGatewayServer(
+            [UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds
+        )
         async with serve_app(server.app(), "127.0.0.1", 0, bounds=bounds) as (port, _):
             address = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=10) as http:
@@ -65,7 +70,11 @@ async def test_no_token_or_key_stands_in_a_log_an_answer_or_an_address(capsys):
         sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
         async with httpx2.AsyncClient(base_url=address) as http:
             for headers in (bearer(TOKEN), bearer(sandbox.key), bearer("a-wrong-token-of-tests")):
-                for path in ("/v1/sandboxes", f"/v1/sandboxes/{sandbox.id}", f"/v1/sandboxes/{sandbox.id}/ports/5000/nothing"):
+                for path in (
+                    "/v1/sandboxes",
+                    f"/v1/sandboxes/{sandbox.id}",
+                    f"/v1/sandboxes/{sandbox.id}/ports/5000/nothing",
+                ):
                     text = (await http.get(path, headers=headers)).text
                     assert not any(secret in text for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE))
         assert TOKEN not in client.port(sandbox, 5000).address

@@ -66,7 +66,9 @@ async def test_a_bridge_that_was_started_anew_has_ended_its_sandboxes():
 
 async def test_a_gateway_with_a_wrong_key_says_so_and_lets_nobody_wait():
     async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
-        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None})
+        server = SandboxGatewayServer(
+            [UpstreamServer(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None}
+        )
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             lot = QuotaManager()
             client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, lot=lot)
@@ -87,7 +89,10 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
             await going.wait()
             return await super().run(argv, **named)
 
-    async with gateway(1, clock=lambda: now[0]) as (address, server, made), httpx2.AsyncClient(base_url=address) as http:
+    async with (
+        gateway(1, clock=lambda: now[0]) as (address, server, made),
+        httpx2.AsyncClient(base_url=address) as http,
+    ):
         http.headers.update(bearer(TOKEN))
         one = f"/v1/sandboxes/{(await http.post('/v1/sandboxes', json={'ttl_s': 10})).json()['id']}"
         made[0].__class__ = Busy

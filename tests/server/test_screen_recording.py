@@ -45,7 +45,9 @@ def test_a_film_shows_each_picture_for_its_time():
         Image.new("RGB", (64, 48), colour).save(buffer, format="JPEG")
         return buffer.getvalue()
 
-    film = encode_mp4([VideoFrame(0, jpeg("red")), VideoFrame(0.25, jpeg("lime")), VideoFrame(3, jpeg("blue"))], 4.5, 64, 48)
+    film = encode_mp4(
+        [VideoFrame(0, jpeg("red")), VideoFrame(0.25, jpeg("lime")), VideoFrame(3, jpeg("blue"))], 4.5, 64, 48
+    )
     assert [kind for kind, _ in boxes(film)] == ["ftyp", "mdat", "moov"]
     found = pictures_of(film)
     assert [ticks for _, ticks in found] == [250, 2750, 1500]
@@ -60,7 +62,10 @@ async def test_a_recording_holds_what_was_to_be_seen(client):
     started = await client.post("/start_recording")
     assert started.json() == {"status": "success", "message": "Started recording successfully."}
     twice = await client.post("/start_recording")
-    assert (twice.status_code, twice.json()) == (400, {"status": "error", "message": "Recording is already in progress."})
+    assert (twice.status_code, twice.json()) == (
+        400,
+        {"status": "error", "message": "Recording is already in progress."},
+    )
     await client.post("/execute", json={"command": ["python", "-c", "import pyautogui; pyautogui.moveTo(60, 60)"]})
     await asyncio.sleep(1.2)
     reply = await client.post("/end_recording")

@@ -20,9 +20,14 @@ from deskhand.server.request_limits import RequestLimits
 
 
 @asynccontextmanager
-async def served(*, desktops: int = 1, key: str | None = OWNER_KEY, **settings) -> AsyncIterator[tuple[RunningServer, list[Painted]]]:
+async def served(
+    *, desktops: int = 1, key: str | None = OWNER_KEY, **settings
+) -> AsyncIterator[tuple[RunningServer, list[Painted]]]:
     made: list[Painted] = []
-    async with painted_pool(desktops, made) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running:
+    async with (
+        painted_pool(desktops, made) as pool,
+        serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running,
+    ):
         yield running, made
 
 
@@ -91,7 +96,9 @@ async def test_a_time_that_is_no_number_reaches_no_clock(number):
         ):
             reply = await http.post(root + path, content=body % number, headers=kinds)
             assert reply.status_code == 400, path
-        assert (await http.post("/leases", content=b'{"wait_s": %s}' % number, headers=bearer(OWNER_KEY))).status_code == 400
+        assert (
+            await http.post("/leases", content=b'{"wait_s": %s}' % number, headers=bearer(OWNER_KEY))
+        ).status_code == 400
         assert made[0].ran == []
 
 
@@ -107,12 +114,23 @@ async def test_what_a_lease_remembers_of_its_client_is_bounded():
 
 
 async def test_an_open_bridge_answers_no_page_of_another_site():
-    async with served(key=None) as (running, _), httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as http:
+    async with (
+        served(key=None) as (running, _),
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as http,
+    ):
         for site in ("cross-site", "same-site", "same-origin"):  # as an image of a page is asked for, without an origin
             assert (await http.get("/leases", headers={"sec-fetch-site": site})).status_code == 403
         for fine in ({}, {"sec-fetch-site": "none"}):
             assert (await http.get("/leases", headers=fine)).status_code == 200
-        for host in ("evil.example", "evil.example:", "127.0.0.1@evil.example", "b\u00fccher.example", "ex ample", "[1", ""):
+        for host in (
+            "evil.example",
+            "evil.example:",
+            "127.0.0.1@evil.example",
+            "b\u00fccher.example",
+            "ex ample",
+            "[1",
+            "",
+        ):
             assert (await http.get("/leases", headers={"host": host.encode("latin-1")})).status_code == 403, host
 
 
@@ -130,7 +148,9 @@ class Shaky(Painted):
         return done
 
 
-@pytest.mark.parametrize("code", ["import pyautogui; pyautogui.press('a')", "import pyautogui\nfor n in [1]: pyautogui.press('a')"])
+@pytest.mark.parametrize(
+    "code", ["import pyautogui; pyautogui.press('a')", "import pyautogui\nfor n in [1]: pyautogui.press('a')"]
+)
 async def test_what_may_have_been_done_is_a_program_that_failed_and_no_error_that_is_sent_again(code, monkeypatch):
     async with served() as (running, made), leased(running) as (http, root):
         monkeypatch.setattr(made[0], "__class__", Shaky)

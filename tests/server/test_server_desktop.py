@@ -125,7 +125,10 @@ async def test_errors_of_the_desktop_arrive_as_themselves():
     async with bridge(2) as running, pool_of(running) as pool:
         desktop = (await pool.lease()).desktop
         for kind, call in (
-            (AgentError, desktop.perform([Click(Point(5000, 1, screen_px(9000, 9000)))] * 2 + [Key(("nokey",))], action_id="k")),
+            (
+                AgentError,
+                desktop.perform([Click(Point(5000, 1, screen_px(9000, 9000)))] * 2 + [Key(("nokey",))], action_id="k"),
+            ),
             (AgentError, desktop.perform([Click(at(400, 1))], action_id="p")),
             (FileNotFoundError, desktop.pull("nothing")),
             (FileNotFoundError, desktop.listdir("../..")),

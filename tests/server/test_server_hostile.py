@@ -41,7 +41,9 @@ async def test_a_head_that_never_ends_closes_its_connection():
 
 async def test_a_head_that_is_too_large_is_refused():
     async with bridge() as running:
-        reply = await raw(running.port, b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"x" * (RequestLimits.head_bytes + 1024))
+        reply = await raw(
+            running.port, b"GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + b"x" * (RequestLimits.head_bytes + 1024)
+        )
         assert reply.startswith(b"HTTP/1.1 400")
 
 
@@ -61,12 +63,17 @@ async def test_bodies_past_their_bounds_are_refused_as_they_come():
         while True:
             yield b" " * 65536
 
-    async with bridge(bounds=RequestLimits(body_bytes=1 << 20, upload_bytes=2 << 20)) as running, leased(running) as client:
+    async with (
+        bridge(bounds=RequestLimits(body_bytes=1 << 20, upload_bytes=2 << 20)) as running,
+        leased(running) as client,
+    ):
         with contextlib.suppress(httpx2.WriteError, httpx2.ReadError):
             reply = await client.post("/execute", content=endless(), headers={"content-type": "application/json"})
             assert reply.status_code == 413
         for size, status in ((2 << 20, 200), (3 << 20, 413)):
-            reply = await client.post("/setup/upload", data={"file_path": "~/big"}, files={"file_data": ("big", b"x" * size)})
+            reply = await client.post(
+                "/setup/upload", data={"file_path": "~/big"}, files={"file_data": ("big", b"x" * size)}
+            )
             assert reply.status_code == status
         assert len((await client.post("/file", data={"file_path": "~/big"})).content) == 2 << 20
 
@@ -74,7 +81,14 @@ async def test_bodies_past_their_bounds_are_refused_as_they_come():
 async def test_malformed_bodies_get_the_status_of_the_original(client):
     kinds = {"content-type": "application/json"}
     for path in ("/execute", "/setup/launch", "/run_python", "/run_bash_script", "/list_directory", "/setup/open_file"):
-        for body, status in ((b"{", 400), (b"", 400), (b"\xff", 400), (b"[" * 100_000, 400), (b"[]", 500), (b"null", 500)):
+        for body, status in (
+            (b"{", 400),
+            (b"", 400),
+            (b"\xff", 400),
+            (b"[" * 100_000, 400),
+            (b"[]", 500),
+            (b"null", 500),
+        ):
             reply = await client.post(path, content=body, headers=kinds)
             assert reply.status_code == status, (path, body[:10])
         assert (await client.post(path, content=b"{}", headers={"content-type": "text/plain"})).status_code == 415
@@ -114,7 +128,8 @@ async def test_hostile_words_stay_words(client):
 async def test_a_path_leads_nowhere_but_into_the_guest(client):
     secret = "/proc/self/environ"
     await client.post(
-        "/execute", json={"command": "ln -s / ~/root; ln -s /etc/passwd ~/passwd; mkfifo ~/pipe; ln -s ~ ~/self", "shell": True}
+        "/execute",
+        json={"command": "ln -s / ~/root; ln -s /etc/passwd ~/passwd; mkfifo ~/pipe; ln -s ~ ~/self", "shell": True},
     )
     home = client.running.book.find(client.lease["lease"]).guest
     for path in ("~/root/etc/hostname", "~/passwd", "~/pipe", "~/../../etc/passwd\0", "~/self/self/passwd"):
@@ -147,7 +162,10 @@ async def test_no_key_stands_in_a_log_or_an_answer(capsys):
 
 
 async def test_a_client_that_went_away_while_it_waited_gets_no_desktop():
-    async with bridge(idle_s=600) as running, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=60) as http:
+    async with (
+        bridge(idle_s=600) as running,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=60) as http,
+    ):
         first = (await http.post("/leases", json={}, headers=bearer(OWNER_KEY))).json()
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(
@@ -183,7 +201,15 @@ async def test_a_client_that_hangs_up_leaves_the_bridge_serving(client):
 
 @pytest.mark.parametrize(
     "body",
-    [b"[]", b"{", b'{"wait_s": -1}', b'{"wait_s": true}', b'{"extra": 1}', b'{"template": {"width": "1"}}', b'{"template": 5}'],
+    [
+        b"[]",
+        b"{",
+        b'{"wait_s": -1}',
+        b'{"wait_s": true}',
+        b'{"extra": 1}',
+        b'{"template": {"width": "1"}}',
+        b'{"template": 5}',
+    ],
 )
 async def test_a_lease_that_is_asked_for_wrongly_is_refused_in_words(body):
     async with bridge() as running, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as http:

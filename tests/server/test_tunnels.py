@@ -43,10 +43,18 @@ async def echoing(desktop: Any) -> None:
     assert done.returncode == 0
 
 
-async def asked(client: Client, target: str, headers: dict[str, str]) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+async def asked(
+    client: Client, target: str, headers: dict[str, str]
+) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
     """The first line of the answer to a CONNECT, and the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", client.lease["tunnels"])
-    lines = [f"CONNECT {target} HTTP/1.1", "host: 127.0.0.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    lines = [
+        f"CONNECT {target} HTTP/1.1",
+        "host: 127.0.0.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        "",
+        "",
+    ]
     writer.write("\r\n".join(lines).encode())
     async with asyncio.timeout(20):
         return await reader.readline(), reader, writer
@@ -137,7 +145,9 @@ async def test_one_lease_has_so_many_tunnels_and_no_more():
 async def test_a_port_of_this_machine_leads_there_without_a_key():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
-        way = tunnel_connection("127.0.0.1", client.lease["tunnels"], False, f"{client.lease['lease']}:{PORT}", client.lease["key"])
+        way = tunnel_connection(
+            "127.0.0.1", client.lease["tunnels"], False, f"{client.lease['lease']}:{PORT}", client.lease["key"]
+        )
         door = direct_connection("127.0.0.1", client.lease["port"], False)
         forwards = await asyncio.to_thread(PortForwards, [way, door])
         inner, server = forwards.ports
@@ -174,7 +184,9 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
         way = tunnel_connection("localhost", lease["tunnels"], True, f"{lease['lease']}:{PORT}", lease["key"])
         forwards = await asyncio.to_thread(PortForwards, [direct_connection("localhost", lease["port"], True), way])
         try:
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{forwards.ports[0]}", headers=bearer(lease["key"])) as http:
+            async with httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{forwards.ports[0]}", headers=bearer(lease["key"])
+            ) as http:
                 assert (await http.get("/platform")).text == "Linux"
             reader, writer = await asyncio.open_connection("127.0.0.1", forwards.ports[1])
             async with asyncio.timeout(20):

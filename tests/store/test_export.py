@@ -22,7 +22,9 @@ def run(tmp_path):
             names[letter], pixels = screen(seed)
             made.frames.put(names[letter], pixels)
         for name in ("one", "two", "killed"):
-            made.start_episode(EpisodeRow(name, TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time()))
+            made.start_episode(
+                EpisodeRow(name, TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time())
+            )
             if name == "killed":
                 continue
             result = episode_results.result(1.0 if name == "one" else None, episode_id=name)
@@ -35,7 +37,9 @@ def run(tmp_path):
                 call["new_spans"] = [[start, count, names[text[sha256]]] for start, count, sha256 in call["new_spans"]]
             made.finish_episode(row_of(result, TRAIN, "waiting" if name == "one" else "unscored"), record, tensors)
         made.abandon_in_flight()
-        made.start_episode(EpisodeRow("flying", TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time()))
+        made.start_episode(
+            EpisodeRow("flying", TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time())
+        )
         made.commit(books={"started": 4}, metrics=[{"step": 1, "reward": 1.0}])
         yield made
 

@@ -100,7 +100,9 @@ def test_however_screens_follow_each_other_few_files_are_read_for_one(tmp_path):
     _, pixels = screen(4, 200, 300)
     names = []
     for step in range(60):
-        name, pixels = changed(pixels, 8 * step % 200, step)  # each differs from the one before, ever more from the first
+        name, pixels = changed(
+            pixels, 8 * step % 200, step
+        )  # each differs from the one before, ever more from the first
         frames.put(name, pixels)
         names.append(name)
     lengths = [len(chain(frames, name)) for name in names]
@@ -142,7 +144,9 @@ def test_another_size_or_another_screen_is_stored_whole_and_few_are_held_in_memo
 
 
 @given(
-    hnp.arrays(np.uint8, hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=40).map(lambda shape: (*shape[:2], 3))),
+    hnp.arrays(
+        np.uint8, hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=40).map(lambda shape: (*shape[:2], 3))
+    ),
     st.data(),
 )
 def test_tiles_that_are_cut_and_pasted_give_the_screen(before, data):

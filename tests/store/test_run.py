@@ -61,7 +61,11 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     assert run.groups()[0].state == "open"
     assert (run.books(), run.metrics()) == ({}, [])
     run.commit(
-        books={"x": 1}, states={"a": ("trained", 1)}, closed_groups=["g"], checkpoint=point, metrics=[{"step": 1, "reward": 0.5}]
+        books={"x": 1},
+        states={"a": ("trained", 1)},
+        closed_groups=["g"],
+        checkpoint=point,
+        metrics=[{"step": 1, "reward": 0.5}],
     )
     assert run.checkpoint() == point
     assert run.groups("closed")[0].id == "g"

@@ -53,7 +53,9 @@ def test_numbers_go_there_flat_and_the_run_keeps_its_name_when_it_is_resumed(tmp
         run = Run.create(tmp_path / "run", {}) if step == 1 else Run.open(tmp_path / "run")
         with run:
             run.track(WandbRun(run.folder, "deskhand", {"seed": 3}))
-            run.commit(books={}, metrics=[{"step": step, "reward": 0.5, "vitals": {"entropy": 0.1}, "alarms": [], "name": "x"}])
+            run.commit(
+                books={}, metrics=[{"step": step, "reward": 0.5, "vitals": {"entropy": 0.1}, "alarms": [], "name": "x"}]
+            )
     first, one, ended, again, two, _ = sent(tmp_path / "run")
     assert first == again
     assert first["config"] == {"seed": 3}

@@ -78,7 +78,9 @@ def group_advantage(episodes: list[Episode], episode: Episode, divide: bool) -> 
         return 0.0
     if not divide:
         return episode.reward - mean
-    return (episode.reward - mean) / (math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)) + 1e-6)
+    return (episode.reward - mean) / (
+        math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)) + 1e-6
+    )
 
 
 def ppo_advantages(episode: Episode, discounts: dict[str, float]) -> tuple[list[float], list[float]]:

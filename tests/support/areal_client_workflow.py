@@ -42,6 +42,8 @@ class Habits(RolloutWorkflow):
             "pure late": (PureReward(AsyncRewardWrapper(bad_judges.counted, max_workers=3, **late)), "nap"),
             "pure": (PureReward(bad_judges.counted, timeout_s=20, workers=1), "zero"),
         }
-        given = await asyncio.gather(*(tried(judge, folder, name, then) for name, (judge, then) in judges_asked.items()))
+        given = await asyncio.gather(
+            *(tried(judge, folder, name, then) for name, (judge, then) in judges_asked.items())
+        )
         shared += [not theirs[0].is_closed, not theirs[1].closed]
         Habits.found |= {"shared": shared, **dict(zip(judges_asked, given, strict=True))}

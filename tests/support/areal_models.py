@@ -46,7 +46,13 @@ def save_text_checkpoint(folder: Path, seed: int = 0) -> Path:
 
     tokenizer = build_tokenizer(CORPUS, merges=60)
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 16384}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 16384,
+    }
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads, **ends))

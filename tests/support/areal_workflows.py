@@ -25,7 +25,13 @@ TURNS = 6
 SETTINGS: dict[str, Any] = {
     "desktops": {"make": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
-    "agent": {"history": "grow_drop", "history_max_turns": 4, "history_keep_turns": 2, "max_new_tokens": 5, "max_consecutive_errors": TURNS},
+    "agent": {
+        "history": "grow_drop",
+        "history_max_turns": 4,
+        "history_keep_turns": 2,
+        "max_new_tokens": 5,
+        "max_consecutive_errors": TURNS,
+    },
     "group_size": 4,
     "equal_groups": "keep",
     "context_tokens": 1024,

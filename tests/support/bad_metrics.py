@@ -28,7 +28,9 @@ def fraction(path: str) -> float:
     hashes.
     """
     data = Path(path).read_bytes()
-    digest = int.from_bytes(hashlib.sha256(data + str(random.random()).encode() + str(hash("salt")).encode()).digest()[:7], "big")
+    digest = int.from_bytes(
+        hashlib.sha256(data + str(random.random()).encode() + str(hash("salt")).encode()).digest()[:7], "big"
+    )
     time.sleep(0.02 * (digest % 5))
     return digest / 2**56
 

@@ -49,7 +49,13 @@ REMOVES_THOUGHTS = _each(
 )
 TRIMS_REPLIES = _each(_by_role("assistant", _OPEN + "{{- m['content'] | trim }}" + _CLOSE, _PLAIN))
 TRIMS_USERS = _each(
-    "{%- if m['content'] is string %}" + _OPEN + "{{- m['content'] | trim }}" + _CLOSE + "{%- else %}" + _PLAIN + "{%- endif %}"
+    "{%- if m['content'] is string %}"
+    + _OPEN
+    + "{{- m['content'] | trim }}"
+    + _CLOSE
+    + "{%- else %}"
+    + _PLAIN
+    + "{%- endif %}"
 )
 NOT_CHATML = "{%- for m in messages %}{{- '[INST]' + m['content'] + '[/INST]' }}{%- endfor %}"
 _TOOLS = (
@@ -82,7 +88,9 @@ HERMES_TOOLS = _with_tools(_HERMES_CALLS)
 """As Qwen3-VL writes tools and calls of them."""
 CODER_TOOLS = _with_tools(_CODER_CALLS)
 """As Qwen3.5 does."""
-UNKNOWN_CALLS = _with_tools("{%- for c in m['tool_calls'] or [] %}{{- '[' + c['function']['name'] + ']' }}{%- endfor %}")
+UNKNOWN_CALLS = _with_tools(
+    "{%- for c in m['tool_calls'] or [] %}{{- '[' + c['function']['name'] + ']' }}{%- endfor %}"
+)
 _LAST_QUESTION = (
     "{%- set ns = namespace(last=-1) %}{%- for m in messages %}{%- if m['role'] == 'user' %}"
     "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"

@@ -32,7 +32,14 @@ def graph(version: int = 3) -> CallGraph:
     return CallGraph([first, second, call("a3", None, (4, 9, 9), (5,), version + 1)])
 
 
-def result(reward: float | None = 1.0, *, episode_id: str = "e1", cause: Any = "infrastructure", version: int = 3, **changes: Any):
+def result(
+    reward: float | None = 1.0,
+    *,
+    episode_id: str = "e1",
+    cause: Any = "infrastructure",
+    version: int = 3,
+    **changes: Any,
+):
     """An episode with three steps; `reward` None is an unscored one."""
     steps = (
         Step(

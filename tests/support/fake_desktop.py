@@ -57,7 +57,9 @@ class PaintedDesktop:
     async def observe(self) -> Frame:
         pixels = np.full((self.size[1], self.size[0], 4), 128, dtype=np.uint8)
         for name, box in self.squares.items():
-            pixels[box.top : box.bottom, box.left : box.right, :3] = 255 if name in self.clicked else sum(name.encode()) % 100
+            pixels[box.top : box.bottom, box.left : box.right, :3] = (
+                255 if name in self.clicked else sum(name.encode()) % 100
+            )
         self._sequence += 1
         return Frame(pixels, self._sequence, str(hash(pixels.tobytes())), 1.0, "quiet", (0, 0, 1, 1), (0, 0))
 

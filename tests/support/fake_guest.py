@@ -84,7 +84,9 @@ class FakeGuest:
             draw.rectangle((4, 4, 5 + state[1] * 3, 12), fill=(240, 240, 240))
             draw.rectangle((4, 20, 5 + state[2] * 9, 28), fill=(200, 120, 40))
             x, y = self.pointer
-            draw.polygon([(x, y), (x + 8, y + 4), (x + 4, y + 8)], fill=(255, 255, 255) if not self.buttons else (255, 0, 0))
+            draw.polygon(
+                [(x, y), (x + 8, y + 4), (x + 4, y + 8)], fill=(255, 255, 255) if not self.buttons else (255, 0, 0)
+            )
             data = io.BytesIO()
             image.save(data, "PNG", compress_level=1)
             if len(self._pictures) > 64:
@@ -143,12 +145,16 @@ class FakeGuest:
             "os": Module(os, path=path, name="nt" if self.system == "windows" else "posix"),
             "tempfile": Module(tempfile, gettempdir=lambda: str(self.tmp)),
             "pyautogui": PyAutoGui(self),
-            "pyperclip": types.SimpleNamespace(paste=lambda: self.clipboard, copy=lambda text: setattr(self, "clipboard", text)),
+            "pyperclip": types.SimpleNamespace(
+                paste=lambda: self.clipboard, copy=lambda text: setattr(self, "clipboard", text)
+            ),
             "subprocess": Module(subprocess, run=self.run, Popen=self.start),
         }
         if self.system == "windows":
             found["ctypes"] = Module(ctypes, windll=types.SimpleNamespace(user32=User32(self)))
-            found["pygetwindow"] = types.SimpleNamespace(getAllWindows=lambda: [FakeWindow(self, name) for name in self.windows])
+            found["pygetwindow"] = types.SimpleNamespace(
+                getAllWindows=lambda: [FakeWindow(self, name) for name in self.windows]
+            )
         else:
             found["Xlib"] = types.SimpleNamespace(
                 X=types.SimpleNamespace(KeyPress=2, KeyRelease=3),
@@ -165,7 +171,9 @@ class FakeGuest:
 
     # -- programs -------------------------------------------------------------------------------------------------------------
 
-    def run(self, command: Any, shell: bool = False, timeout: float | None = None, cwd: str | None = None, **named: Any) -> Any:
+    def run(
+        self, command: Any, shell: bool = False, timeout: float | None = None, cwd: str | None = None, **named: Any
+    ) -> Any:
         """`subprocess.run`: Python runs in here, known command lines say what they say, the rest is the host's own."""
         if not shell and command[0] in ("python", "python3", "/usr/bin/python3") and command[1:2] == ["-c"]:
             code, out, err = self.python(command[2])
@@ -177,7 +185,9 @@ class FakeGuest:
             name: value for name, value in (named.get("env") or {}).items() if name not in ("PATH", "HOME")
         }
         folder = self.path(cwd) if cwd else str(self.home)
-        return subprocess.run(command, shell=shell, timeout=timeout, cwd=folder, capture_output=True, env=environment, check=False)
+        return subprocess.run(
+            command, shell=shell, timeout=timeout, cwd=folder, capture_output=True, env=environment, check=False
+        )
 
     def start(self, command: Any, **named: Any) -> Any:
         """`subprocess.Popen`: a window opens."""
@@ -356,7 +366,9 @@ class User32:
         self._half = b""
 
     def SendInput(self, count: int, events: Any, size: int) -> int:
-        assert (count, size) == (1, 28 if ctypes.sizeof(ctypes.c_void_p) == 4 else 40), "INPUT has that size, or Windows refuses it"
+        assert (count, size) == (1, 28 if ctypes.sizeof(ctypes.c_void_p) == 4 else 40), (
+            "INPUT has that size, or Windows refuses it"
+        )
         data = bytes(events._obj)
         kind, at = int.from_bytes(data[:4], "little"), ctypes.sizeof(ctypes.c_void_p)
         scan, flags = int.from_bytes(data[at + 2 : at + 4], "little"), int.from_bytes(data[at + 4 : at + 8], "little")
@@ -386,7 +398,9 @@ class Keyboard:
         self.display = types.SimpleNamespace(info=types.SimpleNamespace(min_keycode=8, max_keycode=255))
 
     def screen(self) -> Any:
-        mask = sum(bit for button, bit in (("left", 256), ("middle", 512), ("right", 1024)) if button in self._guest.buttons)
+        mask = sum(
+            bit for button, bit in (("left", 256), ("middle", 512), ("right", 1024)) if button in self._guest.buttons
+        )
         return types.SimpleNamespace(root=types.SimpleNamespace(query_pointer=lambda: types.SimpleNamespace(mask=mask)))
 
     def get_keyboard_mapping(self, first: int, count: int) -> list[list[int]]:

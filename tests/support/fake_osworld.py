@@ -98,7 +98,11 @@ class FakeOsworld:
             window = wanted.get("window_exists")
             if window is None or any(window.lower() in each.lower() for each in self.guest.windows):
                 return JSONResponse(said | {"verification": "passed", "wait_time": 0.0})
-            failed = {"status": "verification_failed", "verification": "failed", "wait_time": body.get("max_wait_time", 10)}
+            failed = {
+                "status": "verification_failed",
+                "verification": "failed",
+                "wait_time": body.get("max_wait_time", 10),
+            }
             return JSONResponse(said | failed, status_code=500)
         except Exception as error:
             return JSONResponse({"status": "error", "message": str(error)}, status_code=500)
@@ -131,7 +135,9 @@ class FakeOsworld:
             return JSONResponse({"status": "error", "output": said, "error": "", "returncode": -1}, status_code=400)
         done = await asyncio.to_thread(self.guest.run, ["bash", "-c", f"exec 2>&1\n{body['script']}"], cwd=folder)
         status = "error" if done.returncode else "success"
-        return JSONResponse({"status": status, "output": done.stdout.decode(), "error": "", "returncode": done.returncode})
+        return JSONResponse(
+            {"status": status, "output": done.stdout.decode(), "error": "", "returncode": done.returncode}
+        )
 
     # -- the screen ------------------------------------------------------------------------------------------------------------
 

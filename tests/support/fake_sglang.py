@@ -99,7 +99,12 @@ class FakeSglang:
         return Starlette(routes=routes)
 
     async def server_info(self, request: Request) -> Response:
-        told = {"context_length": self.context, "skip_tokenizer_init": False, "version": "0.6", "enable_lora": self.takes_adapters}
+        told = {
+            "context_length": self.context,
+            "skip_tokenizer_init": False,
+            "version": "0.6",
+            "enable_lora": self.takes_adapters,
+        }
         return JSONResponse(told)
 
     async def model_info(self, request: Request) -> Response:
@@ -130,10 +135,14 @@ class FakeSglang:
             weights = load_file(Path(body["model_path"]) / "model.safetensors")
             missing, unexpected = self.model.load_state_dict(weights, strict=False)
             if unexpected or [name for name in missing if name != "lm_head.weight"]:
-                return JSONResponse({"success": False, "message": f"missing {missing}, unexpected {unexpected}"}, status_code=400)
+                return JSONResponse(
+                    {"success": False, "message": f"missing {missing}, unexpected {unexpected}"}, status_code=400
+                )
             self.version = body["weight_version"] or self.version
             self.loaded += 1
-            return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
+            return JSONResponse(
+                {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+            )
 
     async def load_adapter(self, request: Request) -> Response:
         body = await request.json()
@@ -147,7 +156,9 @@ class FakeSglang:
         if wrong:
             return JSONResponse({"success": False, "error_message": wrong, "loaded_adapters": {}}, status_code=400)
         self.adapters[name] = with_adapter(self.model, Path(body["lora_path"]))
-        return JSONResponse({"success": True, "error_message": "", "loaded_adapters": dict.fromkeys(self.adapters, "path")})
+        return JSONResponse(
+            {"success": True, "error_message": "", "loaded_adapters": dict.fromkeys(self.adapters, "path")}
+        )
 
     async def unload_adapter(self, request: Request) -> Response:
         name = (await request.json())["lora_name"]
@@ -218,7 +229,12 @@ class FakeSglang:
             if token in params["stop_token_ids"]:
                 reason = {"type": "stop", "matched": token}
                 break
-        meta: dict[str, Any] = {"id": "r", "finish_reason": reason, "prompt_tokens": len(ids), "completion_tokens": len(out)}
+        meta: dict[str, Any] = {
+            "id": "r",
+            "finish_reason": reason,
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(out),
+        }
         meta |= {"weight_version": self.version, "weight_versions": spans, "output_token_logprobs": scored}
         if body["top_logprobs_num"]:
             meta["output_top_logprobs"] = likely
@@ -242,7 +258,10 @@ class FakeSglang:
         row = torch.tensor([ids])
         with torch.no_grad():
             found = model(
-                input_ids=row, attention_mask=torch.ones_like(row), mm_token_type_ids=(row == self.placeholder).int(), **pictures
+                input_ids=row,
+                attention_mask=torch.ones_like(row),
+                mm_token_type_ids=(row == self.placeholder).int(),
+                **pictures,
             )
         return found.logits[0, -1].float()
 

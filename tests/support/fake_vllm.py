@@ -88,7 +88,17 @@ def expand(state: State, ids: list[int], parts: list[dict[str, Any]]) -> tuple[l
 
 def generate(state: State, body: dict[str, Any]) -> dict[str, Any]:
     params = body["sampling_params"]
-    known = {"max_tokens", "temperature", "top_p", "stop_token_ids", "ignore_eos", "detokenize", "logprobs", "logit_bias", "seed"}
+    known = {
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "stop_token_ids",
+        "ignore_eos",
+        "detokenize",
+        "logprobs",
+        "logit_bias",
+        "seed",
+    }
     unknown = set(params) - known - {"structured_outputs"} - DEFAULTS
     if unknown or body["model"] != "policy":
         raise Bad(f"unexpected {unknown or body['model']}")
@@ -112,7 +122,13 @@ def generate(state: State, body: dict[str, Any]) -> dict[str, Any]:
             break
     state.generated += 1
     content = [{"token_id": token, "logprob": -0.5, "rank": 1, "top_logprobs": []} for token in ids]
-    choice = {"index": 0, "finish_reason": finish, "token_ids": ids, "logprobs": {"content": content}, "weight_versions": spans}
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "token_ids": ids,
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+    }
     return {
         "request_id": "x",
         "choices": [choice],

@@ -66,12 +66,16 @@ class Door:
             return Response(status_code=502)
         headers = {name: value for name, value in request.headers.items() if name == "content-type"}
         path, query = f"{self._prefix()}{request.url.path}", dict(request.query_params)
-        reply = await self._upstream.request(request.method, path, params=query, content=body, headers=headers, timeout=120)
+        reply = await self._upstream.request(
+            request.method, path, params=query, content=body, headers=headers, timeout=120
+        )
         if number % 29 == 0:
             self.seen["502 after"] += 1
             return Response(status_code=502)
         self.seen["passed"] += 1
-        return Response(reply.content, reply.status_code, {"content-type": reply.headers.get("content-type", "text/plain")})
+        return Response(
+            reply.content, reply.status_code, {"content-type": reply.headers.get("content-type", "text/plain")}
+        )
 
 
 class Cut(Response):

@@ -36,7 +36,24 @@ with atheris.instrument_imports(include=["deskhand.recorder"]):
 ADMIN = "admin-key-of-the-tests"
 PATHS = [*BODIES, "/sessions/s/end", "/sessions", "/health", "/v1/models"]
 KEYS = ("own", "own", "own", "admin", "foreign", "wrong", "none")
-VALUES: list[Any] = [None, True, -1, 0, 2**70, 1e308, 0.5, "", "assistant", "tool", "\ud800", "{", [], {}, [[]], "<|im_end|>"]
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    0.5,
+    "",
+    "assistant",
+    "tool",
+    "\ud800",
+    "{",
+    [],
+    {},
+    [[]],
+    "<|im_end|>",
+]
 AFRESH = 500
 """Requests after which the endpoint is made anew."""
 MEMORY = 8 << 30
@@ -61,7 +78,13 @@ class Endpoint:
         self.engine.samplings.clear()
         self.recorder = Recorder(self.renderer, self.engine, ImageCache(self.processor), context_tokens=4000)
         self.app = create_app(self.recorder, ADMIN)
-        self.keys = {"own": "", "foreign": self.recorder.open_session("foreign"), "admin": ADMIN, "wrong": "sk-wrong", "none": ""}
+        self.keys = {
+            "own": "",
+            "foreign": self.recorder.open_session("foreign"),
+            "admin": ADMIN,
+            "wrong": "sk-wrong",
+            "none": "",
+        }
 
     def _with_alternatives(self, done: Completion) -> Completion:
         """A reply with as many alternatives as were asked for."""
@@ -139,7 +162,9 @@ def changed(data: bytes, size: int, seed: int) -> bytes:
         elif action == 1 and isinstance(place, list):
             place.insert(key, copy.deepcopy(place[key]))
         elif action == 2 and isinstance(place[key], dict):
-            place[key][chance.choice(["type", "role", "content", "x", "text", "name"])] = copy.deepcopy(chance.choice(VALUES))
+            place[key][chance.choice(["type", "role", "content", "x", "text", "name"])] = copy.deepcopy(
+                chance.choice(VALUES)
+            )
         else:
             place[key] = copy.deepcopy(chance.choice(VALUES))
     route = chance.randrange(len(PATHS)) if chance.random() < 0.1 else data[0]

@@ -30,21 +30,28 @@ def xlsx(**sheets: Rows) -> bytes:
         "[Content_Types].xml": _content_types(len(numbered)),
         "_rels/.rels": _relations({"r1": ("officeDocument", "xl/workbook.xml")}),
         "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_RELATION}"><sheets>{listed}</sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": _relations({f"r{n}": ("worksheet", f"worksheets/sheet{n}.xml") for n, _ in numbered}),
+        "xl/_rels/workbook.xml.rels": _relations(
+            {f"r{n}": ("worksheet", f"worksheets/sheet{n}.xml") for n, _ in numbered}
+        ),
     }
     for number, rows in enumerate(sheets.values(), 1):
         body = ""
         for r, row in enumerate(rows, 1):
             cells = "".join(_xlsx_cell(f"{chr(65 + c)}{r}", value) for c, value in enumerate(row) if value is not None)
             body += f'<row r="{r}">{cells}</row>'
-        files[f"xl/worksheets/sheet{number}.xml"] = f'<worksheet xmlns="{_MAIN}"><sheetData>{body}</sheetData></worksheet>'
+        files[f"xl/worksheets/sheet{number}.xml"] = (
+            f'<worksheet xmlns="{_MAIN}"><sheetData>{body}</sheetData></worksheet>'
+        )
     return zipped(files)
 
 
 def _content_types(sheets: int) -> str:
     """Of a workbook with so many sheets."""
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    parts = [("workbook", "sheet.main"), *((f"worksheets/sheet{number}", "worksheet") for number in range(1, sheets + 1))]
+    parts = [
+        ("workbook", "sheet.main"),
+        *((f"worksheets/sheet{number}", "worksheet") for number in range(1, sheets + 1)),
+    ]
     listed = "".join(f'<Override PartName="/xl/{name}.xml" ContentType="{kind}.{what}+xml"/>' for name, what in parts)
     default = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
     return f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{default}{listed}</Types>'
@@ -52,7 +59,10 @@ def _content_types(sheets: int) -> str:
 
 def _relations(targets: dict[str, tuple[str, str]]) -> str:
     """Of ids to kinds and targets."""
-    lines = [f'<Relationship Id="{name}" Type="{_RELATION}/{kind}" Target="{target}"/>' for name, (kind, target) in targets.items()]
+    lines = [
+        f'<Relationship Id="{name}" Type="{_RELATION}/{kind}" Target="{target}"/>'
+        for name, (kind, target) in targets.items()
+    ]
     return f'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{"".join(lines)}</Relationships>'
 
 

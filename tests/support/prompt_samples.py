@@ -24,7 +24,9 @@ def _of_objects(dialect: JsonActionFormat, view: ScreenView) -> list[str]:
         if form.offered:
             assert form.name in prompt, f"{dialect.name}: {form.name} is not in the prompt"
             shown = dialect.shown(form)
-            choices = [shown] + [shown | {key: name} for key, rule in form.keys.items() for name in rule.get("enum", ())]
+            choices = [shown] + [
+                shown | {key: name} for key, rule in form.keys.items() for name in rule.get("enum", ())
+            ]
             found += [dialect.reply([dialect.action(form.name, values)]) for values in choices]
     if dialect.ends_by_words:
         found += [dialect.written(dialect.words(text)) for text in ("", "what you found", "[INFEASIBLE] why")]

@@ -68,7 +68,13 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[st
             Qwen3VLConfig(text_config={**text, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **ids)
         )
     else:
-        vision = {**VISION, "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [1], "tokens_per_second": 2}
+        vision = {
+            **VISION,
+            "out_hidden_size": 64,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+            "tokens_per_second": 2,
+        }
         model = Qwen2_5_VLForConditionalGeneration(
             Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
         )
@@ -117,7 +123,12 @@ class Conversation:
 def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
     """An ordinary Hugging Face folder with a word-level tokenizer; the model that was saved."""
     words = [f"w{index}" for index in range(VOCABULARY)]
-    for index, name in ((IMAGE, "<|image_pad|>"), (START, "<|vision_start|>"), (END, "<|vision_end|>"), (STOP, "<|im_end|>")):
+    for index, name in (
+        (IMAGE, "<|image_pad|>"),
+        (START, "<|vision_start|>"),
+        (END, "<|vision_end|>"),
+        (STOP, "<|im_end|>"),
+    ):
         words[index] = name
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="w0"))
     tokenizer.pre_tokenizer = WhitespaceSplit()

@@ -32,7 +32,9 @@ async def main(folder: SessionStore) -> None:
         headers, talk = {"authorization": f"Bearer {recorder.open_session(name)}"}, list[dict]()
         for turn in range(10**6):
             talk.append({"role": "user", "content": [image_part(turn % 50)]})
-            answer = await http.post("/v1/chat/completions", json={"messages": talk[-11:], "max_tokens": 8}, headers=headers)
+            answer = await http.post(
+                "/v1/chat/completions", json={"messages": talk[-11:], "max_tokens": 8}, headers=headers
+            )
             talk.append(answer.json()["choices"][0]["message"])
             call_id = answer.json()["id"]
             if turn % 3 == 0:

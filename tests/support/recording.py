@@ -67,7 +67,9 @@ class ScriptedEngine:
         ids = ids[: sampling.max_tokens]
         stopped = ids[-1] in sampling.stop_ids
         logprobs = tuple(-chance.random() for _ in ids)
-        done = Completion(tuple(ids), logprobs, (self.version,) * len(ids), "stop" if stopped else "length", prompt.token_ids)
+        done = Completion(
+            tuple(ids), logprobs, (self.version,) * len(ids), "stop" if stopped else "length", prompt.token_ids
+        )
         return self.tamper(done) if self.tamper else done
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:

@@ -48,7 +48,9 @@ class Client:
 
 
 @asynccontextmanager
-async def bridge(size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any) -> AsyncIterator[RunningServer]:
+async def bridge(
+    size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any
+) -> AsyncIterator[RunningServer]:
     async with (
         DesktopPool(size, SCREEN, spares=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
         serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running,

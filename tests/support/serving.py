@@ -14,7 +14,9 @@ from starlette.applications import Starlette
 @asynccontextmanager
 async def on_a_port(app: Starlette) -> AsyncIterator[str]:
     """The address of `app` while it is served."""
-    with socket.socket(proto=socket.IPPROTO_TCP) as listener:  # asyncio then sends at once, without waiting for acknowledgements
+    with socket.socket(
+        proto=socket.IPPROTO_TCP
+    ) as listener:  # asyncio then sends at once, without waiting for acknowledgements
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))

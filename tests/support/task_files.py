@@ -10,11 +10,17 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 """Public task files beside the checkout; tests that read them are skipped where they are not."""
 
 STEPS: list[dict[str, Any]] = [
-    {"type": "download", "parameters": {"files": [{"url": "https://files.example/a.xlsx", "path": "/home/user/a.xlsx"}]}},
+    {
+        "type": "download",
+        "parameters": {"files": [{"url": "https://files.example/a.xlsx", "path": "/home/user/a.xlsx"}]},
+    },
     {"type": "upload_file", "parameters": {"files": [{"local_path": "a.txt", "path": "/home/user/a.txt"}]}},
     {"type": "launch", "parameters": {"command": ["soffice", "--calc"]}},
     {"type": "launch", "parameters": {"command": "vlc --version", "shell": True}},
-    {"type": "execute", "parameters": {"command": ["python", "-c", "pass"], "stdout": "out.txt", "until": {"returncode": 0}}},
+    {
+        "type": "execute",
+        "parameters": {"command": ["python", "-c", "pass"], "stdout": "out.txt", "until": {"returncode": 0}},
+    },
     {"type": "command", "parameters": {"command": "mkdir /home/user/new", "shell": "true"}},
     {
         "type": "execute_with_verification",
@@ -68,7 +74,14 @@ GETTERS: list[dict[str, Any]] = [
     {"type": "active_tab_info", "goto_prefix": "https://www."},
     {"type": "active_tab_html_parse", "goto_prefix": "https://www.", "category": "xpath", "xpathObject": {"//a": "b"}},
     {"type": "active_tab_url_parse", "goto_prefix": "https://www.", "parse_keys": ["q"], "replace": {"q": "query"}},
-    {"type": "url_dashPart", "goto_prefix": "https://", "partIndex": -1, "needDeleteId": False, "returnType": "json", "key": "k"},
+    {
+        "type": "url_dashPart",
+        "goto_prefix": "https://",
+        "partIndex": -1,
+        "needDeleteId": False,
+        "returnType": "json",
+        "key": "k",
+    },
     {"type": "page_info", "url": "https://a.example/"},
     {"type": "pdf_from_url", "path": "https://a.example/", "dest": "a.pdf"},
     {"type": "info_from_website", "url": "https://a.example/", "infos": [{"action": "inner_text"}], "backups": ["x"]},

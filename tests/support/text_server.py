@@ -80,6 +80,8 @@ class TextServer:
         with self._weights, torch.no_grad():
             own = self.model.state_dict()
             assert set(weights) == set(own), set(weights) ^ set(own)
-            self.taken.append(sum(not torch.equal(own[name], tensor.to(own[name].dtype)) for name, tensor in weights.items()))
+            self.taken.append(
+                sum(not torch.equal(own[name], tensor.to(own[name].dtype)) for name, tensor in weights.items())
+            )
             self.model.load_state_dict(weights)
         return JSONResponse({"success": True})

@@ -55,7 +55,14 @@ def checkpoint(folder: Path, seed: int = 0) -> Path:
     values = build_config(tokenizer).to_dict()
     rope = {**values["text_config"]["rope_parameters"], "mrope_section": [2, 1, 1]}
     text = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
-    vision = {"depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "patch_size": 8, "out_hidden_size": 32}
+    vision = {
+        "depth": 2,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_heads": 2,
+        "patch_size": 8,
+        "out_hidden_size": 32,
+    }
     values["text_config"] |= {**text, "rope_parameters": rope}
     values["vision_config"] |= {**vision, "num_position_embeddings": 64}
     torch.manual_seed(seed)
@@ -155,7 +162,11 @@ async def _main(folder: Path, steps: int, journal: Path, checkpoint_every: int) 
     config = small(steps=steps, checkpoint_every=checkpoint_every)
     async with assembled(folder, config, on_step=lambda at, ids: note("step", at=at, episodes=ids)) as parts:
         last = parts.run.checkpoint()
-        note("start", at=last.step if last else 0, finished=[row.id for row in parts.run.episodes() if row.finished_at is not None])
+        note(
+            "start",
+            at=last.step if last else 0,
+            finished=[row.id for row in parts.run.episodes() if row.finished_at is not None],
+        )
         await parts.loop.run()
         note("end")
 

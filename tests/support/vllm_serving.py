@@ -46,7 +46,13 @@ def serving(
 ) -> Served:
     """The policy in the box, or another checkpoint of its kind, behind a vLLM that is not started yet."""
     model = load("tiny")
-    sizes: dict[str, Any] = {"max_tokens": 2048, "max_batch": 8, "max_images": 8, "threads": 2, "adapter_rank": adapter_rank}
+    sizes: dict[str, Any] = {
+        "max_tokens": 2048,
+        "max_batch": 8,
+        "max_images": 8,
+        "threads": 2,
+        "adapter_rank": adapter_rank,
+    }
     sizes["adapter_tower"] = adapter_tower
     engine = launch_vllm(checkpoint, model.image_processor, python, folder, dtype=dtype, patience=PATIENCE, **sizes)
     return Served(engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))

@@ -44,7 +44,18 @@ async def test_a_pixel_beyond_the_close_button_does_not_close(dx: int, dy: int, 
 
 @pytest.mark.parametrize(
     ("shown", "worth"),
-    [("47", 1.0), ("42", 0.5), ("37", 0.5), ("74", 0.0), ("", 0.0), ("0", 0.0), ("4", 0.0), ("7", 0.0), ("147", 0.0), ("4x", 0.0)],
+    [
+        ("47", 1.0),
+        ("42", 0.5),
+        ("37", 0.5),
+        ("74", 0.0),
+        ("", 0.0),
+        ("0", 0.0),
+        ("4", 0.0),
+        ("7", 0.0),
+        ("147", 0.0),
+        ("4x", 0.0),
+    ],
 )
 def test_a_number_is_worth_its_digits_in_place(shown: str, worth: float) -> None:
     assert calculator.worth(shown, "47") == worth

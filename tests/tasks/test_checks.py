@@ -162,7 +162,9 @@ async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answ
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
         with pytest.raises(document_readers.InvalidDocument):
-            document_readers.sheet(whole[:length], None) if kind == "sheet" else document_readers.document(whole[:length])
+            document_readers.sheet(whole[:length], None) if kind == "sheet" else document_readers.document(
+                whole[:length]
+            )
     bomb = BytesIO(whole)
     with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", bytes(document_readers.LARGEST_UNPACKED_BYTES))
@@ -180,7 +182,9 @@ async def test_rows_of_a_database_are_read_with_its_log_and_in_any_order_where_t
         asked = {"path": "a", "query": "select n, x from t"}
         assert (await value_of({"sqlite": asked | {"rows": [[1, "a"], [2, "b"]]}}, tmp_path)).value == 1.0, wal
         assert (await value_of({"sqlite": asked | {"rows": [[2, "b"], [1, "a"]]}}, tmp_path)).value == 0.0
-        assert (await value_of({"sqlite": asked | {"rows": [[2, "b"], [1, "a"]], "ordered": False}}, tmp_path)).value == 1.0
+        assert (
+            await value_of({"sqlite": asked | {"rows": [[2, "b"], [1, "a"]], "ordered": False}}, tmp_path)
+        ).value == 1.0
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
     assert "similar to like.png, not 0.95" in check.detail
 
 
-async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the_evaluators_failure(tmp_path: Path) -> None:
+async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the_evaluators_failure(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     ends: dict[str, Any] = {}
     for function in ("counts", "half", "broken", "endless", "words", "beyond"):
@@ -85,7 +87,12 @@ async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the
     }  # fmt: skip
     assert "there is no file" in ends["counts None"].findings[0].read
     assert all(end.cause == "evaluator" for end in ends.values() if isinstance(end, Errored))
-    for function, said in {"broken": "what is this", "endless": "longer than 2 s", "words": "give a number", "beyond": "2"}.items():
+    for function, said in {
+        "broken": "what is this",
+        "endless": "longer than 2 s",
+        "words": "give a number",
+        "beyond": "2",
+    }.items():
         assert said in ends[f"{function} xx"].message
 
 
@@ -104,7 +111,9 @@ async def test_the_browsers_profile_is_read_as_it_is_on_the_disk(tmp_path: Path)
     profile.mkdir(parents=True)
     assert (await value_of({"browser": {"bookmarks": []}}, tmp_path)).value == 1.0, "no bookmark was ever made"
     mark = {"type": "url", "url": "file:///a.html"}
-    (profile / "Bookmarks").write_text(json.dumps({"roots": {"bar": {"children": [mark, {"type": "folder", "children": [mark]}]}}}))
+    (profile / "Bookmarks").write_text(
+        json.dumps({"roots": {"bar": {"children": [mark, {"type": "folder", "children": [mark]}]}}})
+    )
     (profile / "Preferences").write_text(json.dumps({"homepage": "file:///home.html", "session": {"restore": 4}}))
     history = database_file("create table urls (url text)", "insert into urls values ('file:///b.html')")
     (profile / "History").write_bytes(history["a"])
@@ -164,7 +173,10 @@ async def test_a_text_that_is_made_for_a_regular_expression_stops_nothing(tmp_pa
 
 
 WRONG = {
-    "a picture that is not there": ("check: {image: {path: a.png, like: no.png}}", "t.yaml:4: check.image: there is no file"),
+    "a picture that is not there": (
+        "check: {image: {path: a.png, like: no.png}}",
+        "t.yaml:4: check.image: there is no file",
+    ),
     "a function that is not there": (
         "check: {all: [{python: {file: no.py, function: f, reads: [a]}}]}",
         "check.all[0].python: there is no file",
@@ -190,6 +202,12 @@ def test_limits_are_those_of_the_task(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     (tmp_path / "t.yaml").write_text(TASK.format(function="half"))
     task = load_task(tmp_path / "t.yaml")
-    assert (task.max_steps, task.check_timeout_s, task.step_timeout_s, task.episode_timeout_s, task.settle_grace_s) == (3, 9.0, 2.0, 60.0, 0.0)
+    assert (task.max_steps, task.check_timeout_s, task.step_timeout_s, task.episode_timeout_s, task.settle_grace_s) == (
+        3,
+        9.0,
+        2.0,
+        60.0,
+        0.0,
+    )
     with pytest.raises(ValidationError):
         yaml_schema.TaskLimits(steps=3, step_s=0)

@@ -112,12 +112,23 @@ def test_a_mirror_gives_no_file_from_outside_it(tmp_path: Path) -> None:
     assert fetch(f"{BASE}/..%2Fsecret") is None
 
 
-def test_the_command_fills_the_cache_and_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fills_the_cache_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_task(tmp_path)
     mirror = tmp_path / "mirror" / "calc" / "1"
     mirror.mkdir(parents=True)
     (mirror / "a b.xlsx").write_bytes(b"first")
-    words = ["tasks", "prefetch", "osworld", str(tmp_path), "--from", str(tmp_path / "mirror"), "--files", str(tmp_path / "files")]
+    words = [
+        "tasks",
+        "prefetch",
+        "osworld",
+        str(tmp_path),
+        "--from",
+        str(tmp_path / "mirror"),
+        "--files",
+        str(tmp_path / "files"),
+    ]
     with pytest.raises(SystemExit) as ended:
         app(words, exit_on_error=False)
     assert ended.value.code == 2

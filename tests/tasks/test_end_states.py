@@ -53,7 +53,12 @@ async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndSta
 async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause(tmp_path: Path) -> None:
     solved = await played("editor_append", 4, tmp_path / "states", early=False)
     failed = await played("editor_append", 4, tmp_path / "states", early=True)
-    found = [result async for result in rescore_states(load_end_states([tmp_path / "states"]), lambda _: family_registry.make_task("editor_append", 4))]
+    found = [
+        result
+        async for result in rescore_states(
+            load_end_states([tmp_path / "states"]), lambda _: family_registry.make_task("editor_append", 4)
+        )
+    ]
     assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
     assert (solved.value, failed.value) == (1.0, 0.0)
     (said,) = found[1].lines()[1:]
@@ -110,13 +115,20 @@ async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
     task, desktop = family_registry.make_task("terminal_run", 0), LocalDesktop()
     try:
         await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
-        await desktop.run(["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"])
+        await desktop.run(
+            ["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"]
+        )
         state = next(load_end_states([await save_end_state(task, desktop, Errored("cancelled"), tmp_path)]))
     finally:
         await desktop.close()
     assert await state.pull("in") == await state.pull("a/b/c") == await state.pull("/home/user/a/b/c") == b"hi\n"
     assert await state.listdir("a") == ["b"]
-    for path, kind in (("out", PermissionError), ("pipe", PermissionError), ("a", IsADirectoryError), ("../x", FileNotFoundError)):
+    for path, kind in (
+        ("out", PermissionError),
+        ("pipe", PermissionError),
+        ("a", IsADirectoryError),
+        ("../x", FileNotFoundError),
+    ):
         with pytest.raises(kind):
             await state.pull(path)
     assert state.value is None

@@ -61,7 +61,10 @@ async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
 async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
-    assert await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, side_by_side=2) == []
+    assert (
+        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, side_by_side=2)
+        == []
+    )
 
 
 def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
@@ -125,13 +128,24 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
 
 def test_the_families_that_are_trained_by_default_are_those_of_the_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
-    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(family_registry.DEFAULT)
+    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(
+        family_registry.DEFAULT
+    )
     said = "\n".join(make_task(name, seed).instruction for name in family_registry.DEFAULT for seed in range(400))
-    assert hashlib.sha256(said.encode()).hexdigest() == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
+    assert (
+        hashlib.sha256(said.encode()).hexdigest() == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
+    )
 
 
 def test_the_documentation_lists_every_family_with_its_milestones() -> None:
-    text = Path(__file__).parents[2].joinpath("docs", "tasks.md").read_text().split("## The suite `basics`")[1].split("\n## ")[0]
+    text = (
+        Path(__file__)
+        .parents[2]
+        .joinpath("docs", "tasks.md")
+        .read_text()
+        .split("## The suite `basics`")[1]
+        .split("\n## ")[0]
+    )
     rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
     assert set(rows) == set(FAMILIES)
     for family in FAMILIES.values():
@@ -139,5 +153,6 @@ def test_the_documentation_lists_every_family_with_its_milestones() -> None:
             milestones = ", ".join(f"{milestone.name} {milestone.weight:g}" for milestone in task.milestones)
             assert f"| `{family.name}` | {milestones}" in text or not milestones, family.name
             assert any(
-                line.startswith(f"| `{family.name}` |") and f"{task.width}x{task.height}" in line for line in text.splitlines()
+                line.startswith(f"| `{family.name}` |") and f"{task.width}x{task.height}" in line
+                for line in text.splitlines()
             )

@@ -57,14 +57,21 @@ def test_nothing_is_wrong_with_the_public_files_and_one_key_of_them_is_read_by_n
     if not SHARED.is_dir():
         pytest.skip(f"the public task files are not beside the checkout ({SHARED})")
     found = [
-        problem for source in ("osworld", "waa") for path in task_files.below([SHARED / source]) for problem in task_files.problems_of(path)
+        problem
+        for source in ("osworld", "waa")
+        for path in task_files.below([SHARED / source])
+        for problem in task_files.problems_of(path)
     ]
     assert [problem for problem in found if not problem.note] == []
-    assert [(problem.key, problem.line) for problem in found if "not known" in problem.message] == [("env_may_change", 55)]
+    assert [(problem.key, problem.line) for problem in found if "not known" in problem.message] == [
+        ("env_may_change", 55)
+    ]
 
 
 def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path: Path) -> None:
-    value = task(config=[{"type": "sleep", "parameters": {"seconds": 2}}, {"type": "sleep", "parameters": {"seconds": 2.0}}])
+    value = task(
+        config=[{"type": "sleep", "parameters": {"seconds": 2}}, {"type": "sleep", "parameters": {"seconds": 2.0}}]
+    )
     path = written(tmp_path, value)
     assert canonical(osworld.dump(osworld.load(path).task)) == canonical(value)
     assert canonical({"a": 2}) != canonical({"a": 2.0})
@@ -79,7 +86,12 @@ def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path
         ({"possibility_of_change": "low"}, "possibility_of_change", "did you mean 'possibility_of_env_change'?", False),
         ({"_comments": "c"}, "_comments", "comment", True),
         ({"config": [{"type": "dance", "parameters": {"a": 1}}]}, "config[0].type", "no set-up step 'dance'", False),
-        ({"config": [{"type": "create_folder", "parameters": {"path": "a"}}]}, "config[0].type", "create_folder", False),
+        (
+            {"config": [{"type": "create_folder", "parameters": {"path": "a"}}]},
+            "config[0].type",
+            "create_folder",
+            False,
+        ),
         (
             {"config": [{"type": "open", "parameters": {"path": "a", "how": 1}}]},
             "config[0].parameters.how",
@@ -128,7 +140,9 @@ def test_what_is_not_known_is_said_with_key_and_line_and_is_kept(
         ({"evaluator": {}}, "evaluator.func", "missing"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_with_its_key(change: dict[str, Any], key: str, word: str, tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_kind_is_refused_with_its_key(
+    change: dict[str, Any], key: str, word: str, tmp_path: Path
+) -> None:
     with pytest.raises(TaskFileError) as caught:
         osworld.load(written(tmp_path, task(**change)))
     (problem, *_) = caught.value.problems
@@ -163,7 +177,11 @@ def test_the_clauses_of_an_evaluator_belong_together_by_position(tmp_path: Path)
     assert loaded.problems == ()
     first, second = loaded.task.evaluator.clauses
     assert (first.metric, first.expected, first.options) == ("exact_match", None, {})
-    assert (second.metric, getattr(second.expected, "type", ""), second.options) == ("compare_csv", "rule", {"strict": True})
+    assert (second.metric, getattr(second.expected, "type", ""), second.options) == (
+        "compare_csv",
+        "rule",
+        {"strict": True},
+    )
     assert osworld.load(written(tmp_path, task(evaluator={"func": "infeasible"}))).task.infeasible
 
 

@@ -149,7 +149,9 @@ async def test_a_milestone_that_cannot_be_read_says_who_is_to_blame() -> None:
     with pytest.raises(EvaluatorError, match="milestone 'a'"):
         await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(KeyError("x"))))).after_step({})
     with pytest.raises(InfrastructureError):
-        await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(InfrastructureError("gone"))))).after_step({})
+        await MilestoneTracker(
+            make(value_of("end"), Milestone("a", 0.2, raising(InfrastructureError("gone"))))
+        ).after_step({})
 
 
 async def test_milestones_that_hold_at_the_start_are_part_of_the_baseline() -> None:

@@ -24,7 +24,9 @@ from deskhand.tasks.suites import miniwob
 from deskhand.tasks.suites.miniwob import solutions
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed (deskhand desktop install chromium)"),
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="Chromium is not installed (deskhand desktop install chromium)"
+    ),
     pytest.mark.skipif(miniwob.missing() is not None, reason="no package miniwob (pip install --no-deps miniwob)"),
 ]
 SIZE = screen_px(miniwob.WIDTH, miniwob.HEIGHT)
@@ -129,7 +131,9 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         page = chromium.of(desktop)
         await page.evaluate("new Promise(done => setTimeout(done, 500))")
         await page.loaded()
-        await page.evaluate("core.startEpisodeReal(), core.endEpisode(1.0, false)")  # as a page that was spoken to would have it
+        await page.evaluate(
+            "core.startEpisodeReal(), core.endEpisode(1.0, false)"
+        )  # as a page that was spoken to would have it
         assert await miniwob.page_reward(desktop) == 1.0
         outcome = await judge(task, desktop, grace_s=0)
         assert isinstance(outcome, Scored)
@@ -160,7 +164,9 @@ async def test_keys_open_no_developer_tools() -> None:
         for keys in (("f12",), ("ctrl", "shift", "i"), ("ctrl", "shift", "j")):
             await desktop.perform([Key(keys)], action_id="+".join(keys))
             await asyncio.sleep(0.5)
-            await desktop.perform([Key(("esc",))], action_id=f"{keys} refused")  # the browser says that they are not allowed here
+            await desktop.perform(
+                [Key(("esc",))], action_id=f"{keys} refused"
+            )  # the browser says that they are not allowed here
         assert await chromium.of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")
@@ -170,8 +176,19 @@ async def test_keys_open_no_developer_tools() -> None:
 
 
 def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> None:
-    settings = ["families=[miniwob/click-button]", "evaluation.num_episodes=1", "loop.max_concurrent_episodes=1", "desktop.prewarm=0"]
-    words = ["eval", str(tmp_path / "run"), "--policy", "oracle", *(word for text in settings for word in ("--set", text))]
+    settings = [
+        "families=[miniwob/click-button]",
+        "evaluation.num_episodes=1",
+        "loop.max_concurrent_episodes=1",
+        "desktop.prewarm=0",
+    ]
+    words = [
+        "eval",
+        str(tmp_path / "run"),
+        "--policy",
+        "oracle",
+        *(word for text in settings for word in ("--set", text)),
+    ]
     app(words, result_action="return_value")
     with Run.open(tmp_path / "run", read_only=True) as run:
         (row,) = run.episodes("oracle", "scored")

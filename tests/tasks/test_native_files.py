@@ -68,7 +68,9 @@ def test_the_example_loads_without_a_problem(tmp_path: Path) -> None:
         ("[wait: 0.5]", "[wait: null]", "[wait: 0.5]", "oracle[3][0]", "exactly one of click"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_key_and_line(old: str, new: str, at: str, key: str, word: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_with_file_key_and_line(
+    old: str, new: str, at: str, key: str, word: str, tmp_path: Path
+) -> None:
     found = problems_with(old, new, tmp_path)
     assert [(each[0], each[1]) for each in found] == [(key, line_of(at))], found
     assert word in found[0][2]

@@ -41,7 +41,9 @@ async def judged(task: Task, folder: Path, files: FileContents, folders: set[str
     return await judge(task, end_of(folder, files, folders), grace_s=0.0)
 
 
-@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).example_end_states is not None))
+@pytest.mark.parametrize(
+    "family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).example_end_states is not None)
+)
 async def test_what_is_nearly_right_is_worth_nothing_and_what_is_right_everything(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
     assert task.example_end_states is not None
@@ -77,4 +79,6 @@ def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
 
 
 def test_every_family_of_the_hard_tier_pays_for_the_way() -> None:
-    assert [name for name, family in FAMILIES.items() if family.tier == "hard" and not family.generate(SEED).milestones] == []
+    assert [
+        name for name, family in FAMILIES.items() if family.tier == "hard" and not family.generate(SEED).milestones
+    ] == []

@@ -86,8 +86,12 @@ def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
 
 
 def test_a_file_that_judges_nothing_and_milestones_that_are_never_reached_are_said(tmp_path: Path) -> None:
-    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones: nothing is judged"]
-    milestones = "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
+    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == [
+        "neither evaluate nor milestones: nothing is judged"
+    ]
+    milestones = (
+        "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
+    )
     found = problems(milestones, tmp_path)
     assert [(each[0], each[3]) for each in found] == [
         ("milestones[0].check", True),
@@ -112,14 +116,18 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> N
         assert caught.value.problems[0].line is not None
 
 
-async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_and_holds_nobody_up(tmp_path, monkeypatch) -> None:
+async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_and_holds_nobody_up(
+    tmp_path, monkeypatch
+) -> None:
     class Talkative:
         async def shell(self, command: str, *, timeout_s: float) -> CommandResult:
             return CommandResult(0, b"ab" * 100_000, b"")
 
     monkeypatch.setattr(subprocess_call, "MATCH_S", 1.0)
     path = tmp_path / "fuzzy.yaml"
-    path.write_text(f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n")
+    path.write_text(
+        f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n"
+    )
     check = asyncio.create_task(load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
     turns = 0
     while not check.done():

@@ -35,10 +35,16 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
     [
         ({}, set()),
         ({"proxy": True}, {"web"}),
-        ({"config": [{"type": "download", "parameters": {"files": [{"url": "https://f.example/a", "path": "a"}]}}]}, {"file"}),
+        (
+            {"config": [{"type": "download", "parameters": {"files": [{"url": "https://f.example/a", "path": "a"}]}}]},
+            {"file"},
+        ),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}, {"web"}),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["chrome://settings"]}}]}, set()),
-        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:8080/a"]}}]}, set()),
+        (
+            {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:8080/a"]}}]},
+            set(),
+        ),
         ({"config": [{"type": "login", "parameters": {"settings_file": "s", "platform": "googledrive"}}]}, {"account"}),
         (launch("bash", "-c", "echo {CLIENT_PASSWORD} | sudo -S apt-get -y install sl"), {"packages", "root"}),
         (launch("gsettings", "set", "org.gnome.x", "y", "1"), {"gnome"}),
@@ -107,7 +113,11 @@ def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_a
     assert (out / "os" / "files.json").read_bytes() == files.read_bytes()
     assert not (out / "chrome").exists()
     index = json.loads((out / compatibility.INDEX).read_text())
-    assert index["chrome/web"] == {"id": "0b5c", "verdict": "not here", "needs": [{"kind": "web", "detail": "proxy is true"}]}
+    assert index["chrome/web"] == {
+        "id": "0b5c",
+        "verdict": "not here",
+        "needs": [{"kind": "web", "detail": "proxy is true"}],
+    }
     with pytest.raises(ConfigError, match="not an empty folder"):
         compatibility.write(report, out)
     with pytest.raises(ConfigError, match="no folder"):

@@ -39,7 +39,12 @@ def test_what_a_reader_does_ends_in_time_and_is_the_evaluators_failure(name: str
 def test_it_has_nothing_of_the_callers_environment_and_files_stay_small(tmp_path) -> None:
     os.environ["DESKHAND_SECRET_OF_THE_TEST"] = "secret"
     try:
-        assert subprocess_call.call_in_subprocess("builtins:eval", b"__import__('os').environ.get('DESKHAND_SECRET_OF_THE_TEST')") is None
+        assert (
+            subprocess_call.call_in_subprocess(
+                "builtins:eval", b"__import__('os').environ.get('DESKHAND_SECRET_OF_THE_TEST')"
+            )
+            is None
+        )
     finally:
         del os.environ["DESKHAND_SECRET_OF_THE_TEST"]
     assert subprocess_call.call_in_subprocess("builtins:eval", b"__import__('os').getcwd()") == "/"
@@ -47,8 +52,12 @@ def test_it_has_nothing_of_the_callers_environment_and_files_stay_small(tmp_path
 
 def test_the_same_bytes_are_read_once() -> None:
     count = b"__import__('time').time_ns()"
-    assert subprocess_call.call_in_subprocess("builtins:eval", count) == subprocess_call.call_in_subprocess("builtins:eval", count)
-    assert subprocess_call.call_in_subprocess("builtins:eval", count) != subprocess_call.call_in_subprocess("builtins:eval", count + b" ")
+    assert subprocess_call.call_in_subprocess("builtins:eval", count) == subprocess_call.call_in_subprocess(
+        "builtins:eval", count
+    )
+    assert subprocess_call.call_in_subprocess("builtins:eval", count) != subprocess_call.call_in_subprocess(
+        "builtins:eval", count + b" "
+    )
 
 
 async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wrong_answers() -> None:
@@ -70,7 +79,9 @@ async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_sibling
 
     def task(data: bytes) -> Task:
         async def check(_: object) -> CheckResult:
-            return CheckResult(float(await asyncio.to_thread(subprocess_call.call_in_subprocess, "builtins:eval", data, timeout_s=3.0)))
+            return CheckResult(
+                float(await asyncio.to_thread(subprocess_call.call_in_subprocess, "builtins:eval", data, timeout_s=3.0))
+            )
 
         async def nothing(_: object) -> None: ...
 

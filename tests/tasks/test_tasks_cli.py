@@ -15,7 +15,9 @@ SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
 REMOTE = {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}
 
 
-def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of `deskhand tasks` in this process."""
     monkeypatch.setattr(sys, "argv", ["deskhand", "tasks", *map(str, arguments)])
     monkeypatch.setattr(main.signal, "signal", lambda *_: None)
@@ -78,7 +80,12 @@ def test_show_tells_a_native_task_and_a_foreign_one(
         assert text in out, text
     code, out, _ = called(monkeypatch, capsys, "show", written(tmp_path, task(**REMOTE)))
     assert code == 0
-    for text in ("not here", "needs the live web: https://www.example", "chrome_open_tabs", "exact_match of vm_command_line, rule"):
+    for text in (
+        "not here",
+        "needs the live web: https://www.example",
+        "chrome_open_tabs",
+        "exact_match of vm_command_line, rule",
+    ):
         assert text in out, text
     path = tmp_path / "night.yaml"
     path.write_text(
@@ -98,7 +105,13 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[:2] == ["chrome/web not here needs the live web (https://www.example)", "os/here runnable here"]
-    for line in ("2 tasks loaded, 0 files not", "1 runnable here", "0 needs files", "1 not here", "1 needs the live web"):
+    for line in (
+        "2 tasks loaded, 0 files not",
+        "1 runnable here",
+        "0 needs files",
+        "1 not here",
+        "1 needs the live web",
+    ):
         assert line in lines, line
     assert (out_folder / "os" / "here.json").is_file()
     assert called(monkeypatch, capsys, "lint", out_folder)[0] == 0
@@ -122,7 +135,9 @@ def test_the_list_has_every_family_with_its_tier_and_screen(
 
 
 @pytest.mark.skipif(miniwob.missing() is not None, reason="no package miniwob (pip install --no-deps miniwob)")
-def test_miniwob_is_listed_and_shown_by_its_own_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_miniwob_is_listed_and_shown_by_its_own_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = called(monkeypatch, capsys, "list", "--suite", "miniwob")
     assert (code, out.splitlines()[-1]) == (0, "130 families")
     code, out, _ = called(monkeypatch, capsys, "show", "miniwob/click-button", "3")

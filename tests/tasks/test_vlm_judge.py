@@ -75,7 +75,9 @@ async def judges(*replies: str) -> AsyncIterator[tuple[VlmJudgeClient, Recorder]
         (("no", "no", "no"), False, 1.0),
     ],
 )
-async def test_the_majority_of_the_votes_is_the_judgement(replies: tuple[str, ...], expected: bool, value: float) -> None:
+async def test_the_majority_of_the_votes_is_the_judgement(
+    replies: tuple[str, ...], expected: bool, value: float
+) -> None:
     desktop = OneScreen()
     async with judges(*replies) as (judging, recorder):
         check = await VlmJudgeCheck(question=QUESTION, expected=expected).judged(desktop, judging)
@@ -91,7 +93,11 @@ async def test_the_majority_of_the_votes_is_the_judgement(replies: tuple[str, ..
 
 @pytest.mark.parametrize(
     "replies",
-    [("yes", "no", "yes", "no"), ("yes", "yes", "perhaps", "I cannot see a lamp"), ("maybe", "the lamp", "", "yesterday")],
+    [
+        ("yes", "no", "yes", "no"),
+        ("yes", "yes", "perhaps", "I cannot see a lamp"),
+        ("maybe", "the lamp", "", "yesterday"),
+    ],
 )
 async def test_judges_that_do_not_agree_leave_the_episode_unscored(replies: tuple[str, ...]) -> None:
     async with judges(*replies) as (judging, _):
@@ -108,7 +114,9 @@ async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
 def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
         VlmJudgeClient.of_environment({})
-    found = VlmJudgeClient.of_environment({"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"})
+    found = VlmJudgeClient.of_environment(
+        {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
+    )
     assert found == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
 
 

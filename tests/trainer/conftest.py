@@ -110,7 +110,9 @@ def sample(model, ids: tuple[int, ...], spans, images, length: int, temperature:
         inputs = collate([_Row(row.prompt_ids, row.spans)], images, model)
         logits = model.lm_head(hidden_states(model, inputs)[:, -1])
         scores = log_softmax(logits, temperature, BANNED)[0]
-        token = int(random.choice(VOCABULARY, p=np.exp(scores.double().numpy()) / np.exp(scores.double().numpy()).sum()))
+        token = int(
+            random.choice(VOCABULARY, p=np.exp(scores.double().numpy()) / np.exp(scores.double().numpy()).sum())
+        )
         out.append(token)
         logprobs.append(float(scores[token]))
     return tuple(out), tuple(logprobs)
@@ -122,7 +124,15 @@ class _Row:
     spans: tuple[ImageSpan, ...]
 
 
-def play(model, world: World, seed: int, turns: int = 3, window: int = 2, temperature: float = 1.0, first_image: int | None = None):
+def play(
+    model,
+    world: World,
+    seed: int,
+    turns: int = 3,
+    window: int = 2,
+    temperature: float = 1.0,
+    first_image: int | None = None,
+):
     """An episode: each turn shows a screenshot; beyond `window` screenshots the history is dropped, which forks the graph."""
     random = np.random.default_rng(seed)
     graph = CallGraph()

@@ -93,7 +93,9 @@ def test_the_tokens_of_a_forked_episode_are_put_in_the_order_of_time(make_policy
     order = sorted(where)
     rewards = np.zeros(len(order))
     rewards[-1] = REWARDS[number]
-    expected = gae(rewards, np.array([where[key] for key in order], dtype=np.float64), np.array([place for _, place, _ in order]))
+    expected = gae(
+        rewards, np.array([where[key] for key in order], dtype=np.float64), np.array([place for _, place, _ in order])
+    )
     found = by_place(rows, gae_advantages_of(rows, values, CriticConfig()).returns)
     np.testing.assert_allclose([found[key] for key in order], expected.returns, atol=1e-5)
 
@@ -110,17 +112,23 @@ def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
     sequence = samples(world)[0].sequence
     first = sequence.sampled.index(True)
     other = next(token for token in range(8, 40) if token != sequence.token_ids[first] and token not in BANNED)
-    changed = dataclasses.replace(sequence, token_ids=(*sequence.token_ids[:first], other, *sequence.token_ids[first + 1 :]))
+    changed = dataclasses.replace(
+        sequence, token_ids=(*sequence.token_ids[:first], other, *sequence.token_ids[first + 1 :])
+    )
     before, after = made.critic.values([sequence, changed], world.images)
     assert before[0] == pytest.approx(after[0], abs=1e-5)
     assert abs(before[1] - after[1]) > 1e-3
 
 
-@pytest.mark.parametrize(("settings", "moves"), [({"trunk": "own"}, False), ({"through_trunk": False}, False), ({}, True)])
+@pytest.mark.parametrize(
+    ("settings", "moves"), [({"trunk": "own"}, False), ({"through_trunk": False}, False), ({}, True)]
+)
 def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_policy, world, settings, moves):
     """Equal rewards, values of 0 and no discount: no token is better than another, and the policy's own loss has no gradient.
     In the second pass the head is no longer 0, so that its loss has one in the trunk."""
-    config = TrainerConfig(algorithm="ppo", learning_rate=1e-3, ppo_epochs=2, critic=CriticConfig(turn_gae_lambda=1, **settings))
+    config = TrainerConfig(
+        algorithm="ppo", learning_rate=1e-3, ppo_epochs=2, critic=CriticConfig(turn_gae_lambda=1, **settings)
+    )
     made = Trainer(make_policy(), config)
     made.steps = 1  # the first would set the values to the mean return, which leaves nothing to learn here
     before, own = weights(made.policy), weights(made.critic.own) if made.critic.own else None

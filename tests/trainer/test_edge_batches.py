@@ -29,7 +29,9 @@ def made(make_policy, kind, **settings):
 
 def everything(trainer):
     """All that is trained, the critic included."""
-    return torch.cat([tensor.detach().flatten() for _, tensors, _ in trainer.parts() for tensor in tensors.values()]).clone()
+    return torch.cat(
+        [tensor.detach().flatten() for _, tensors, _ in trainer.parts() for tensor in tensors.values()]
+    ).clone()
 
 
 def sound(metrics):
@@ -45,7 +47,9 @@ def test_a_step_on_nothing_changes_nothing(make_policy, world, kind):
     metrics = sound(trainer.step([], {}))
     assert (metrics.updates, metrics.tokens, metrics.episodes, trainer.steps) == (0, 0, 0, 1)
     refused = [
-        dataclasses.replace(sample, sequence=dataclasses.replace(sample.sequence, logprobs=sample.sequence.logprobs[1:]))
+        dataclasses.replace(
+            sample, sequence=dataclasses.replace(sample.sequence, logprobs=sample.sequence.logprobs[1:])
+        )
         for sample in samples(world)
     ]
     metrics = sound(trainer.step(refused, world.images))
@@ -86,7 +90,9 @@ def test_equal_rewards_teach_the_critic_and_not_the_policy(make_policy, world, r
     metrics = sound(trainer.step(samples(world, rewards=(reward,) * 4), world.images))
     assert torch.equal(before, weights(trainer.policy))
     assert metrics.grad_norm == 0
-    assert torch.equal(head, trainer.critic.head.bias) == (reward == 0), "a head that says 0 is right about rewards of 0"
+    assert torch.equal(head, trainer.critic.head.bias) == (reward == 0), (
+        "a head that says 0 is right about rewards of 0"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

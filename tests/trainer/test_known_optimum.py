@@ -46,26 +46,40 @@ def row(prompt: tuple[int, ...], token: int, logprob: float = 0.0, version: int 
     """A prompt and one sampled token."""
     length = len(prompt)
     return Sequence(
-        (*prompt, token), (False,) * length + (True,), (0.0,) * length + (logprob,), (-1,) * length + (version,), (), (str(token),)
+        (*prompt, token),
+        (False,) * length + (True,),
+        (0.0,) * length + (logprob,),
+        (-1,) * length + (version,),
+        (),
+        (str(token),),
     )
 
 
 def odds(trainer: Trainer, prompt: tuple[int, ...], choices: tuple[int, ...]) -> np.ndarray:
     """Probabilities of the choices; they need not add up to 1, other choices may be wasted on."""
-    return np.exp([float(values[0]) for values in trainer.policy.logprobs([row(prompt, token) for token in choices], {})])
+    return np.exp(
+        [float(values[0]) for values in trainer.policy.logprobs([row(prompt, token) for token in choices], {})]
+    )
 
 
 START = (1, 8, 9)
 
 
-def bandit(trainer: Trainer, random: np.random.Generator) -> list[tuple[list[tuple[tuple[int, ...], int, float]], float]]:
+def bandit(
+    trainer: Trainer, random: np.random.Generator
+) -> list[tuple[list[tuple[tuple[int, ...], int, float]], float]]:
     """Sixteen episodes: (calls as (prompt, token, log-prob), reward)."""
     chances = odds(trainer, START, CHOICES).astype(np.float64)
     drawn = random.choice(len(CHOICES), 16, p=chances / chances.sum())
-    return [([(START, CHOICES[k], float(np.log(chances[k])))], float(random.random() < PAYS.get(CHOICES[k], 0.0))) for k in drawn]
+    return [
+        ([(START, CHOICES[k], float(np.log(chances[k])))], float(random.random() < PAYS.get(CHOICES[k], 0.0)))
+        for k in drawn
+    ]
 
 
-def doors(trainer: Trainer, random: np.random.Generator) -> list[tuple[list[tuple[tuple[int, ...], int, float]], float]]:
+def doors(
+    trainer: Trainer, random: np.random.Generator
+) -> list[tuple[list[tuple[tuple[int, ...], int, float]], float]]:
     """The same for the task of two steps; the second call is a fork: its prompt shows what the first choice led to."""
     first = odds(trainer, START, CHOICES).astype(np.float64)
     then = {view: odds(trainer, (1, view), CHOICES).astype(np.float64) for view in (*VIEWS.values(), 32)}
@@ -74,7 +88,10 @@ def doors(trainer: Trainer, random: np.random.Generator) -> list[tuple[list[tupl
         one = int(random.choice(len(CHOICES), p=first / first.sum()))
         view = VIEWS.get(CHOICES[one], 32)
         two = int(random.choice(len(CHOICES), p=then[view] / then[view].sum()))
-        calls = [(START, CHOICES[one], float(np.log(first[one]))), ((1, view), CHOICES[two], float(np.log(then[view][two])))]
+        calls = [
+            (START, CHOICES[one], float(np.log(first[one]))),
+            ((1, view), CHOICES[two], float(np.log(then[view][two]))),
+        ]
         episodes.append((calls, DOORS.get((CHOICES[one], CHOICES[two]), 0.0)))
     return episodes
 
@@ -87,7 +104,9 @@ def worth_of_bandit(trainer: Trainer) -> float:
 def worth_of_doors(trainer: Trainer) -> float:
     first = dict(zip(VIEWS, odds(trainer, START, tuple(VIEWS)), strict=True))
     then = {side: dict(zip(ARMS, odds(trainer, (1, view), ARMS), strict=True)) for side, view in VIEWS.items()}
-    return float(sum(first[side] * then[side][arm] * DOORS.get((side, arm), 0.0) for side, arm in itertools.product(VIEWS, ARMS)))
+    return float(
+        sum(first[side] * then[side][arm] * DOORS.get((side, arm), 0.0) for side, arm in itertools.product(VIEWS, ARMS))
+    )
 
 
 TASKS = {"bandit": (bandit, worth_of_bandit, 0.9), "two steps": (doors, worth_of_doors, 1.0)}
@@ -104,7 +123,9 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
         divide = "std" if trainer.algorithm.baseline == "group_std" else "none"
         advantages = group_advantages(rewards, [True] * len(rewards), divide).values
         samples = [
-            TrainingSample(row(prompt, token, logprob, trainer.steps), float(advantage), str(n), 1.0, reward, ((place, 1),))
+            TrainingSample(
+                row(prompt, token, logprob, trainer.steps), float(advantage), str(n), 1.0, reward, ((place, 1),)
+            )
             for n, ((calls, reward), advantage) in enumerate(zip(episodes, advantages, strict=True))
             for place, (prompt, token, logprob) in reversed(list(enumerate(calls)))
         ]

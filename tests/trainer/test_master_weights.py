@@ -101,7 +101,10 @@ def test_a_resumed_half_precision_run_goes_on_bit_for_bit(world, tmp_path, optim
 
 RESUMED = {
     "adapters": ({"adapter": LoraConfig(rank=4, alpha=8)}, {}),
-    "a critic of its own": ({}, {"algorithm": "ppo", "critic": CriticConfig(backbone="own", backbone_learning_rate=1e-2)}),
+    "a critic of its own": (
+        {},
+        {"algorithm": "ppo", "critic": CriticConfig(backbone="own", backbone_learning_rate=1e-2)},
+    ),
 }
 
 
@@ -135,7 +138,9 @@ def test_the_gradients_at_a_pictures_features_add_up_in_float32(world):
         policy = half_policy()
         features = VisionFeatureCache(policy.model, {name: image}, 10**6, gradients=True)
         for _ in range(rows):
-            sum(layer_NH.float().sum() * weight for layer_NH in features.of((name,), torch.arange(image.tokens))).backward()
+            sum(
+                layer_NH.float().sum() * weight for layer_NH in features.of((name,), torch.arange(image.tokens))
+            ).backward()
         features.backward()
         found.append({key: value.grad for key, value in policy.parameters().items() if value.grad is not None})
     many, once = found

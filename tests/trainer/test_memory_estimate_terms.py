@@ -35,7 +35,13 @@ TOLERANCE = 0.10
 
 def values_of(family: str) -> dict[str, Any]:
     made = random_models.build(family).config.to_dict()
-    text = {**made["text_config"], "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 4, "vocab_size": 2000}
+    text = {
+        **made["text_config"],
+        "hidden_size": 128,
+        "intermediate_size": 320,
+        "num_hidden_layers": 4,
+        "vocab_size": 2000,
+    }
     text["num_attention_heads"] = 8
     vision = {**made["vision_config"], "out_hidden_size": 128, "depth": 3}
     text.pop("layer_types", None)
@@ -104,7 +110,9 @@ def measured_and_planned(
     trainer_config = TrainerConfig(learning_rate=1e-4, **trainer_settings)
     trainer = Trainer(Policy(model, policy_config), trainer_config)
     samples, images = step_of(model)
-    for _ in range(2 if trainer.critic else 1):  # until all moments are there: a critic's trunk learns from its second step on
+    for _ in range(
+        2 if trainer.critic else 1
+    ):  # until all moments are there: a critic's trunk learns from its second step on
         trainer.step(samples, images)
     measured = sum(held(trainer).values()) + peak_bytes(lambda: trainer.step(samples, images))
     return measured, estimate_memory(values, dtype, policy_config, trainer_config, None, work(), cuda=False)
@@ -116,7 +124,9 @@ def held(trainer: Trainer) -> dict[int, int]:
     policies = [trainer.policy, trainer.policy._reference, trainer.critic.own if trainer.critic else None]
     for policy in filter(None, policies):
         tensors += [*policy.model.parameters(), *policy.model.buffers(), *policy.parameters().values()]
-        states = [getattr(part.weight, "quant_state", None) for part in policy.model.modules() if hasattr(part, "weight")]
+        states = [
+            getattr(part.weight, "quant_state", None) for part in policy.model.modules() if hasattr(part, "weight")
+        ]
         tensors += [state.absmax for state in states if state is not None]
     for _, parameters, optimizer in trainer.parts():
         tensors += parameters.values()
@@ -153,7 +163,9 @@ def test_an_update_by_whole_lists_of_tensors_needs_room_for_the_roots_of_the_mom
     optimizer = torch.optim.AdamW(parameters, foreach=True)
     optimizer.step()
     measured = peak_bytes(optimizer.step)
-    made = estimate_memory(values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True)
+    made = estimate_memory(
+        values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True
+    )
     room = sum(term.bytes for term in made.terms if term.name in ("update", "activations", "logits", "passing"))
     assert room == pytest.approx(measured, rel=TOLERANCE)
 
@@ -168,7 +180,9 @@ def test_rows_that_leave_room_in_a_micro_batch_give_a_least_and_a_most() -> None
 
 
 def test_the_total_is_the_sum_of_what_is_printed() -> None:
-    made = estimate_memory(values_of("qwen3_vl"), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=True, available=GIB)
+    made = estimate_memory(
+        values_of("qwen3_vl"), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=True, available=GIB
+    )
     printed = [re.match(r"(.+?)  +([\d.]+) MiB", line) for line in made.lines()]
     found = [(each.group(1), float(each.group(2))) for each in printed if each]
     for place in ("device", "host"):
@@ -185,7 +199,9 @@ def test_published_architectures_have_the_weights_that_are_published(source: str
         model = architectures.build(architectures.values_of(source))
     count = sum(parameter.numel() for parameter in model.parameters())
     assert round(count / 1e9, 2) == (3.75 if "2.5" in source else 4.44)
-    made = estimate_memory(architectures.values_of(source), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=False)
+    made = estimate_memory(
+        architectures.values_of(source), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=False
+    )
     assert made.traced.parameters + made.tower.parameters == count
 
 
@@ -209,7 +225,9 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
     model = architectures.build(values).to(getattr(torch, dtype))
     sizes = EngineLimits(4, 600, 800, 1600, 20 * IMAGE_TOKENS, 4, shares_weights=True)
     made = estimate_memory(values, dtype, PolicyConfig(train_vision=False), TrainerConfig(), sizes, work(), cuda=False)
-    batch = HfBatch(model, max_batch=4, max_tokens=600, prefill_tokens=800, parked_tokens=1600, image_tokens=20 * IMAGE_TOKENS)
+    batch = HfBatch(
+        model, max_batch=4, max_tokens=600, prefill_tokens=800, parked_tokens=1600, image_tokens=20 * IMAGE_TOKENS
+    )
 
     def play() -> None:
         with torch.inference_mode():

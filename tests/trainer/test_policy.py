@@ -38,7 +38,9 @@ def gradient(policy, sequences, images, function=lambda logprobs_W: logprobs_W.s
     """Gradient of a function of the log-probs, as one vector."""
     policy.model.zero_grad(set_to_none=True)
     policy.accumulate(policy.plan(sequences, images), lambda batch, scores: function(scores.logprobs_W))
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None]
+    )
 
 
 def cosine(a, b):
@@ -72,7 +74,9 @@ def test_merged_and_unmerged_rows_have_the_same_gradient(policy, world):
     assert (a - b).norm() / a.norm() < 1e-4
 
 
-@pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"batch_tokens": 60, "image_patches": 24}, {"image_patches": 1}])
+@pytest.mark.parametrize(
+    "settings", [{"batch_tokens": 1}, {"batch_tokens": 60, "image_patches": 24}, {"image_patches": 1}]
+)
 def test_the_gradient_does_not_depend_on_how_much_is_computed_at_a_time(make_policy, world, settings):
     whole = gradient(make_policy(), rows(world), world.images)
     parts = gradient(make_policy(**settings), rows(world), world.images)
@@ -84,14 +88,18 @@ def test_the_gradient_is_that_of_a_plain_backward_pass(policy, world):
     ours = gradient(policy, sequences, world.images)
     policy.model.zero_grad(set_to_none=True)
     sum(plain_logprobs(policy.model, sequence, world.images).sum() for sequence in sequences).backward()
-    plain = torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None])
+    plain = torch.cat(
+        [parameter.grad.flatten() for parameter in policy.parameters().values() if parameter.grad is not None]
+    )
     assert (ours - plain).norm() / plain.norm() < 1e-4
 
 
 def test_the_vision_tower_gets_a_gradient_and_encodes_each_image_once(policy, world, monkeypatch):
     calls = []
     tower = policy.model.model.visual
-    tower.register_forward_hook(lambda module, args, kwargs, output: calls.append(kwargs["grid_thw"].shape[0]), with_kwargs=True)
+    tower.register_forward_hook(
+        lambda module, args, kwargs, output: calls.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+    )
     gradient(policy, rows(world, merge=False), world.images)
     shown = {span.sha256 for sequence in rows(world) for span in sequence.spans}
     assert sum(calls) == len(shown) == len(world.images)

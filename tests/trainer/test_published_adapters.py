@@ -31,7 +31,9 @@ def apart(dtype: torch.dtype = torch.float32, **settings) -> tuple[HfEngine, Tra
 WORDS = Prompt(tuple(int(word) for word in np.random.default_rng(5).integers(8, 48, 30)))
 
 
-async def sampled(engine: HfEngine, policy: Policy, prompt: Prompt = WORDS) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+async def sampled(
+    engine: HfEngine, policy: Policy, prompt: Prompt = WORDS
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Log-probs of a reply as the engine gave them, and as the policy scores them."""
     done = await engine.generate(prompt, Sampling(max_tokens=12, banned_ids=BANNED, seed=1))
     given, count = len(prompt.token_ids), len(done.token_ids)

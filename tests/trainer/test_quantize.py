@@ -53,7 +53,9 @@ def test_what_is_published_has_the_checkpoints_names_and_is_what_the_trainer_com
 
 def test_projections_without_adapters_are_published_each_as_itself():
     """Every packed matrix, unpacked on its own, is what stands under its name."""
-    policy = Policy(build(), PolicyConfig(lora=LoraConfig(rank=4, target_modules=("q_proj",), load_in_4bit=True)), BANNED)
+    policy = Policy(
+        build(), PolicyConfig(lora=LoraConfig(rank=4, target_modules=("q_proj",), load_in_4bit=True)), BANNED
+    )
     published = policy.snapshot("cpu")
     plain = [name for name, module in policy.model.named_modules() if is_quantized(module) and "q_proj" not in name]
     assert len(plain) == 3 * 6
@@ -110,6 +112,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(world, tmp_path):
 
 def test_without_the_library_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ConfigError, match=r"policy\.adapter\.quantise: the package bitsandbytes does not load") as refused:
+    with pytest.raises(
+        ConfigError, match=r"policy\.adapter\.quantise: the package bitsandbytes does not load"
+    ) as refused:
         packed()
     assert "\n" not in str(refused.value)

@@ -37,14 +37,18 @@ def lessons():
 
 
 def learner_of(policy, learning_rate=3e-3):
-    return PolicySftLearner(policy, make_optimizer(policy.parameters(), learning_rate, (0.9, 0.95), 0.01), learning_rate)
+    return PolicySftLearner(
+        policy, make_optimizer(policy.parameters(), learning_rate, (0.9, 0.95), 0.01), learning_rate
+    )
 
 
 def test_it_learns_answers_that_only_the_pictures_tell(policy, lessons):
     rows, images = lessons
     before, told = cross_entropy(policy, rows, images), []
     schedule = Schedule(80, warmup=5)
-    run_sft(learner_of(policy), itertools.repeat((rows, images)), schedule, report=lambda *said: told.append(said), every=1)
+    run_sft(
+        learner_of(policy), itertools.repeat((rows, images)), schedule, report=lambda *said: told.append(said), every=1
+    )
     assert [step for step, _, _ in told] == list(range(1, 81))
     assert told[0][1] == pytest.approx(before, rel=1e-4)
     assert told[-1][1] < 0.2

@@ -97,7 +97,9 @@ async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adap
 async def test_an_engine_that_is_held_can_be_closed():
     engine, trainer = joined(PolicyConfig(), TrainerConfig())
     engine.pause_for_update()
-    waiting = asyncio.create_task(engine.generate(Prompt((8, 9, 10)), Sampling(2, banned_ids=trainer.policy.banned_ids)))
+    waiting = asyncio.create_task(
+        engine.generate(Prompt((8, 9, 10)), Sampling(2, banned_ids=trainer.policy.banned_ids))
+    )
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await engine.close()

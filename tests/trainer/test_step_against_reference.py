@@ -55,7 +55,9 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, proximal
     if not algorithm.uses_critic:
         divide = "std" if algorithm.baseline == "group_std" else "none"
         advantages = group_advantages(REWARDS, [True] * 4, divide).values
-        samples = [dataclasses.replace(sample, advantage=float(advantages[int(sample.episode_id[1:])])) for sample in samples]
+        samples = [
+            dataclasses.replace(sample, advantage=float(advantages[int(sample.episode_id[1:])])) for sample in samples
+        ]
     config = TrainerConfig(
         algorithm=name,
         proximal=proximal,
@@ -90,7 +92,9 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, proximal
         Episode(0, REWARDS[n], WEIGHTS[n], [[token(row, t) for t in range(start, end)] for _, row, start, end in found])
         for n, found in enumerate(replies)
     ]
-    settings = Settings(clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS)
+    settings = Settings(
+        clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS
+    )
     metrics = trainer.step(samples, world.images)
     assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)
     assert metrics.dropped_fraction > 0 or proximal == "behaviour" or name == "gspo"

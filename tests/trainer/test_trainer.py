@@ -59,7 +59,9 @@ def test_the_step_is_the_mean_over_episodes_of_the_mean_over_tokens(make_policy,
     for graph, advantage in zip(world.graphs, ADVANTAGES, strict=True):
         sequences = graph.sequences()
         scale = advantage / graph.sampled_tokens / len(ADVANTAGES)
-        policy.accumulate(policy.plan(sequences, world.images), lambda batch, scores, scale=scale: -scale * scores.logprobs_W.sum())
+        policy.accumulate(
+            policy.plan(sequences, world.images), lambda batch, scores, scale=scale: -scale * scores.logprobs_W.sum()
+        )
     by_hand = -1e-3 * torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values()])
     assert (change - by_hand).norm() / by_hand.norm() < 1e-3
     assert metrics.loss == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-4)
@@ -97,7 +99,10 @@ def test_the_clip_stops_the_tokens_that_ran_away(make_policy, world):
     """Behaviour log-probs 1 nat lower make every ratio e: with positive advantage all is clipped, with negative nothing is."""
     rows = [
         dataclasses.replace(
-            sample, sequence=dataclasses.replace(sample.sequence, logprobs=tuple(value - 1.0 for value in sample.sequence.logprobs))
+            sample,
+            sequence=dataclasses.replace(
+                sample.sequence, logprobs=tuple(value - 1.0 for value in sample.sequence.logprobs)
+            ),
         )
         for sample in samples(world)
     ]
@@ -118,7 +123,9 @@ def test_the_decoupled_form_weighs_stale_tokens_and_drops_those_over_the_cap(mak
         return [
             dataclasses.replace(
                 sample,
-                sequence=dataclasses.replace(sample.sequence, logprobs=tuple(value - shift for value in sample.sequence.logprobs)),
+                sequence=dataclasses.replace(
+                    sample.sequence, logprobs=tuple(value - shift for value in sample.sequence.logprobs)
+                ),
             )
             for sample in samples(world)
         ]
@@ -182,10 +189,14 @@ def test_an_unsound_row_takes_its_episode_out_and_is_counted_by_cause(make_polic
     sequence = good[victim].sequence
     where = sequence.spans[0].start
     breaks = {
-        "placeholders": dataclasses.replace(sequence, token_ids=(*sequence.token_ids[:where], 9, *sequence.token_ids[where + 1 :])),
+        "placeholders": dataclasses.replace(
+            sequence, token_ids=(*sequence.token_ids[:where], 9, *sequence.token_ids[where + 1 :])
+        ),
         "banned_token": dataclasses.replace(
             sequence,
-            token_ids=tuple(3 if sampled else token for token, sampled in zip(sequence.token_ids, sequence.sampled, strict=True)),
+            token_ids=tuple(
+                3 if sampled else token for token, sampled in zip(sequence.token_ids, sequence.sampled, strict=True)
+            ),
         ),
         "lengths": dataclasses.replace(sequence, logprobs=sequence.logprobs[:-1]),
         "logprob": dataclasses.replace(sequence, logprobs=(float("nan"),) * len(sequence.logprobs)),
@@ -240,12 +251,15 @@ def test_a_step_encodes_each_picture_once_where_the_tower_does_not_learn(make_po
     for spared in (True, False):
         policy, encoded = make_policy(**mode), []
         policy.model.model.visual.register_forward_hook(
-            lambda module, args, kwargs, output, encoded=encoded: encoded.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+            lambda module, args, kwargs, output, encoded=encoded: encoded.append(kwargs["grid_thw"].shape[0]),
+            with_kwargs=True,
         )
         if not spared:
             monkeypatch.setattr(policy, "encoding_once", lambda images: contextlib.nullcontext())
         trainer = Trainer(policy, TrainerConfig(learning_rate=1e-2, **settings))
-        trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1.0)  # Adam makes much of gradients that are almost 0
+        trainer.optimizer = torch.optim.SGD(
+            policy.parameters().values(), lr=1.0
+        )  # Adam makes much of gradients that are almost 0
         trainer.step(samples(world), world.images)
         found.append((sum(encoded), weights(policy)))
     (once, ours), (often, theirs) = found
@@ -278,6 +292,8 @@ def test_any_cut_of_episodes_into_rows_gives_the_same_step(make_policy, world, d
         for number, (graph, advantage) in enumerate(zip(world.graphs, ADVANTAGES, strict=True))
         for sequence in graph.sequences(data.draw(st.booleans()))
     ]
-    change, _ = after(make_policy, data.draw(st.permutations(rows)), world.images, batch_tokens=data.draw(st.integers(1, 200)))
+    change, _ = after(
+        make_policy, data.draw(st.permutations(rows)), world.images, batch_tokens=data.draw(st.integers(1, 200))
+    )
     expected, _ = after(make_policy, samples(world), world.images)
     assert (change - expected).norm() / expected.norm() < 1e-4

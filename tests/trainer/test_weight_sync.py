@@ -78,7 +78,9 @@ def test_adapters_are_merged_into_the_snapshot(make_policy, world):
     assert all("_proj" in name for name in changed)
     plain.model.load_state_dict(weights)
     sequences = [row.sequence for row in samples(world)]
-    for ours, theirs in zip(policy.logprobs(sequences, world.images), plain.logprobs(sequences, world.images), strict=True):
+    for ours, theirs in zip(
+        policy.logprobs(sequences, world.images), plain.logprobs(sequences, world.images), strict=True
+    ):
         torch.testing.assert_close(torch.from_numpy(ours), torch.from_numpy(theirs), atol=2e-5, rtol=0)
 
 

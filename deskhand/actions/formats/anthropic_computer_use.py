@@ -38,7 +38,8 @@ _CLICKS = {
 def _drag(space: Space) -> JsonField:
     """From `start_coordinate`, or from where the pointer is, to `coordinate`."""
     both = json_fields.ends(
-        json_fields.pair("start_coordinate", space, "start", required=True), json_fields.pair("coordinate", space, "end", required=True)
+        json_fields.pair("start_coordinate", space, "start", required=True),
+        json_fields.pair("coordinate", space, "end", required=True),
     )
 
     def read(values: json_fields.Values) -> Fields:
@@ -102,7 +103,9 @@ def _second_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     seconds = json_fields.numeral("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
     kept = [form for form in _first_forms(view) if form.name not in _CLICKS]
     clicks = [
-        JsonAction(name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed))
+        JsonAction(
+            name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed)
+        )
         for name, (fixed, about) in _CLICKS.items()
     ]
     presses = [
@@ -216,7 +219,12 @@ class Anthropic(JsonActionFormat):
                 raise AgentError("the content of a message must be a text or a list of blocks")
             return [item for block in content for item in self.unwrapped(block)] or [FreeText("")]
         if value.get("type") == "text":
-            json_schema.check_keys("text", value, {"type": json_schema.ANYTHING, "text": json_schema.text(), "citations": json_schema.ANYTHING}, ("text",))
+            json_schema.check_keys(
+                "text",
+                value,
+                {"type": json_schema.ANYTHING, "text": json_schema.text(), "citations": json_schema.ANYTHING},
+                ("text",),
+            )
             return [FreeText(value["text"])]
         if value.get("type") in _REASONING_BLOCKS:
             return [FreeText("")]

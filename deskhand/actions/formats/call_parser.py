@@ -124,7 +124,9 @@ class _Source:
         except (RecursionError, MemoryError):
             raise ParseError((self._starts[0], self._end), "not Python that can be read: nested too deeply") from None
         except (ValueError, OverflowError):
-            raise ParseError((self._starts[0], self._end), "not Python: it holds a null or half of a surrogate pair") from None
+            raise ParseError(
+                (self._starts[0], self._end), "not Python: it holds a null or half of a surrogate pair"
+            ) from None
 
     def _statements(self, body: Sequence[ast.stmt]) -> list[ParsedCall]:
         found: list[ParsedCall] = []
@@ -142,7 +144,9 @@ class _Source:
                 return [self._call(call)]
             case ast.Expr(value=ast.Name(id=word)) if word in grammar.words:
                 return [ParsedCall(word, (), (), self._span(statement))]
-            case ast.Import(names=names) if all(alias.name in grammar.modules and alias.asname is None for alias in names):
+            case ast.Import(names=names) if all(
+                alias.name in grammar.modules and alias.asname is None for alias in names
+            ):
                 return []
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.Constant(value=bool() | int() | float())):
                 if _dotted(target) in grammar.settings:
@@ -162,7 +166,9 @@ class _Source:
             case _:
                 pass
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
-        raise ParseError(self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(kind, 'this')}")
+        raise ParseError(
+            self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(kind, 'this')}"
+        )
 
     def _call(self, call: ast.Call, body: tuple[ParsedCall, ...] | None = None) -> ParsedCall:
         name = _dotted(call.func)
@@ -184,16 +190,21 @@ class _Source:
         match node:
             case ast.Constant(value=None | bool() | int() | float() | str() as value):
                 return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
+                value, bool
+            ):
                 return -value
-            case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
+            case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
+                value, bool
+            ):
                 return value
             case ast.Attribute() if (name := _dotted(node)) in self._grammar.constants:
                 return name
             case ast.List(elts=items) | ast.Tuple(elts=items) if depth < _MAX_DEPTH and len(items) <= MAX_ITEMS:
                 return tuple(self._literal(item, depth + 1) for item in items)
         raise ParseError(
-            self._span(node), f"an argument must be a literal number, text or list, not {_KINDS.get(type(node), 'this')}"
+            self._span(node),
+            f"an argument must be a literal number, text or list, not {_KINDS.get(type(node), 'this')}",
         )
 
     def _span(self, node: ast.stmt | ast.expr) -> Span:

@@ -124,7 +124,9 @@ class CallReader:
         for call in calls:
             row = self.table.rows_by_call.get(call.name)
             if row is None:
-                raise ParseError(call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.table.known}")
+                raise ParseError(
+                    call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.table.known}"
+                )
             if row.refusal:
                 raise ParseError(call.span, f"{row.call} is not an action here: {row.refusal}")
             self.statement += 1
@@ -170,7 +172,9 @@ def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     known = {name: parameter.name for parameter in parameters for name in (parameter.name, *parameter.aliases)}
     for written, value in call.named:
         if written not in known:
-            raise AgentError(f"{call.name} has no argument {truncate_repr(written)}; it has: {', '.join(sorted(known)) or 'none'}")
+            raise AgentError(
+                f"{call.name} has no argument {truncate_repr(written)}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
         name = known[written]
         if name in given:
             raise AgentError(f"{call.name}: {name} is given twice")

@@ -57,7 +57,9 @@ def check_outside(text: str, start: int, blocks: list[Block], action: re.Pattern
         if found is not None:
             at = start + found.start()
             line = text.find("\n", start + found.end())
-            raise ParseError((at, end if line < 0 else min(line, end)), "an action outside the code block; write it in the block")
+            raise ParseError(
+                (at, end if line < 0 else min(line, end)), "an action outside the code block; write it in the block"
+            )
 
 
 def after_mark(text: str, start: int) -> int | None:
@@ -65,7 +67,9 @@ def after_mark(text: str, start: int) -> int | None:
     rest = text[start:]
     marks = list(_MARK_AT_LINE.finditer(rest))
     if len(marks) > 1:
-        raise ParseError((start + marks[1].start(), len(text)), "a second Action: in one reply; write all actions behind one")
+        raise ParseError(
+            (start + marks[1].start(), len(text)), "a second Action: in one reply; write all actions behind one"
+        )
     found = marks[0] if marks else _MARK_IN_LINE.search(rest)
     return start + found.end() if found else None
 

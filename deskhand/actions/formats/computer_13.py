@@ -34,10 +34,19 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
     button = json_fields.choice("button", "button", _BUTTONS, default="left", brief=True)
-    centre, other = Point(view.screen_width // 2, view.screen_height // 3, screen), Point(view.screen_width // 4, 0, screen)
+    centre, other = (
+        Point(view.screen_width // 2, view.screen_height // 3, screen),
+        Point(view.screen_width // 4, 0, screen),
+    )
     clicks = json_fields.numeral("num_clicks", "count", json_schema.integer(1, 3), default=1)
     return (
-        JsonAction("MOVE_TO", ir.Move, (must_be_at,), about="move the cursor to the specified position", example=ir.Move(centre)),
+        JsonAction(
+            "MOVE_TO",
+            ir.Move,
+            (must_be_at,),
+            about="move the cursor to the specified position",
+            example=ir.Move(centre),
+        ),
         JsonAction(
             "CLICK",
             ir.Click,
@@ -45,7 +54,9 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
             about="click the left button, or the one given, at the position, or where the cursor is",
             example=ir.Click(centre),
         ),
-        JsonAction("MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()),
+        JsonAction(
+            "MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()
+        ),
         JsonAction("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
         JsonAction("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
         JsonAction("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
@@ -63,15 +74,41 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
             about="turn the wheel; dx positive is right, dy positive is up",
             example=ir.Scroll(0, 3),
         ),
-        JsonAction("TYPING", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
-        JsonAction("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
-        JsonAction("KEY_DOWN", ir.KeyDown, (json_fields.key_name("key", PYAUTOGUI),), about="press the key", example=ir.KeyDown("shift")),
-        JsonAction("KEY_UP", ir.KeyUp, (json_fields.key_name("key", PYAUTOGUI),), about="release the key", example=ir.KeyUp("shift")),
         JsonAction(
-            "HOTKEY", ir.Key, (json_fields.key_list("keys", PYAUTOGUI),), about="press the keys together", example=ir.Key(("ctrl", "s"))
+            "TYPING", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")
         ),
-        JsonAction("WAIT", ir.Wait, (json_fields.constant("seconds", WAIT_S),), about="wait until the next action", example=ir.Wait(WAIT_S)),
-        JsonAction("FAIL", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
+        JsonAction("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
+        JsonAction(
+            "KEY_DOWN",
+            ir.KeyDown,
+            (json_fields.key_name("key", PYAUTOGUI),),
+            about="press the key",
+            example=ir.KeyDown("shift"),
+        ),
+        JsonAction(
+            "KEY_UP",
+            ir.KeyUp,
+            (json_fields.key_name("key", PYAUTOGUI),),
+            about="release the key",
+            example=ir.KeyUp("shift"),
+        ),
+        JsonAction(
+            "HOTKEY",
+            ir.Key,
+            (json_fields.key_list("keys", PYAUTOGUI),),
+            about="press the keys together",
+            example=ir.Key(("ctrl", "s")),
+        ),
+        JsonAction(
+            "WAIT",
+            ir.Wait,
+            (json_fields.constant("seconds", WAIT_S),),
+            about="wait until the next action",
+            example=ir.Wait(WAIT_S),
+        ),
+        JsonAction(
+            "FAIL", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()
+        ),
         JsonAction("DONE", ir.Done, about="the task is done", example=ir.Done()),
     )
 
@@ -85,7 +122,9 @@ def _one_key() -> json_fields.JsonField:
             raise AgentError("it presses one key")
         return name.write({"key": fields["keys"][0]})
 
-    return json_fields.JsonField(name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required)
+    return json_fields.JsonField(
+        name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required
+    )
 
 
 class Computer13(JsonActionFormat):
@@ -102,7 +141,10 @@ class Computer13(JsonActionFormat):
         ir.Scroll: "no keys held; a point is a MOVE_TO before it",
         ir.Key: "keys that pyautogui names",
     }
-    losses: Mapping[type[Any], str] = {ir.Wait: f"waits {WAIT_S:g} s, whatever was asked", ir.Fail: "the reason is not said"}
+    losses: Mapping[type[Any], str] = {
+        ir.Wait: f"waits {WAIT_S:g} s, whatever was asked",
+        ir.Fail: "the reason is not said",
+    }
 
     def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _forms(view)

@@ -52,8 +52,16 @@ _FORMS = (
         example=ir.Click(_point(512, 300)),
     ),
     JsonAction("move", ir.Move, (_at(required=True),), about="move the pointer", example=ir.Move(_point(512, 300))),
-    JsonAction("mouse_down", ir.MouseDown, (_POINT, _BUTTON), about="press and hold a button", example=ir.MouseDown(_point(512, 300))),
-    JsonAction("mouse_up", ir.MouseUp, (_POINT, _BUTTON), about="release a button", example=ir.MouseUp(_point(512, 300))),
+    JsonAction(
+        "mouse_down",
+        ir.MouseDown,
+        (_POINT, _BUTTON),
+        about="press and hold a button",
+        example=ir.MouseDown(_point(512, 300)),
+    ),
+    JsonAction(
+        "mouse_up", ir.MouseUp, (_POINT, _BUTTON), about="release a button", example=ir.MouseUp(_point(512, 300))
+    ),
     JsonAction(
         "drag",
         ir.Drag,
@@ -68,10 +76,26 @@ _FORMS = (
         about="turn the wheel; dx positive is right, dy positive is down",
         example=ir.Scroll(0, 3, _point(512, 300)),
     ),
-    JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type text; \\n is the Return key", example=ir.Type("hello")),
-    JsonAction("key", ir.Key, (json_fields.key_list("keys", _ANY),), about="press keys together", example=ir.Key(("ctrl", "s"))),
-    JsonAction("key_down", ir.KeyDown, (json_fields.key_name("key", _ANY),), about="press and hold a key", example=ir.KeyDown("shift")),
-    JsonAction("key_up", ir.KeyUp, (json_fields.key_name("key", _ANY),), about="release a key", example=ir.KeyUp("shift")),
+    JsonAction(
+        "type",
+        ir.Type,
+        (json_fields.text_field("text"),),
+        about="type text; \\n is the Return key",
+        example=ir.Type("hello"),
+    ),
+    JsonAction(
+        "key", ir.Key, (json_fields.key_list("keys", _ANY),), about="press keys together", example=ir.Key(("ctrl", "s"))
+    ),
+    JsonAction(
+        "key_down",
+        ir.KeyDown,
+        (json_fields.key_name("key", _ANY),),
+        about="press and hold a key",
+        example=ir.KeyDown("shift"),
+    ),
+    JsonAction(
+        "key_up", ir.KeyUp, (json_fields.key_name("key", _ANY),), about="release a key", example=ir.KeyUp("shift")
+    ),
     JsonAction(
         "wait",
         ir.Wait,
@@ -88,8 +112,16 @@ _FORMS = (
         example=ir.Zoom(_point(100, 100), _point(300, 300)),
     ),
     JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
-    JsonAction("fail", ir.Fail, (json_fields.text_field("reason", "reason"),), about="the task cannot be done", example=ir.Fail()),
-    JsonAction("answer", ir.Answer, (json_fields.text_field("text"),), about="the final answer in words", example=ir.Answer()),
+    JsonAction(
+        "fail",
+        ir.Fail,
+        (json_fields.text_field("reason", "reason"),),
+        about="the task cannot be done",
+        example=ir.Fail(),
+    ),
+    JsonAction(
+        "answer", ir.Answer, (json_fields.text_field("text"),), about="the final answer in words", example=ir.Answer()
+    ),
 )
 
 

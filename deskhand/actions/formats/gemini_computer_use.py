@@ -61,15 +61,24 @@ def _forms() -> tuple[JsonAction, ...]:
     centre, corner = Point(500, 300, REL_1000), Point(250, 200, REL_1000)
     end = json_fields.xy(REL_1000, "end", ("destination_x", "destination_y"), required=True)
     drag = json_fields.ends(json_fields.xy(REL_1000, "start", required=True), end)
-    wheel = json_fields.direction(("direction",), "magnitude", unit=MAGNITUDE_PER_NOTCH, most=MOST_MAGNITUDE, default=DEFAULT_MAGNITUDE)
+    wheel = json_fields.direction(
+        ("direction",), "magnitude", unit=MAGNITUDE_PER_NOTCH, most=MOST_MAGNITUDE, default=DEFAULT_MAGNITUDE
+    )
     one_key, some_keys = json_fields.key_name("key", GEMINI), json_fields.key_list("keys", GEMINI)
     seconds = json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=1)
     page = json_fields.choice("direction", "direction", {name: name for name in _PAGE})
     text = json_fields.text_field("text")
     return (
-        *(JsonAction(name, ir.Click, (at,), fixed, about, ir.Click(centre, **fixed)) for name, (fixed, about) in _CLICKS.items()),
-        JsonAction("mouse_down", ir.MouseDown, (at,), {"button": "left"}, "press the left button there", ir.MouseDown(centre)),
-        JsonAction("mouse_up", ir.MouseUp, (at,), {"button": "left"}, "release the left button there", ir.MouseUp(centre)),
+        *(
+            JsonAction(name, ir.Click, (at,), fixed, about, ir.Click(centre, **fixed))
+            for name, (fixed, about) in _CLICKS.items()
+        ),
+        JsonAction(
+            "mouse_down", ir.MouseDown, (at,), {"button": "left"}, "press the left button there", ir.MouseDown(centre)
+        ),
+        JsonAction(
+            "mouse_up", ir.MouseUp, (at,), {"button": "left"}, "release the left button there", ir.MouseUp(centre)
+        ),
         JsonAction("move", ir.Move, (at,), about="move the pointer there", example=ir.Move(centre)),
         JsonAction(
             "type",
@@ -87,7 +96,14 @@ def _forms() -> tuple[JsonAction, ...]:
             example=ir.Drag((centre, corner)),
         ),
         JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(2)),
-        JsonAction("press_key", None, (one_key,), about="press a key", reads=lambda fields: [ir.Key((fields["key"],))], sample=_ENTER),
+        JsonAction(
+            "press_key",
+            None,
+            (one_key,),
+            about="press a key",
+            reads=lambda fields: [ir.Key((fields["key"],))],
+            sample=_ENTER,
+        ),
         JsonAction("key_down", ir.KeyDown, (one_key,), about="press a key and hold it", example=ir.KeyDown("shift")),
         JsonAction("key_up", ir.KeyUp, (one_key,), about="release a key", example=ir.KeyUp("shift")),
         JsonAction("hotkey", ir.Key, (some_keys,), about="press keys together", example=ir.Key(("ctrl", "s"))),
@@ -99,8 +115,16 @@ def _forms() -> tuple[JsonAction, ...]:
             about=f"turn the wheel there, {MAGNITUDE_PER_NOTCH} of magnitude to the notch",
             example=ir.Scroll(0, 3, centre),
         ),
-        JsonAction("go_back", None, about="go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}),
-        JsonAction("go_forward", None, about="go forward in a browser", reads=lambda fields: [ir.Key(("alt", "right"))], sample={}),
+        JsonAction(
+            "go_back", None, about="go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}
+        ),
+        JsonAction(
+            "go_forward",
+            None,
+            about="go forward in a browser",
+            reads=lambda fields: [ir.Key(("alt", "right"))],
+            sample={},
+        ),
         JsonAction("click_at", None, (at,), reads=lambda fields: [ir.Click(fields["point"])]),
         JsonAction("hover_at", None, (at,), reads=lambda fields: [ir.Move(fields["point"])]),
         JsonAction(
@@ -111,7 +135,12 @@ def _forms() -> tuple[JsonAction, ...]:
         ),
         JsonAction("scroll_document", None, (page,), reads=lambda fields: [_PAGE[fields["direction"]]]),
         JsonAction("scroll_at", None, (at, wheel), reads=lambda fields: [ir.Scroll(**fields)]),
-        JsonAction("key_combination", None, (json_fields.chord(("keys",), GEMINI),), reads=lambda fields: [ir.Key(fields["keys"])]),
+        JsonAction(
+            "key_combination",
+            None,
+            (json_fields.chord(("keys",), GEMINI),),
+            reads=lambda fields: [ir.Key(fields["keys"])],
+        ),
         JsonAction("wait_5_seconds", None, reads=lambda fields: [ir.Wait(5)]),
     )
 
@@ -171,7 +200,12 @@ class Gemini(JsonActionFormat):
             json_schema.check_keys("a part", value, dict.fromkeys(_OF_A_PART, json_schema.ANYTHING), ())
             return [value[called[0]]]
         if "text" in value and "name" not in value:
-            json_schema.check_keys("a part", value, dict.fromkeys(_OF_A_PART, json_schema.ANYTHING) | {"text": json_schema.text()}, ("text",))
+            json_schema.check_keys(
+                "a part",
+                value,
+                dict.fromkeys(_OF_A_PART, json_schema.ANYTHING) | {"text": json_schema.text()},
+                ("text",),
+            )
             return [FreeText("" if value.get("thought") else value["text"])]
         return [value]
 
@@ -179,7 +213,9 @@ class Gemini(JsonActionFormat):
         name, outer = super().named(action)
         if not name:
             return name, outer
-        json_schema.check_keys(truncate_repr(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), json_schema.ANYTHING), ())
+        json_schema.check_keys(
+            truncate_repr(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), json_schema.ANYTHING), ()
+        )
         inner = outer.get("args", outer.get("arguments", {}))
         if not isinstance(inner, dict):
             raise AgentError(f"the arguments of {truncate_repr(name)} must be an object")
@@ -197,7 +233,12 @@ class Gemini(JsonActionFormat):
 
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         made = super().schema_of_reply(actions)
-        text = {"type": "object", "properties": {"text": json_schema.text()}, "required": ["text"], "additionalProperties": False}
+        text = {
+            "type": "object",
+            "properties": {"text": json_schema.text()},
+            "required": ["text"],
+            "additionalProperties": False,
+        }
         return {"oneOf": [*made["oneOf"], text]}
 
 

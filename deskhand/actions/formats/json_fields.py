@@ -65,7 +65,12 @@ def _numbers(point: Point, space: Space) -> tuple[Any, Any]:
 
 
 def xy(
-    space: Space, field: str = "point", keys: tuple[str, str] = ("x", "y"), *, required: bool = False, whole: bool = True
+    space: Space,
+    field: str = "point",
+    keys: tuple[str, str] = ("x", "y"),
+    *,
+    required: bool = False,
+    whole: bool = True,
 ) -> JsonField:
     """A point as two numbers under keys of their own."""
     x, y = keys
@@ -94,7 +99,9 @@ def pair(key: str, space: Space, field: str = "point", *, required: bool = False
     def write(fields: Values) -> dict[str, Any]:
         return _asked(fields[field], required, lambda point: {key: list(_numbers(point, space))})
 
-    return JsonField({key: json_schema.fixed_items(*coordinate(space))}, (field,), read, write, (key,) if required else ())
+    return JsonField(
+        {key: json_schema.fixed_items(*coordinate(space))}, (field,), read, write, (key,) if required else ()
+    )
 
 
 def _asked(point: Point | None, required: bool, written: Callable[[Point], dict[str, Any]]) -> dict[str, Any]:
@@ -159,7 +166,9 @@ def ends(start: JsonField, end: JsonField) -> JsonField:
     )
 
 
-def choice(key: str, field: str, names: Mapping[str, Any], *, default: str | None = None, brief: bool = False) -> JsonField:
+def choice(
+    key: str, field: str, names: Mapping[str, Any], *, default: str | None = None, brief: bool = False
+) -> JsonField:
     """One of several names. `default` is read where the key is left out, and with `brief` it is left out in writing."""
     name_of = {value: name for name, value in names.items()}
 
@@ -268,7 +277,9 @@ def chord(keys: Sequence[str], spelling: KeyNaming, field: str = "keys", *, requ
 _DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
-def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MAX_SCROLL_NOTCHES, default: int | None = None) -> JsonField:
+def direction(
+    keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MAX_SCROLL_NOTCHES, default: int | None = None
+) -> JsonField:
     """The wheel by a direction (under the first of `keys`; the others are read in its place) and an amount of `unit` to the notch.
 
     `most` bounds the amount; where it may be left out, `default` is what it is then.
@@ -297,7 +308,14 @@ def direction(keys: Sequence[str], amount: str, *, unit: int = 1, most: int = MA
 
 
 def wheel(
-    dx: str | None, dy: str | None, *, x_sign: int = 1, y_sign: int = 1, unit: int = 1, lenient: bool = False, whole: bool = True
+    dx: str | None,
+    dy: str | None,
+    *,
+    x_sign: int = 1,
+    y_sign: int = 1,
+    unit: int = 1,
+    lenient: bool = False,
+    whole: bool = True,
 ) -> JsonField:
     """The wheel by signed amounts of `unit` to the notch; a sign of 1 is right or down. A key that is None is not there.
 

@@ -95,7 +95,11 @@ class JsonActionFormat(ABC):
 
     def given(self, values: Values, *but: str) -> dict[str, Any]:
         """The keys that say something, `but` some."""
-        return {key: value for key, value in values.items() if key not in but and not (value is None and self.null_is_nothing)}
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in but and not (value is None and self.null_is_nothing)
+        }
 
     def action(self, name: str, values: Values) -> dict[str, Any]:
         """The reverse of `named`."""
@@ -119,7 +123,11 @@ class JsonActionFormat(ABC):
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         """The schema of a reply, from references to those of its actions."""
         one = {"oneOf": actions}
-        return {"oneOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": self.most}]} if self.most > 1 else one
+        return (
+            {"oneOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": self.most}]}
+            if self.most > 1
+            else one
+        )
 
     # What follows from the table.
 
@@ -156,7 +164,9 @@ class JsonActionFormat(ABC):
 
     def _line(self, form: JsonAction) -> str:
         example = self.shown(form)
-        optional = [f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in form.keys.items() if key not in example]
+        optional = [
+            f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in form.keys.items() if key not in example
+        ]
         notes = f"; optional {', '.join(optional)}" if optional and self.lists_options else ""
         return f"{self.written(self.action(form.name, example))}  {form.about}{notes}"
 
@@ -165,7 +175,11 @@ class JsonActionFormat(ABC):
         offered = [form for form in self.forms(view) if form.offered]
         defined = {form.name: self.schema_of(form.name, form.schema()) for form in offered}
         references = [{"$ref": f"#/$defs/{name}"} for name in defined]
-        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": defined, **self.schema_of_reply(references)}
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$defs": defined,
+            **self.schema_of_reply(references),
+        }
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
         """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""

@@ -42,7 +42,13 @@ def items(rule: Rule, least: int, most: int) -> Rule:
 
 def fixed_items(*values: Rule) -> Rule:
     """A list of exactly these values in turn."""
-    return {"type": "array", "prefixItems": list(values), "items": False, "minItems": len(values), "maxItems": len(values)}
+    return {
+        "type": "array",
+        "prefixItems": list(values),
+        "items": False,
+        "minItems": len(values),
+        "maxItems": len(values),
+    }
 
 
 def object_of(**keys: Rule) -> Rule:
@@ -105,7 +111,10 @@ def _check_range(where: str, value: float, rule: Rule) -> None:
     if "maximum" in rule:
         fine, bounds = least <= value <= rule["maximum"], f"{least}..{rule['maximum']}"
     else:
-        fine, bounds = least <= value < rule["exclusiveMaximum"], f"{least}..{rule['exclusiveMaximum']} (the end not included)"
+        fine, bounds = (
+            least <= value < rule["exclusiveMaximum"],
+            f"{least}..{rule['exclusiveMaximum']} (the end not included)",
+        )
     if not fine:
         raise AgentError(f"{where}={truncate_repr(value)} is outside {bounds}")
 

@@ -20,7 +20,18 @@ _END = re.compile(r"\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
 _LAST = re.compile(r"\s*+,?\s*+\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
 _MORE = re.compile(r"\s*+,\s*+(?=([A-Za-z_]\w{0,63})\s*+=\s*+['\"])")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|\r\n|.)", re.DOTALL)
-_PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\\": "\\", "'": "'", '"': '"'} | {
+_PLAIN_ESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+} | {
     "\n": "",
     "\r": "",
     "\r\n": "",
@@ -78,7 +89,9 @@ def _closing(text: str, start: int, end: int, mark: str, names: Container[str]) 
             if more is not None and more[1] in names:
                 return quote, more.end(), False
         quote = text.find(mark, quote + 1, end)
-    raise ParseError((start - 1, end), f"the text does not end; close it with {mark} and the call with ) at the end of the line")
+    raise ParseError(
+        (start - 1, end), f"the text does not end; close it with {mark} and the call with ) at the end of the line"
+    )
 
 
 def _unescaped(text: str, start: int, end: int) -> str:
@@ -90,7 +103,9 @@ def _character(escape: re.Match[str]) -> str:
     found = escape[1]
     if found in _PLAIN_ESCAPES:
         return _PLAIN_ESCAPES[found]
-    code = int(found[1:], 16) if found[0] in "xuU" and len(found) > 1 else int(found, 8) if found[0] in "01234567" else -1
+    code = (
+        int(found[1:], 16) if found[0] in "xuU" and len(found) > 1 else int(found, 8) if found[0] in "01234567" else -1
+    )
     return chr(code) if 0 <= code <= 0x10FFFF else escape[0]
 
 

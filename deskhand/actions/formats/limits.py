@@ -101,7 +101,9 @@ def check_op(op: Op) -> None:
         case Scroll():
             most = max(abs(op.dx), abs(op.dy))
             if most > MAX_SCROLL_NOTCHES:
-                raise AgentError(f"the wheel turned by {truncate_repr(most)} notches at once; the most is {MAX_SCROLL_NOTCHES}")
+                raise AgentError(
+                    f"the wheel turned by {truncate_repr(most)} notches at once; the most is {MAX_SCROLL_NOTCHES}"
+                )
         case Type() | Answer():
             check_text("text", op.text)
         case Fail():

@@ -30,13 +30,19 @@ _ECHOED = ("text", "key")
 """Keys that a model repeats empty from the published prompt, whose one example shows all of them."""
 
 
-def _place(view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None) -> JsonField:
+def _place(
+    view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None
+) -> JsonField:
     """A point as x and y, as an object under `nested`, or as a list under `listed`."""
     flat = json_fields.xy(REL_1, field, names, required=required, whole=False)
     fraction, pixels = json_schema.number(0, 1), json_fields.coordinate(view.screen, whole=False)
 
     def read(values: Values) -> json_fields.Fields:
-        given = [key for key in (names[0], nested, listed) if key and (key in values or (key == names[0] and names[1] in values))]
+        given = [
+            key
+            for key in (names[0], nested, listed)
+            if key and (key in values or (key == names[0] and names[1] in values))
+        ]
         if len(given) > 1:
             raise AgentError(f"takes only one of {' and '.join(given)}")
         if not given:
@@ -92,7 +98,9 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
     wheel = json_fields.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
     return (
-        JsonAction("click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)),
+        JsonAction(
+            "click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)
+        ),
         JsonAction(
             "double_click",
             ir.Click,
@@ -124,21 +132,37 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
             about="turn the wheel by scroll_amount notches, there or where the pointer is",
             example=ir.Scroll(0, 3, centre),
         ),
-        JsonAction("type", ir.Type, (json_fields.text_field("text", least=1),), about="type the text", example=ir.Type("hello")),
-        JsonAction("key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))),
+        JsonAction(
+            "type", ir.Type, (json_fields.text_field("text", least=1),), about="type the text", example=ir.Type("hello")
+        ),
+        JsonAction(
+            "key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))
+        ),
         JsonAction("hotkey", ir.Key, (_keys(),)),
         JsonAction(
             "wait",
             ir.Wait,
-            (json_fields.numeral("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S),),
+            (
+                json_fields.numeral(
+                    "duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S
+                ),
+            ),
             about="wait for the screen to change",
             example=ir.Wait(2),
         ),
         JsonAction("noop", None, reads=lambda fields: [ir.Wait(0)]),
         JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
         JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
-        JsonAction("fail", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()),
-        JsonAction("answer", ir.Answer, (json_fields.text_field("answer", "text"),), about="the final answer in words", example=ir.Answer("42")),
+        JsonAction(
+            "fail", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()
+        ),
+        JsonAction(
+            "answer",
+            ir.Answer,
+            (json_fields.text_field("answer", "text"),),
+            about="the final answer in words",
+            example=ir.Answer("42"),
+        ),
     )
 
 

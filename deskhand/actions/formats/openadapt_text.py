@@ -86,7 +86,11 @@ def _find(text: str) -> list[ParsedCall]:
     if blocks:
         code_blocks.check_outside(text, blocks[0].opening, blocks, _ACTION_AT_LINE)
     spans = [(block.start, block.end) for block in blocks] or [(mark, len(text))]
-    return [call for begin, end in spans for call in parse_calls(text, *code_blocks.trimmed(text, begin, end), CallGrammar())]
+    return [
+        call
+        for begin, end in spans
+        for call in parse_calls(text, *code_blocks.trimmed(text, begin, end), CallGrammar())
+    ]
 
 
 def _introduction(view: ScreenView, space: Space) -> str:

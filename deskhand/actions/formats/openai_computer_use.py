@@ -74,8 +74,16 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
             "hold the left button along the path",
             ir.Drag((centre, corner)),
         ),
-        JsonAction("keypress", ir.Key, (json_fields.key_list("keys", OPENAI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
-        JsonAction("move", ir.Move, (at, _move_keys()), about="move the pointer there", example=ir.Move(centre), reads=_moved),
+        JsonAction(
+            "keypress",
+            ir.Key,
+            (json_fields.key_list("keys", OPENAI),),
+            about="press keys together",
+            example=ir.Key(("ctrl", "s")),
+        ),
+        JsonAction(
+            "move", ir.Move, (at, _move_keys()), about="move the pointer there", example=ir.Move(centre), reads=_moved
+        ),
         JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
         JsonAction(
             "scroll",
@@ -168,7 +176,11 @@ class OpenAI(JsonActionFormat):
         key, inner = ("actions", json_schema.items(one, 1, self.most)) if self.most > 1 else ("action", one)
         call = _exactly({"type": {"const": "computer_call"}, key: inner})
         text = _exactly({"type": {"const": "output_text"}, "text": json_schema.text()})
-        message = {"type": {"const": "message"}, "role": {"const": "assistant"}, "content": json_schema.items(text, 1, 1)}
+        message = {
+            "type": {"const": "message"},
+            "role": {"const": "assistant"},
+            "content": json_schema.items(text, 1, 1),
+        }
         return {"oneOf": [call, _exactly(message)]}
 
 
@@ -183,12 +195,19 @@ def _message_text(message: Values) -> str:
     if isinstance(content, str):
         return content
     json_schema.check(
-        "message.content", content, json_schema.items({"type": "object", "properties": _TEXT_PART, "required": ["text"]}, 0, 1000)
+        "message.content",
+        content,
+        json_schema.items({"type": "object", "properties": _TEXT_PART, "required": ["text"]}, 0, 1000),
     )
     return "".join(part["text"] for part in content)
 
 
-_TEXT_PART = {"text": json_schema.text(), "type": json_schema.one_of("output_text"), "annotations": json_schema.ANYTHING, "logprobs": json_schema.ANYTHING}
+_TEXT_PART = {
+    "text": json_schema.text(),
+    "type": json_schema.one_of("output_text"),
+    "annotations": json_schema.ANYTHING,
+    "logprobs": json_schema.ANYTHING,
+}
 
 PREVIEW = OpenAI("openai_preview", 1)
 GA = OpenAI("openai_ga", 64)

@@ -38,7 +38,9 @@ from deskhand.actions.ops import REL_1, Op, Point, Space
 
 WAIT_SECONDS = 20.0
 """What `computer.wait` is said to wait."""
-_STATUS = Parameter("status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status", required=True)
+_STATUS = Parameter(
+    "status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status", required=True
+)
 _ENDS = (_STATUS, Parameter("answer", TEXT, "answer"))
 _CODE_HEADING = re.compile(r"^#++[ \t]*+code[ \t]*+:?[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 
@@ -99,9 +101,13 @@ _OWN_ROWS = (
         example=ir.Answer("42"),
         about="finished, with the answer in words",
     ),
-    CallSpec("computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"),
+    CallSpec(
+        "computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"
+    ),
 )
-_POINTER_ROWS = tuple(replace(row, example=None) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS)
+_POINTER_ROWS = tuple(
+    replace(row, example=None) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS
+)
 _TABLE = CallTable(
     (
         *_OWN_ROWS[:2],

@@ -138,7 +138,9 @@ POINTER_ROWS = (
         about="notches of the wheel; positive is up, negative down",
     ),
     CallSpec("pyautogui.vscroll", (_UP, X, Y, *PAUSES), ir.Scroll, only_read=True),
-    CallSpec("pyautogui.hscroll", (_RIGHT, X, Y, *PAUSES), ir.Scroll, example=ir.Scroll(dx=3), about="positive is right"),
+    CallSpec(
+        "pyautogui.hscroll", (_RIGHT, X, Y, *PAUSES), ir.Scroll, example=ir.Scroll(dx=3), about="positive is right"
+    ),
     CallSpec(
         "pyautogui.hold",
         (Parameter("keys", KEYS, "keys", required=True), *PAUSES),
@@ -171,10 +173,18 @@ def typing_rows(*, named: bool, keys: Parameter) -> tuple[CallSpec, ...]:
     one = Parameter("keys", keys.kind, "keys", required=True, named=keys.named)
     presses = (Parameter("presses", PRESSES, "presses"), INTERVAL, *PAUSES)
     return (
-        CallSpec("pyautogui.write", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, example=ir.Type("hello")),
+        CallSpec(
+            "pyautogui.write", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, example=ir.Type("hello")
+        ),
         CallSpec("pyautogui.typewrite", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, only_read=True),
         CallSpec("pyautogui.press", (one, *presses), ir.Key, read=press, write=write_press, example=ir.Key(("enter",))),
-        CallSpec("pyautogui.hotkey", (keys, INTERVAL, *PAUSES), ir.Key, example=ir.Key(("ctrl", "c")), about="keys pressed together"),
+        CallSpec(
+            "pyautogui.hotkey",
+            (keys, INTERVAL, *PAUSES),
+            ir.Key,
+            example=ir.Key(("ctrl", "c")),
+            about="keys pressed together",
+        ),
     )
 
 
@@ -220,7 +230,9 @@ def find_code(text: str, start: int, grammar: CallGrammar) -> list[ParsedCall]:
         elif block.info in _LANGUAGES:
             calls += parse_calls(text, block.start, block.end, grammar)
         else:
-            raise ParseError((block.opening, block.end), f"a block of {block.info} is not read; write a ```python block")
+            raise ParseError(
+                (block.opening, block.end), f"a block of {block.info} is not read; write a ```python block"
+            )
     return calls
 
 
@@ -260,7 +272,14 @@ _WORD_ROWS = (
         about="instead of code: the task cannot be done",
         loss="the reason is left out",
     ),
-    CallSpec("DONE", (), ir.Done, write=write_word, offer="DONE", about="instead of code, or in its last line: the task is finished"),
+    CallSpec(
+        "DONE",
+        (),
+        ir.Done,
+        write=write_word,
+        offer="DONE",
+        about="instead of code, or in its last line: the task is finished",
+    ),
     CallSpec("Wait", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
     CallSpec("Fail", (), ir.Fail, only_read=True),
     CallSpec("Done", (), ir.Done, only_read=True),

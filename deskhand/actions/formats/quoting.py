@@ -17,7 +17,12 @@ def quoted(text: str, mark: str = "'") -> str:
     A back-tick and the < of a `<think>` are escaped: they would mean something to whoever looks for code in a reply.
     """
     body = json.dumps(check_text("text", text), ensure_ascii=False)[1:-1]
-    body = body.replace("`", "\\x60").replace("<think", "\\x3cthink").replace("</think", "\\x3c/think").replace("\x7f", "\\x7f")
+    body = (
+        body.replace("`", "\\x60")
+        .replace("<think", "\\x3cthink")
+        .replace("</think", "\\x3c/think")
+        .replace("\x7f", "\\x7f")
+    )
     if mark == "'":
         body = body.replace('\\"', '"').replace("'", "\\'")
     return mark + body + mark

@@ -61,16 +61,25 @@ def _forms(space: Space) -> tuple[JsonAction, ...]:
     centre = Point(int(space.width) // 2, int(space.height) // 3, space)
     corner = Point(int(space.width) // 4, int(space.height) // 5, space)
     vertical, horizontal = (
-        json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False) for keys in ((None, "pixels"), ("pixels", None))
+        json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False)
+        for keys in ((None, "pixels"), ("pixels", None))
     )
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
     seconds = json_fields.numeral("time", "seconds", json_schema.number(0, MAX_WAIT_S))
     return (
-        JsonAction("key", ir.Key, (json_fields.key_list("keys", PYAUTOGUI),), about="press keys together", example=ir.Key(("ctrl", "s"))),
+        JsonAction(
+            "key",
+            ir.Key,
+            (json_fields.key_list("keys", PYAUTOGUI),),
+            about="press keys together",
+            example=ir.Key(("ctrl", "s")),
+        ),
         JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
         JsonAction("mouse_move", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
         *(
-            JsonAction(name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed))
+            JsonAction(
+                name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed)
+            )
             for name, (fixed, about) in _CLICKS.items()
         ),
         JsonAction(
@@ -81,7 +90,9 @@ def _forms(space: Space) -> tuple[JsonAction, ...]:
             example=DragTo(corner),
         ),
         JsonAction("scroll", ir.Scroll, (where, vertical), about="turn the wheel up or down", example=ir.Scroll(0, 3)),
-        JsonAction("hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)),
+        JsonAction(
+            "hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)
+        ),
         JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(1)),
         JsonAction(
             "terminate",
@@ -93,12 +104,20 @@ def _forms(space: Space) -> tuple[JsonAction, ...]:
         ),
         JsonAction("terminate", ir.Done, (_status("success"),)),
         JsonAction("terminate", ir.Fail, (_status("failure"), json_fields.constant("reason"))),
-        JsonAction("answer", ir.Answer, (json_fields.text_field("text"),), about="the final answer in words", example=ir.Answer("42")),
+        JsonAction(
+            "answer",
+            ir.Answer,
+            (json_fields.text_field("text"),),
+            about="the final answer in words",
+            example=ir.Answer("42"),
+        ),
     )
 
 
 def _status(value: str) -> JsonField:
-    return JsonField({"status": json_schema.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",))
+    return JsonField(
+        {"status": json_schema.one_of(value)}, (), lambda values: {}, lambda fields: {"status": value}, ("status",)
+    )
 
 
 class Qwen(JsonActionFormat):
@@ -150,7 +169,11 @@ class Qwen(JsonActionFormat):
                 f"<tools>\n{self.written(function)}\n</tools>",
                 "",
                 f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} tags; nothing follows the last:",
-                *(self.reply([self.action(form.name, self.shown(form))]) for form in forms if form.name == "left_click"),
+                *(
+                    self.reply([self.action(form.name, self.shown(form))])
+                    for form in forms
+                    if form.name == "left_click"
+                ),
             ]
         )
 
@@ -177,7 +200,9 @@ class Qwen(JsonActionFormat):
     def unwrapped(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
             raise AgentError(f"expected an object, not {truncate_repr(value)}")
-        json_schema.check_keys("a call", value, {"name": json_schema.ANYTHING, "arguments": json_schema.ANYTHING}, ("name", "arguments"))
+        json_schema.check_keys(
+            "a call", value, {"name": json_schema.ANYTHING, "arguments": json_schema.ANYTHING}, ("name", "arguments")
+        )
         if value["name"] != FUNCTION:
             raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
         arguments = value["arguments"]

@@ -43,7 +43,9 @@ def scroll_row(
         if direction is None:
             raise AgentError(f"{call.name} needs a direction")
         across, down = _DIRECTIONS[direction]
-        program.add(build(ir.Scroll, {**values, "dx": across * notches, "dy": down * notches}, program.space), call.span)
+        program.add(
+            build(ir.Scroll, {**values, "dx": across * notches, "dy": down * notches}, program.space), call.span
+        )
 
     def write(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
         if not isinstance(op, ir.Scroll) or op.modifiers or (op.dx == 0) == (op.dy == 0):

@@ -32,4 +32,6 @@ def smart_resize(
 
 def resized_size(view: ScreenView, least_pixels: int = LEAST_PIXELS) -> Space:
     """Pixels of the image as the model sees it: in the size that is known, or else as it is published."""
-    return image_px(*(view.model_image_size or smart_resize(view.image_width, view.image_height, least_pixels=least_pixels)))
+    return image_px(
+        *(view.model_image_size or smart_resize(view.image_width, view.image_height, least_pixels=least_pixels))
+    )

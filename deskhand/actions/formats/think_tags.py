@@ -36,6 +36,8 @@ def end_of_reasoning(text: str, beginnings: str = "") -> int:
 def _in_a_text(text: str, at: int) -> bool:
     """Whether the last quote before `at` in its line opens a text: it stands behind what an argument or a value stands behind."""
     begin = max(0, at - _LOOKED_BACK)
-    line = text[max(begin, text.rfind("\n", begin, at) + 1) : at].replace("\\\\", "").replace("\\'", "").replace('\\"', "")
+    line = (
+        text[max(begin, text.rfind("\n", begin, at) + 1) : at].replace("\\\\", "").replace("\\'", "").replace('\\"', "")
+    )
     before = line[: max(line.rfind("'"), line.rfind('"'), 0)].rstrip()
     return bool(before) and before[-1] in _BEFORE_A_TEXT

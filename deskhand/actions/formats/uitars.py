@@ -51,7 +51,9 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
     if found is None:
         raise AgentError(f"{name} must be a place such as (235,512), not {truncate_repr(value)}")
     numbers = [
-        check_number(name, float(part) if "." in part or "e" in part else int(part)) for part in found.groups() if part is not None
+        check_number(name, float(part) if "." in part or "e" in part else int(part))
+        for part in found.groups()
+        if part is not None
     ]
     if len(numbers) == 2:
         return numbers[0], numbers[1]
@@ -84,9 +86,13 @@ def _table(start: str, end: str, shape: str) -> CallTable:
     maybe = replace(there, required=False)
     drag_start = replace(there, name=start.replace("point", "start_point"), aliases=tuple(starts))
     drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(ends))
-    one_key = Parameter("key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True)
+    one_key = Parameter(
+        "key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True
+    )
     first, second = shape.format("x1", "y1"), shape.format("x2", "y2")
-    direction = Parameter("direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True)
+    direction = Parameter(
+        "direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True
+    )
     content = Parameter("content", TEXT, "text", aliases=("text",))
     chord = Parameter("key", keys_joined(" +"), "keys", required=True, aliases=("hotkey",))
     return CallTable(
@@ -96,9 +102,17 @@ def _table(start: str, end: str, shape: str) -> CallTable:
             CallSpec("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
             CallSpec("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
             CallSpec("hover", (there,), ir.Move),
-            CallSpec("drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"),
+            CallSpec(
+                "drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"
+            ),
             CallSpec("select", (drag_start, drag_end), ir.Drag, only_read=True),
-            CallSpec("hotkey", (chord,), ir.Key, offer="hotkey(key='ctrl c')", about="keys with a space between, lower case, 3 at most"),
+            CallSpec(
+                "hotkey",
+                (chord,),
+                ir.Key,
+                offer="hotkey(key='ctrl c')",
+                about="keys with a space between, lower case, 3 at most",
+            ),
             CallSpec("keydown", (one_key,), ir.KeyDown),
             CallSpec("press", (one_key,), ir.KeyDown, only_read=True),
             CallSpec("keyup", (one_key,), ir.KeyUp),

@@ -121,7 +121,9 @@ def _find(text: str) -> list[ParsedCall]:
         elif block.info in ("", "python"):
             calls += parse_calls(text, block.start, block.end, _GRAMMAR)
         elif block.info != "memory":
-            raise ParseError((block.opening, block.end), f"a block of {block.info} is not read; write a ```python block")
+            raise ParseError(
+                (block.opening, block.end), f"a block of {block.info} is not read; write a ```python block"
+            )
     if not decisions or decisions[0].name == "COMMAND":
         return calls
     if calls:

@@ -31,7 +31,9 @@ _PREFERENCES = {
     "dns_prefetching": {"enabled": False},
     "download": {"directory_upgrade": True, "prompt_for_download": False},
     "net": {"network_prediction_options": 2},
-    "privacy_sandbox": {"m1": {"consent_decision_made": True, "eea_notice_acknowledged": True, "row_notice_acknowledged": True}},
+    "privacy_sandbox": {
+        "m1": {"consent_decision_made": True, "eea_notice_acknowledged": True, "row_notice_acknowledged": True}
+    },
     "profile": {"exit_type": "Normal", "exited_cleanly": True, "name": "User", "password_manager_enabled": False},
     "safebrowsing": {"enabled": False},
     "search": {"suggest_enabled": False},

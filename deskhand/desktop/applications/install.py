@@ -37,7 +37,9 @@ def install(packages: list[str]) -> None:
     if shutil.which("apt-get") is None:
         raise ConfigError(f"this is no Debian system; install what your system calls: {' '.join(packages)}")
     if os.getuid() != 0:
-        raise ConfigError(f"these Debian packages are missing and only root can install them: sudo {' '.join(command(packages))}")
+        raise ConfigError(
+            f"these Debian packages are missing and only root can install them: sudo {' '.join(command(packages))}"
+        )
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for words in ([*_APT, "update", "-qq"], [*_APT, *command(packages)[1:]]):
         done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, check=False)

@@ -24,7 +24,11 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
     ("org.openoffice.Office.Recovery/AutoSave", "Enabled", "false"),
     ("org.openoffice.Office.Recovery/RecoveryInfo", "Enabled", "false"),
     ("org.openoffice.Office.Impress/Misc/NewDoc", "AutoPilot", "false"),
-    ("org.openoffice.Office.Jobs/Jobs/org.openoffice.Office.Jobs:Job['UpdateCheck']/Arguments", "AutoCheckEnabled", "false"),
+    (
+        "org.openoffice.Office.Jobs/Jobs/org.openoffice.Office.Jobs:Job['UpdateCheck']/Arguments",
+        "AutoCheckEnabled",
+        "false",
+    ),
     ("org.openoffice.Setup/Office", "ooSetupInstCompleted", "true"),
     ("org.openoffice.Setup/Product", "ooSetupLastVersion", _LATER_THAN_ANY),
     ("org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", _NEVER_AGAIN),

@@ -47,7 +47,11 @@ def read(box: Jail, budget_s: float) -> str:
     if done.returncode == 0 and done.stdout.startswith(b"<desktop-frame"):
         return done.stdout.decode("utf-8", "replace")
     complaint = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-    if "No module named 'gi'" in complaint or "Namespace Atspi not available" in complaint or "/usr/bin/python3" in complaint:
+    if (
+        "No module named 'gi'" in complaint
+        or "Namespace Atspi not available" in complaint
+        or "/usr/bin/python3" in complaint
+    ):
         raise ConfigError(f"the accessibility tree needs Debian's {', '.join(PACKAGES)}; as root: apt-get install them")
     if done.returncode == 124:
         raise InfrastructureError(f"the accessibility tree could not be read within {budget_s:g} s")

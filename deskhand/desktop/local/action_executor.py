@@ -181,7 +181,9 @@ class ActionExecutor:
             changed_bbox=box,
             cursor=(image.x, image.y),
             moving=self.settler.motion.boxes(),
-            under_cursor=(under[0], under[1], under[2].view(np.uint8).reshape(*under[2].shape, 4)) if under is not None else None,
+            under_cursor=(under[0], under[1], under[2].view(np.uint8).reshape(*under[2].shape, 4))
+            if under is not None
+            else None,
         )
 
 

@@ -30,7 +30,11 @@ def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str
                 return None
             if answer.property != 0:
                 data = _take(connection, window, deadline)
-                return data.decode("utf-8" if target != Atom.STRING else "latin-1", errors="replace") if data is not None else None
+                return (
+                    data.decode("utf-8" if target != Atom.STRING else "latin-1", errors="replace")
+                    if data is not None
+                    else None
+                )
         return None
     finally:
         core.DestroyWindow(window)
@@ -46,7 +50,9 @@ def _wait(connection: XConnection, kind: type, deadline: float):
 
 
 def _get_and_delete(connection: XConnection, window: int):
-    return connection.core.GetProperty(True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, LIMIT_BYTES // 4).reply()
+    return connection.core.GetProperty(
+        True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, LIMIT_BYTES // 4
+    ).reply()
 
 
 def _take(connection: XConnection, window: int, deadline: float) -> bytes | None:

@@ -90,8 +90,14 @@ class LocalDesktop:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(waiting)
         except InfrastructureError as error:
-            if type(error) is InfrastructureError and self._session is not None and (failure := self._session.failure()):
-                raise InfrastructureError(f"desktop {self.label} has failed: {failure}") from error  # that is what it comes from
+            if (
+                type(error) is InfrastructureError
+                and self._session is not None
+                and (failure := self._session.failure())
+            ):
+                raise InfrastructureError(
+                    f"desktop {self.label} has failed: {failure}"
+                ) from error  # that is what it comes from
             raise
         except TimeoutError:
             if future.done():
@@ -187,7 +193,9 @@ class LocalDesktop:
         self._untouched = None
         return await self._aside(session.box.launch, argv, env, cwd)
 
-    async def launch_piped(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
+    async def launch_piped(
+        self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> NulPipes:
         """Start a program that is talked to by messages on its descriptors 3 and 4; what it says is guest-trusted."""
         session, _ = self._parts()
         self._untouched = None
@@ -205,10 +213,14 @@ class LocalDesktop:
 
         return await self._on_x(wait, f"waiting for window '{match}'", timeout_s)
 
-    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+    async def place_window(
+        self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
+    ) -> Window:
         session, _ = self._parts()
         self._untouched = None
-        return await self._on_x(lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0)
+        return await self._on_x(
+            lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0
+        )
 
     async def activate_window(self, window: Window) -> None:
         session, _ = self._parts()
@@ -268,7 +280,11 @@ class LocalDesktop:
         if session is None:
             return {}
         launched = session.box.launched[session.box.launched.index(session.manager) + 1 :]
-        return {"x server": [session.x_server.process.pid], "window manager": [session.manager], "applications": launched}
+        return {
+            "x server": [session.x_server.process.pid],
+            "window manager": [session.manager],
+            "applications": launched,
+        }
 
     def _end_session(self) -> None:
         session, self._session, self._performer = self._session, None, None

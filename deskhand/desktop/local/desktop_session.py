@@ -52,7 +52,12 @@ class DesktopSession:
     """
 
     def __init__(
-        self, label: str, template: DesktopSpec, isolation: Isolation, limits: ResourceLimits | None = None, capture: Capture | None = None
+        self,
+        label: str,
+        template: DesktopSpec,
+        isolation: Isolation,
+        limits: ResourceLimits | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self.template = template
         self.look = theme.theme(template.name)
@@ -72,7 +77,9 @@ class DesktopSession:
             self.close()
             raise
 
-    def _start(self, label: str, token: str, isolation: Isolation, limits: ResourceLimits, capture: Capture | None) -> None:
+    def _start(
+        self, label: str, token: str, isolation: Isolation, limits: ResourceLimits, capture: Capture | None
+    ) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
@@ -89,25 +96,36 @@ class DesktopSession:
             binds.append(self._write_stand_ins())
         isolation_module.chown_to_guest(self.x_server.authority, uid)
         if self.template.network and isolation != "namespaces":
-            raise ConfigError("destinations in the network need isolation 'namespaces'; leave the template's network empty")
+            raise ConfigError(
+                "destinations in the network need isolation 'namespaces'; leave the template's network empty"
+            )
         allowed = [egress_proxy.parse_destination(text) for text in self.template.network]
-        self.box = Jail(self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits)
+        self.box = Jail(
+            self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits
+        )
         self._parts.append(self.box)
         resource_monitor.monitor(self.box, limits, disk=not self._disk_is_bounded)
         if allowed:
-            self._parts.append(egress_proxy.EgressProxy(network_namespace.listener(self.box.first_pid(), egress_proxy.PORT, uid), allowed))
+            self._parts.append(
+                egress_proxy.EgressProxy(
+                    network_namespace.listener(self.box.first_pid(), egress_proxy.PORT, uid), allowed
+                )
+            )
         self.home = Home(home_folder, self.box.guest_home, uid)
         if self.template.accessibility:
             self._start_bus(isolation)
         try:
             self.manager = self.box.launch(
-                ["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"], needed=True
+                ["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"],
+                needed=True,
             )
         except ConfigError as error:
             raise ConfigError("openbox is not installed; apt-get install openbox") from error
         for pid in (self.x_server.process.pid, self.manager):
             processes.prefer(pid)
-        self.screen = open_screen_reader(self.x_server, self.connection, self.template.width, self.template.height, capture)
+        self.screen = open_screen_reader(
+            self.x_server, self.connection, self.template.width, self.template.height, capture
+        )
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
@@ -150,7 +168,9 @@ class DesktopSession:
             )
         place = f"{isolation_module.runtime_folder(self.folder, isolation)}/bus"
         try:
-            self.box.launch(["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True)
+            self.box.launch(
+                ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True
+            )
         except ConfigError as error:
             raise ConfigError("dbus-daemon is not installed; apt-get install dbus") from error
         there = self.box.run(["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', place], BUS_START_S)

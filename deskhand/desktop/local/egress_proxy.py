@@ -53,8 +53,17 @@ def parse_destination(text: str) -> Destination:
     except ValueError:
         host, port = "", None
     bare = host.removeprefix("*.")
-    if not bare or "*" in bare or parts.username or parts.path or parts.query or any(letter.isspace() for letter in text):
-        raise ConfigError(f"network destination {text!r}: write a host name or an address, with :port where it is not 80 or 443")
+    if (
+        not bare
+        or "*" in bare
+        or parts.username
+        or parts.path
+        or parts.query
+        or any(letter.isspace() for letter in text)
+    ):
+        raise ConfigError(
+            f"network destination {text!r}: write a host name or an address, with :port where it is not 80 or 443"
+        )
     return Destination(host.lower().rstrip("."), port)
 
 
@@ -92,7 +101,9 @@ class EgressProxy:
                     client.recv(HEAD_LIMIT_BYTES)  # closed with something unread, the answer would be lost
                     _answer(client, "503 Too Many Connections")
             else:
-                threading.Thread(target=self._serve, args=(client,), name="deskhand-gate-connection", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(client,), name="deskhand-gate-connection", daemon=True
+                ).start()
 
     @contextlib.contextmanager
     def _kept(self, connection: socket.socket):
@@ -132,7 +143,9 @@ class EgressProxy:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     server.sendall(rest)
                 else:
-                    server.sendall(_request(method, parts.path or "/", parts.query, version, host, port, head[1:]) + rest)
+                    server.sendall(
+                        _request(method, parts.path or "/", parts.query, version, host, port, head[1:]) + rest
+                    )
                 _join(client, server)
 
     def _address(self, host: str, port: int) -> tuple[str, int] | None:
@@ -181,7 +194,11 @@ def _request(method: str, path: str, query: str, version: str, host: str, port: 
     dropped = ("proxy-", "connection:", "keep-alive:", "host:", "upgrade:")
     kept = [line for line in headers if not line.lower().startswith(dropped)]
     name = f"[{host}]" if ":" in host else host
-    lines = [f"{method} {path}{'?' + query if query else ''} {version}", f"Host: {name}{'' if port == 80 else f':{port}'}", *kept]
+    lines = [
+        f"{method} {path}{'?' + query if query else ''} {version}",
+        f"Host: {name}{'' if port == 80 else f':{port}'}",
+        *kept,
+    ]
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
 
 

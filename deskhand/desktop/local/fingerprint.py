@@ -34,7 +34,11 @@ class Fingerprint:
 
     def differs_from(self, other: Fingerprint) -> list[str]:
         """One line for each part that is not the same."""
-        return [f"{name}: {mine} is not {theirs}" for name, mine in vars(self).items() if mine != (theirs := getattr(other, name))]
+        return [
+            f"{name}: {mine} is not {theirs}"
+            for name, mine in vars(self).items()
+            if mine != (theirs := getattr(other, name))
+        ]
 
 
 def take(connection: XConnection, home: Path, pids: list[int], screen: str) -> Fingerprint:
@@ -42,7 +46,10 @@ def take(connection: XConnection, home: Path, pids: list[int], screen: str) -> F
     core = connection.core
     setup = connection.setup
     mapping = core.GetKeyboardMapping(setup.min_keycode, setup.max_keycode - setup.min_keycode + 1).reply()
-    owners = [core.GetSelectionOwner(core.InternAtom(False, len(name), name).reply().atom).reply().owner for name in _SELECTIONS]
+    owners = [
+        core.GetSelectionOwner(core.InternAtom(False, len(name), name).reply().atom).reply().owner
+        for name in _SELECTIONS
+    ]
     shown = [f"{w.wm_class} '{w.title}' {w.x},{w.y} {w.width}x{w.height}" for w in windows.list_windows(connection)]
     return Fingerprint(
         screen=screen,

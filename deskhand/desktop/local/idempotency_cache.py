@@ -25,7 +25,9 @@ class _Packed:
 
     @classmethod
     def of(cls, frame: Frame) -> _Packed:
-        others = {field.name: getattr(frame, field.name) for field in fields(frame) if field.init and field.name != "bgrx"}
+        others = {
+            field.name: getattr(frame, field.name) for field in fields(frame) if field.init and field.name != "bgrx"
+        }
         packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(frame.bgrx).data)
         data = bytes(memoryview(packed))  # `packed` keeps the memory that the worst case would have needed
         return cls(others, frame.bgrx.shape, data)

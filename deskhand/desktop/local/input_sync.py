@@ -48,7 +48,9 @@ def wait_until_read(connection: XConnection, limit_s: float) -> bool:
 
 
 def _active_window(connection: XConnection) -> int | None:
-    reply = connection.core.GetProperty(False, connection.root, connection.atoms["_NET_ACTIVE_WINDOW"], Atom.WINDOW, 0, 1).reply()
+    reply = connection.core.GetProperty(
+        False, connection.root, connection.atoms["_NET_ACTIVE_WINDOW"], Atom.WINDOW, 0, 1
+    ).reply()
     return struct.unpack("<I", reply.value.buf())[0] or None if (reply.format, reply.value_len) == (32, 1) else None
 
 

@@ -76,7 +76,9 @@ def available_isolation() -> tuple[Isolation, str]:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
     command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False
+    )
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
@@ -124,7 +126,9 @@ class GuestUser:
         self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for number in range(MOST_UIDS):
             with suppress(BlockingIOError, PermissionError):
-                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+                fcntl.fcntl(
+                    self._file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+                )
                 self.uid = FIRST_UID + number
                 return
         self.close()
@@ -216,11 +220,24 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
 
 def _limited(limits: ResourceLimits, command: list[str]) -> list[str]:
     data = limits.memory_mib * _MIB
-    return ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.processes}", f"--data={data}", *command]
+    return [
+        "prlimit",
+        "--core=0",
+        f"--fsize={limits.file_mib * _MIB}",
+        f"--nproc={limits.processes}",
+        f"--data={data}",
+        *command,
+    ]
 
 
 def namespaces_command(
-    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
+    folder: Path,
+    home: Path,
+    control: Path,
+    binds: list[Path],
+    uid: int | None,
+    limits: ResourceLimits,
+    command: list[str],
 ) -> list[str]:
     """bubblewrap around `command`: `folder` is the desktop's own on the host; `binds` are shown read-only under their own names."""
     own = {
@@ -256,7 +273,13 @@ def namespaces_command(
 
 
 def plain_command(
-    folder: Path, home: Path, control: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
+    folder: Path,
+    home: Path,
+    control: Path,
+    binds: list[Path],
+    uid: int | None,
+    limits: ResourceLimits,
+    command: list[str],
 ) -> list[str]:
     """`confine.py` around `command`; the guest's /tmp is a folder beside its home."""
     temporary = folder / "tmp"

@@ -27,7 +27,8 @@ OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _CRASHES = {
-    128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+    128 + number
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 }
 
 
@@ -165,7 +166,9 @@ class Jail:
             job = self._jobs[self._next_job] = _Job()
             return self._next_job, job
 
-    def _program(self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "", suffix: str = "") -> str:
+    def _program(
+        self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "", suffix: str = ""
+    ) -> str:
         """One shell line that becomes the program."""
         if not argv or any("\0" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
             raise ConfigError("a command needs a program name, and no word of it may hold a NUL")
@@ -217,7 +220,9 @@ class Jail:
         self.launch(argv, env, cwd, suffix=f" 3<{guest}.in 4>{guest}.out")
         return pipes
 
-    def run(self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None) -> CommandResult:
+    def run(
+        self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
+    ) -> CommandResult:
         """Run a program to its end. Past `timeout_s` its session is killed and the return code is 124, as timeout(1) has it.
 
         Each file that it writes, its output included, may have `OUTPUT_LIMIT_BYTES` at most.
@@ -290,7 +295,9 @@ class Jail:
             processes.end_tree(self._process.pid, processes.LEASE_LABEL, self._label)
         else:
             for child in processes.children(self._process.pid):
-                processes.kill(child)  # the namespace's first process: the kernel ends the rest, bwrap reaps it and ends
+                processes.kill(
+                    child
+                )  # the namespace's first process: the kernel ends the rest, bwrap reaps it and ends
             try:
                 self._process.wait(timeout=2.0)
             except subprocess.TimeoutExpired:

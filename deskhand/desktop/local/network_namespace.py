@@ -55,7 +55,13 @@ def _made(pid: int, port: int, count: int, uid: int | None) -> list[socket.socke
     with ours, theirs:
         try:
             done = subprocess.run(
-                command, pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env={}
+                command,
+                pass_fds=(theirs.fileno(),),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_S,
+                env={},
             )
         except subprocess.TimeoutExpired:
             raise InfrastructureError(f"no socket in the desktop's network within {TIMEOUT_S:g} s") from None

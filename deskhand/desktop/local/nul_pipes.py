@@ -63,7 +63,9 @@ class NulPipes:
                         del self._pending[: end + 1]
                         return message
                     if len(self._pending) > LONGEST_MESSAGE_BYTES:
-                        raise InfrastructureError(f"the program sent a message of more than {LONGEST_MESSAGE_BYTES} bytes")
+                        raise InfrastructureError(
+                            f"the program sent a message of more than {LONGEST_MESSAGE_BYTES} bytes"
+                        )
                     self._pending += await self._chunk()
         except TimeoutError:
             raise InfrastructureError(f"the program said nothing for {timeout_s:g} s") from None

@@ -97,7 +97,9 @@ def exceeded_limit(pids: list[int], folders: list[Path], limits: ResourceLimits)
         return f"its guests run {threads} processes and threads; {limits.processes} are allowed"
     used = sum(disk_bytes(folder, limits.disk_mib * _MIB) for folder in folders)
     if used > limits.disk_mib * _MIB:
-        return f"its files take more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "it has too many files"
+        return (
+            f"its files take more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "it has too many files"
+        )
     return None
 
 

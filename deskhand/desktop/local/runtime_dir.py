@@ -54,7 +54,9 @@ class RuntimeDir:
 
 def _warden_program() -> str:
     package_root = Path(__file__).resolve().parents[3]
-    return f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.local.reaper import main; main()"
+    return (
+        f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.local.reaper import main; main()"
+    )
 
 
 def runtime() -> RuntimeDir:
@@ -75,7 +77,9 @@ def tmpfs() -> Path:
         if candidate.is_dir() and os.access(candidate, os.W_OK | os.X_OK):
             free = shutil.disk_usage(candidate).free
             if free < 64 * 1024 * 1024:
-                raise ConfigError(f"{candidate} has {free // 2**20} MiB free; give it 64 MiB or more (docker run --shm-size=1g)")
+                raise ConfigError(
+                    f"{candidate} has {free // 2**20} MiB free; give it 64 MiB or more (docker run --shm-size=1g)"
+                )
             return candidate
     raise ConfigError("/dev/shm is missing or not writable; mount a tmpfs there (mount -t tmpfs tmpfs /dev/shm)")
 

@@ -81,7 +81,9 @@ class GetImageReader:
         return
 
 
-def open_screen_reader(server: XServer, connection: XConnection, width: int, height: int, wanted: Capture | None) -> ScreenReader:
+def open_screen_reader(
+    server: XServer, connection: XConnection, width: int, height: int, wanted: Capture | None
+) -> ScreenReader:
     """The first of mapped, shared and asked for that can be had, or the one that is wanted. Raises `FrameError`."""
     if wanted in (None, "mapped"):
         try:

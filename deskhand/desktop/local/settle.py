@@ -36,7 +36,9 @@ class SettleResult:
 class Settler:
     """Waits for the screen of one desktop to be quiet. `busy` says whether a guest runs or waits for a processor."""
 
-    def __init__(self, connection: XConnection, screen: ScreenReader, size: tuple[int, int], busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, connection: XConnection, screen: ScreenReader, size: tuple[int, int], busy: Callable[[], bool]
+    ) -> None:
         self._connection = connection
         self._screen = screen
         self._busy = busy

@@ -77,7 +77,9 @@ def home_folders() -> tuple[str, ...]:
 def x_resources(look: Theme) -> str:
     """The RESOURCE_MANAGER property of the root window: X toolkit programs read it at start."""
     background, foreground = ("#202020", "#e0e0e0") if look.dark else ("#ffffff", "#000000")
-    return _X_RESOURCES.format(points=look.font_points, background=background, foreground=foreground, double_click=DOUBLE_CLICK_MS)
+    return _X_RESOURCES.format(
+        points=look.font_points, background=background, foreground=foreground, double_click=DOUBLE_CLICK_MS
+    )
 
 
 _X_RESOURCES = """XTerm*faceName: DejaVu Sans Mono

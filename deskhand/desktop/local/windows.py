@@ -46,7 +46,9 @@ def _describe(connection: XConnection, identity: int) -> Window:
     box, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
     frame = extents.reply()
-    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if (frame.format, frame.value_len) == (32, 4) else (0, 0, 0, 0)
+    left, _, top, _ = (
+        struct.unpack("<4I", frame.value.buf()) if (frame.format, frame.value_len) == (32, 4) else (0, 0, 0, 0)
+    )
     return Window(
         id=identity,
         title=title or old_title,
@@ -84,7 +86,13 @@ def wait_windows(
 
 
 def place(
-    connection: XConnection, window: Window, x: int, y: int, width: int | None, height: int | None, timeout_s: float = 2.0
+    connection: XConnection,
+    window: Window,
+    x: int,
+    y: int,
+    width: int | None,
+    height: int | None,
+    timeout_s: float = 2.0,
 ) -> Window:
     """Ask the window manager; returns the window once it is there, or as it is when it stays otherwise (a minimum size)."""
     width, height = width or window.width, height or window.height

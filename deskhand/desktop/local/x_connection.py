@@ -90,7 +90,9 @@ class XConnection:
             self.root: int = self.setup.roots[0].root
             self.test: Any = self.x(xcffib.xtest.key)
             cookies = [self.core.InternAtom(False, len(atom), atom) for atom in _ATOMS]
-            self.atoms: dict[str, int] = {atom: cookie.reply().atom for atom, cookie in zip(_ATOMS, cookies, strict=True)}
+            self.atoms: dict[str, int] = {
+                atom: cookie.reply().atom for atom, cookie in zip(_ATOMS, cookies, strict=True)
+            }
             damage_extension: Any = self.x(xcffib.damage.key)
             damage_extension.QueryVersion(1, 1).reply()
             self._damage_extension: Any = damage_extension
@@ -156,7 +158,9 @@ class XConnection:
     def attach(self, segment: int) -> int:
         """Let the server use a System V segment; returns the number by which `fill` names it. Raises `InfrastructureError`."""
         with x_errors("sharing memory"):
-            if not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present:  # to use it all the same ends the connection
+            if (
+                not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present
+            ):  # to use it all the same ends the connection
                 raise InfrastructureError("the X server was started without MIT-SHM")
             extension: Any = self.x(xcffib.shm.key)
             extension.QueryVersion().reply()
@@ -216,7 +220,10 @@ class XConnection:
             event = self.next_event(max(0.0, deadline - time.monotonic()))
             if event is None or time.monotonic() > deadline:
                 return False
-            if isinstance(event, xcffib.xproto.PropertyNotifyEvent) and (event.window, event.atom) == (self.root, self.atoms[name]):
+            if isinstance(event, xcffib.xproto.PropertyNotifyEvent) and (event.window, event.atom) == (
+                self.root,
+                self.atoms[name],
+            ):
                 return True
 
     def forget_drawing(self) -> None:

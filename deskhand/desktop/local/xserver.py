@@ -28,7 +28,9 @@ class XServer:
     As root it runs under a user id that no guest has: what a guest might make of a flaw in it owns nothing.
     """
 
-    def __init__(self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False) -> None:
+    def __init__(
+        self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False
+    ) -> None:
         if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
             raise ConfigError(f"screen size {width}x{height}: use 256x192 to 1920x1200")
         program = shutil.which("Xvfb")
@@ -46,13 +48,41 @@ class XServer:
         isolation.chown_to_guest(screen, uid)
         reader, writer = os.pipe()
         command = isolation.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
-        command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24"]
-        command += ["-fbdir", str(screen), "-auth", str(server_authority), "-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        command += [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            program,
+            "-displayfd",
+            str(writer),
+            "-screen",
+            "0",
+            f"{width}x{height}x24",
+        ]
+        command += [
+            "-fbdir",
+            str(screen),
+            "-auth",
+            str(server_authority),
+            "-nolisten",
+            "tcp",
+            "-noreset",
+            "-dpi",
+            "96",
+            "-s",
+            "0",
+        ]
         command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
                 self.process = processes.start(
-                    command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/"
+                    command,
+                    pass_fds=(writer,),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd="/",
                 )
         except FileNotFoundError as error:
             raise ConfigError("setpriv is not installed; apt-get install util-linux") from error
@@ -79,7 +109,9 @@ class XServer:
             chunk = os.read(reader, 64) if waiting.poll(1000 * START_TIMEOUT_S) else b""
             if not chunk:
                 lines = self.log.read_text(errors="replace").strip().splitlines() or ["no message"]
-                raise InfrastructureError(f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable")
+                raise InfrastructureError(
+                    f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable"
+                )
             text += chunk
         return int(text)
 

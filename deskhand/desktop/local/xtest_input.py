@@ -20,7 +20,9 @@ _KEY_PRESS, _KEY_RELEASE, _BUTTON_PRESS, _BUTTON_RELEASE, _MOTION = 2, 3, 4, 5, 
 BUTTONS = {"left": 1, "middle": 2, "right": 3, "back": 8, "forward": 9}
 _SCROLL_UP, _SCROLL_DOWN, _SCROLL_LEFT, _SCROLL_RIGHT = 4, 5, 6, 7
 _SHIFT = 0xFFE1
-_VENDOR_SYMBOLS = 0x1008  # keys for sound, browsers, mail...: those that have no name here are free for other characters
+_VENDOR_SYMBOLS = (
+    0x1008  # keys for sound, browsers, mail...: those that have no name here are free for other characters
+)
 _NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
 _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
@@ -51,7 +53,9 @@ class XTestInput:
         spare: list[int] = []
         for code in range(count):
             row = symbols[code * self._per_code : (code + 1) * self._per_code]
-            if not any(symbol and symbol >> 16 != _VENDOR_SYMBOLS for symbol in row) and not _NAMED_SYMBOLS.intersection(row):
+            if not any(
+                symbol and symbol >> 16 != _VENDOR_SYMBOLS for symbol in row
+            ) and not _NAMED_SYMBOLS.intersection(row):
                 spare.append(first + code)
                 continue
             for level in (0, 1):
@@ -96,7 +100,9 @@ class XTestInput:
             self._keys[symbol] = (code, False)
         for _, group in itertools.groupby(enumerate(codes), key=lambda pair: pair[1] - pair[0]):
             block = [code for _, code in group]  # neighbours in one request: every guest reacts to every request
-            rows = [value for code in block for value in (self._spare[code], self._spare[code], *[0] * (self._per_code - 2))]
+            rows = [
+                value for code in block for value in (self._spare[code], self._spare[code], *[0] * (self._per_code - 2))
+            ]
             self._connection.core.ChangeKeyboardMapping(len(block), block[0], self._per_code, rows)
         self._flush()
         self._drained()

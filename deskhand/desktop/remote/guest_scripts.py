@@ -210,7 +210,9 @@ def _counted(line: str) -> str:
     return f"{line}; _done += 1" if line.lstrip().startswith(("pyautogui.", "ctypes.")) else line
 
 
-def run_script(argv: Sequence[str], timeout_s: float, env: dict[str, str] | None, cwd: str | None, shell: bool = False) -> str:
+def run_script(
+    argv: Sequence[str], timeout_s: float, env: dict[str, str] | None, cwd: str | None, shell: bool = False
+) -> str:
     """The body that runs a command to its end and keeps what it said; past its time it is ended and its code is 124."""
     command = repr(" ".join(argv)) if shell else repr(list(argv))
     return f"""\

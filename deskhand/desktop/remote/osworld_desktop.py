@@ -120,7 +120,9 @@ class OsworldDesktop:
         self._size, self._album = size, screenshots.ScreenshotDecoder()
         self._done.clear()
         self._forget.clear()
-        if self._revert is None:  # a key that stays pressed, or a pointer that is in place, would be an earlier episode's doing
+        if (
+            self._revert is None
+        ):  # a key that stays pressed, or a pointer that is in place, would be an earlier episode's doing
             await self._marked(guest_scripts.release_script(*size, self.system), 10.0)
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
@@ -166,7 +168,9 @@ class OsworldDesktop:
         body = guest_scripts.action_script(ops, *size, self.system)
         longest_s = 10.0 + sum(_longest_s(op) for op in ops)
         if longest_s > self.link.timeouts.op_s:
-            raise AgentError(f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s")
+            raise AgentError(
+                f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s"
+            )
         async with self._acting:
             if earlier := self._done.get(action_id):
                 return earlier
@@ -208,7 +212,9 @@ class OsworldDesktop:
         self._forget = [*(each for each in self._forget if each not in old), name]
         end = str(said.get("output", "")).strip().rpartition("deskhand ")[2]
         if said.get("returncode") != 0 or not end:
-            raise DeliveryUnknown(f"{self.link.address}: the guest's Python failed: {str(said.get('error', ''))[-300:]}")
+            raise DeliveryUnknown(
+                f"{self.link.address}: the guest's Python failed: {str(said.get('error', ''))[-300:]}"
+            )
         return parse_run_result(end, self.link.address)
 
     async def observe(self) -> Frame:
@@ -238,7 +244,9 @@ class OsworldDesktop:
         for attempt in range(tries):
             data = await self._server.screenshot()
             try:
-                return await asyncio.to_thread(screenshots.decode_screenshot, data, self._size, f"{self.link.address}/screenshot")
+                return await asyncio.to_thread(
+                    screenshots.decode_screenshot, data, self._size, f"{self.link.address}/screenshot"
+                )
             except FrameError:
                 if attempt == tries - 1:
                     raise
@@ -249,7 +257,9 @@ class OsworldDesktop:
     ) -> CommandResult:
         """See `Desktop.run`; once, like an action. The server ends what takes longer than two minutes."""
         longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
-        return to_command_result(await self._marked(guest_scripts.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address)
+        return to_command_result(
+            await self._marked(guest_scripts.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address
+        )
 
     async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
         """As `run`, of a line for the machine's own shell."""
@@ -286,7 +296,9 @@ class OsworldDesktop:
     async def windows(self) -> list[Window]:
         done = await self.run(["wmctrl", "-lGx"], timeout_s=10)
         if done.returncode != 0:
-            raise InfrastructureError(f"{self.link.address}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}")
+            raise InfrastructureError(
+                f"{self.link.address}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}"
+            )
         return wmctrl.windows(done.stdout.decode(errors="replace"))
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
@@ -299,9 +311,13 @@ class OsworldDesktop:
                 raise InfrastructureError(f"{self.link.address}: no window '{match}' within {timeout_s:g} s")
             await asyncio.sleep(0.25)
 
-    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+    async def place_window(
+        self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
+    ) -> Window:
         place = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
-        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10)
+        await self.run(
+            ["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10
+        )
         await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", place], timeout_s=10)
         return next((each for each in await self.windows() if each.id == window.id), window)
 

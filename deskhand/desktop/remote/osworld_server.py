@@ -25,7 +25,13 @@ class OsworldServer:
         self.link = link
 
     async def execute(
-        self, command: list[str] | str, *, shell: bool = False, may_take_s: float = 0.0, repeatable: bool = False, acts: bool = True
+        self,
+        command: list[str] | str,
+        *,
+        shell: bool = False,
+        may_take_s: float = 0.0,
+        repeatable: bool = False,
+        acts: bool = True,
     ) -> dict[str, Any]:
         """`status`, `output`, `error`, `returncode`."""
         body = {"command": command, "shell": shell}
@@ -36,7 +42,9 @@ class OsworldServer:
     ) -> bool:
         """Whether what was to be seen after the command was seen in time."""
         body = {"command": command, "shell": shell, "verification": verification, "max_wait_time": max_wait_s}
-        reply = await self._post("/execute_with_verification", json=body, may_take_s=SERVER_COMMAND_S + max_wait_s, acts=True)
+        reply = await self._post(
+            "/execute_with_verification", json=body, may_take_s=SERVER_COMMAND_S + max_wait_s, acts=True
+        )
         said = self._json(reply, "/execute_with_verification", (200, 500))
         if reply.status_code == 500 and said.get("status") != "verification_failed":
             raise self._error(reply, "/execute_with_verification")
@@ -44,12 +52,16 @@ class OsworldServer:
 
     async def launch(self, command: list[str] | str, *, shell: bool = False) -> None:
         """Start a program; its process id is not told."""
-        self._fine(await self._post("/setup/launch", json={"command": command, "shell": shell}, acts=True), "/setup/launch")
+        self._fine(
+            await self._post("/setup/launch", json={"command": command, "shell": shell}, acts=True), "/setup/launch"
+        )
 
     async def run_python(self, code: str) -> dict[str, Any]:
         return await self._object("/run_python", {"code": code}, may_take_s=30.0)
 
-    async def run_bash_script(self, script: str, *, timeout_s: float = 30.0, folder: str | None = None) -> dict[str, Any]:
+    async def run_bash_script(
+        self, script: str, *, timeout_s: float = 30.0, folder: str | None = None
+    ) -> dict[str, Any]:
         body = {"script": script, "timeout": timeout_s, "working_dir": folder}
         return await self._object("/run_bash_script", body, may_take_s=timeout_s)
 
@@ -73,7 +85,9 @@ class OsworldServer:
         try:
             return int(said["width"]), int(said["height"])
         except (KeyError, TypeError, ValueError):
-            raise InfrastructureError(f"POST {self.link.address}/screen_size: no width and height in the reply") from None
+            raise InfrastructureError(
+                f"POST {self.link.address}/screen_size: no width and height in the reply"
+            ) from None
 
     async def window_size(self, app_class_name: str) -> tuple[int, int] | None:
         """(width, height) of the first window of a class; None when there is none, of which the server makes an error."""
@@ -122,16 +136,22 @@ class OsworldServer:
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file and make its folder; twice is as once."""
         parts = {"file_data": ("file", data, "application/octet-stream")}
-        self._fine(await self._post("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0), "/setup/upload")
+        self._fine(
+            await self._post("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0), "/setup/upload"
+        )
 
     async def download_file(self, url: str, path: str) -> None:
         """The machine itself fetches `url`."""
         self._fine(
-            await self._post("/setup/download_file", json={"url": url, "path": path}, may_take_s=900.0), "/setup/download_file"
+            await self._post("/setup/download_file", json={"url": url, "path": path}, may_take_s=900.0),
+            "/setup/download_file",
         )
 
     async def open_file(self, path: str, *, may_take_s: float = 120.0) -> None:
-        self._fine(await self._post("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True), "/setup/open_file")
+        self._fine(
+            await self._post("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True),
+            "/setup/open_file",
+        )
 
     async def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         body = {"window_name": name, "strict": strict, "by_class": by_class}
@@ -148,7 +168,9 @@ class OsworldServer:
         """The film, an MP4."""
         return self._fine(await self._post("/end_recording", may_take_s=30.0, acts=True), "/end_recording").content
 
-    async def _post(self, path: str, *, acts: bool = False, may_take_s: float = 0.0, **arguments: Any) -> httpx2.Response:
+    async def _post(
+        self, path: str, *, acts: bool = False, may_take_s: float = 0.0, **arguments: Any
+    ) -> httpx2.Response:
         return await self.link.send("POST", path, repeatable=not acts, acts=acts, may_take_s=may_take_s, **arguments)
 
     async def _object(

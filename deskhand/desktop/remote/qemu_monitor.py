@@ -33,7 +33,12 @@ class QemuMonitor:
                     await reader.readuntil(_PROMPT)
                     writer.write(command.encode() + b"\n")
                     await writer.drain()
-                    return (await reader.readuntil(_PROMPT)).decode(errors="replace").removesuffix(_PROMPT.decode()).strip()
+                    return (
+                        (await reader.readuntil(_PROMPT))
+                        .decode(errors="replace")
+                        .removesuffix(_PROMPT.decode())
+                        .strip()
+                    )
                 finally:
                     writer.close()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:

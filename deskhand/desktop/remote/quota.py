@@ -123,7 +123,10 @@ class QuotaGate:
         """Until when nobody may try; who takes a desktop waits, a little longer, for those who wait to send anything at all."""
         if self._requests is None or self._requests.closed_until is None:
             return self.closed_until
-        return max(self.closed_until or 0.0, self._requests.closed_until + (SHORTEST_PAUSE_S if self._requests.num_waiting else 0.0))
+        return max(
+            self.closed_until or 0.0,
+            self._requests.closed_until + (SHORTEST_PAUSE_S if self._requests.num_waiting else 0.0),
+        )
 
     def _queue(self) -> _Place:
         place = _Place(self._lot.clock.now())
@@ -204,7 +207,12 @@ class QuotaGate:
     def _warn(self, waited_s: float) -> None:
         if waited_s >= WARN_S * (self._warned + 1):
             self._warned = int(waited_s // WARN_S)
-            told = {"endpoint": self.name, "parked": self.num_waiting, "minutes": round(waited_s / 60), "reason": self.reason}
+            told = {
+                "endpoint": self.name,
+                "parked": self.num_waiting,
+                "minutes": round(waited_s / 60),
+                "reason": self.reason,
+            }
             log.warning("parking.long", **told)
 
     def _refused(self, capacity: QuotaSignal) -> None:
@@ -223,7 +231,13 @@ class QuotaGate:
         else:
             self._pause_s = max(0.05, wait_s * self._lot.random.uniform(1.0, 1.05))
         self.closed_until = now + self._pause_s
-        log.info("parking.shut", endpoint=self.name, reason=self.reason, pause_s=round(self._pause_s, 2), parked=self.num_waiting)
+        log.info(
+            "parking.shut",
+            endpoint=self.name,
+            reason=self.reason,
+            pause_s=round(self._pause_s, 2),
+            parked=self.num_waiting,
+        )
         self._lot.changed(save=True)
 
     def _granted(self, opens: bool) -> None:
@@ -346,7 +360,9 @@ class QuotaManager:
         try:
             partial.write_text(json.dumps(kept), encoding="utf-8")
             os.replace(partial, file)
-        except OSError as error:  # to ask before its time after a new start costs a refusal; to lose what waits costs work
+        except (
+            OSError
+        ) as error:  # to ask before its time after a new start costs a refusal; to lose what waits costs work
             log.warning("parking.not_written", file=str(file), error=error.strerror)
 
 

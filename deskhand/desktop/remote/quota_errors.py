@@ -93,7 +93,12 @@ def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSi
         return error.capacity
     close: Any = getattr(error, "rcvd", None) or error
     code, why = getattr(close, "code", None), getattr(close, "reason", None)
-    if isinstance(code, int) and code >= FIRST_CLOSE and isinstance(why, str) and (closed := quota_signal_from_close(code, why)):
+    if (
+        isinstance(code, int)
+        and code >= FIRST_CLOSE
+        and isinstance(why, str)
+        and (closed := quota_signal_from_close(code, why))
+    ):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]

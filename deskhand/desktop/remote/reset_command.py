@@ -31,7 +31,9 @@ class ResetCommand:
         self._words = [_filled(word, marks) for word in words]
         self._address, self._longest_s = address, longest_s
         if shutil.which(self._words[0]) is None:
-            raise ConfigError(f"desktop.reset_command: {self._words[0]} is no program that this machine can run; give its path")
+            raise ConfigError(
+                f"desktop.reset_command: {self._words[0]} is no program that this machine can run; give its path"
+            )
 
     async def reset(self) -> str | None:
         """Run it; the address that it printed as its last line, if it did: that is where the machine is from then on.

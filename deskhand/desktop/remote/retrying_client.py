@@ -59,7 +59,11 @@ def check_base_url(address: str, what: str) -> str:
     try:
         parts = urlsplit(address)
         fine = (
-            parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.query and not parts.fragment
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and not parts.username
+            and not parts.query
+            and not parts.fragment
         )
         _ = parts.port
     except ValueError:
@@ -204,7 +208,9 @@ class RetryingClient:
                 if capacity is not None and (self.parks or attempt == times.attempts):
                     raise QuotaExceeded(capacity, about)
                 if capacity is not None:  # nobody parks it, and it was not carried out
-                    await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, self._pause_s(attempt))))
+                    await asyncio.sleep(
+                        min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, self._pause_s(attempt)))
+                    )
                     continue
                 if reply.status_code not in RETRIED_STATUS:
                     return reply
@@ -213,7 +219,9 @@ class RetryingClient:
             unknown = acts and sent.delivered
             if (lost and not repeatable) or attempt == times.attempts:
                 kind = DeliveryUnknown if unknown else InfrastructureError
-                raise kind(f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})") from cause
+                raise kind(
+                    f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})"
+                ) from cause
             await asyncio.sleep(self._pause_s(attempt))
         raise AssertionError("the last attempt returns or raises")
 

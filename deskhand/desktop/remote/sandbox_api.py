@@ -65,7 +65,13 @@ class SandboxApi(Protocol):
         ...
 
     async def exec(
-        self, sandbox: Sandbox, argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
+        self,
+        sandbox: Sandbox,
+        argv: list[str],
+        *,
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
     ) -> CommandResult:
         """Run a command in it, once."""
         ...
@@ -112,21 +118,31 @@ class HttpSandboxApi:
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
         body = {"image": image, "width": width, "height": height, "ttl_s": ttl_s}
-        reply = await self._send("POST", "/v1/sandboxes", acquires=True, request_id=request_id, may_take_s=60.0, json=body)
+        reply = await self._send(
+            "POST", "/v1/sandboxes", acquires=True, request_id=request_id, may_take_s=60.0, json=body
+        )
         return self._sandbox(reply)
 
     async def get(self, sandbox: Sandbox) -> Sandbox:
         return self._sandbox(await self._send("GET", f"/v1/sandboxes/{quote(sandbox.id, safe='')}"), sandbox.key)
 
     async def exec(
-        self, sandbox: Sandbox, argv: list[str], *, timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
+        self,
+        sandbox: Sandbox,
+        argv: list[str],
+        *,
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
     ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
         told = {"acts": True, "request_id": secrets.token_hex(16), "may_take_s": timeout_s}
         reply = await self._send("POST", self._path(sandbox, "exec"), json=body, **told)
         try:
             said = reply.json()
-            return CommandResult(int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"]))
+            return CommandResult(
+                int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"])
+            )
         except (ValueError, KeyError, TypeError):
             raise InfrastructureError(f"{self.link.address}: exec gave no result") from None
 
@@ -134,7 +150,9 @@ class HttpSandboxApi:
         return (await self._send("GET", self._path(sandbox, "files"), about=path, params={"path": path})).content
 
     async def write(self, sandbox: Sandbox, path: str, data: bytes) -> None:
-        await self._send("PUT", self._path(sandbox, "files"), about=path, params={"path": path}, content=data, may_take_s=60.0)
+        await self._send(
+            "PUT", self._path(sandbox, "files"), about=path, params={"path": path}, content=data, may_take_s=60.0
+        )
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
         return GuestPort(f"{self.link.address}{self._path(sandbox, f'ports/{port}')}", sandbox.key or self._token)

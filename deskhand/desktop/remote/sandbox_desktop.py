@@ -133,13 +133,17 @@ class SandboxPool:
     async def __aenter__(self) -> SandboxPool:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     def link_to(self, sandbox: Sandbox) -> RetryingClient:
         """A link to the in-VM server of a sandbox."""
         port = self.gateway.port(sandbox, OSWORLD_PORT)
-        return RetryingClient(port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport)
+        return RetryingClient(
+            port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport
+        )
 
     async def create(self, template: DesktopSpec) -> Sandbox:
         """A sandbox that is ready. Waits while the gateway has none; one that does not get ready is deleted again."""
@@ -148,7 +152,11 @@ class SandboxPool:
         async def attempt() -> Sandbox:
             try:
                 return await self.gateway.create(
-                    image=self._image, width=template.width, height=template.height, ttl_s=self.ttl_s, request_id=request_id
+                    image=self._image,
+                    width=template.width,
+                    height=template.height,
+                    ttl_s=self.ttl_s,
+                    request_id=request_id,
                 )
             except QuotaExceeded:
                 raise

@@ -53,17 +53,32 @@ class ServerDesktop:
         return f"{self._link.address}{self._root}"
 
     async def _send(
-        self, method: str, path: str, *, may_take_s: float = 0.0, acts: bool = False, parks: bool = True, **arguments: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        may_take_s: float = 0.0,
+        acts: bool = False,
+        parks: bool = True,
+        **arguments: Any,
     ) -> httpx2.Response:
         """The reply to a request. One that acts carries an id, so it may be sent again like any other; when no answer comes at all
         it is `DeliveryUnknown`."""
         if self._closed:
             raise InfrastructureError("the desktop is closed")
-        headers = self._headers | ({frame_codec.REQUEST_HEADER: secrets.token_hex(16)} if acts else {}) | arguments.pop("headers", {})
+        headers = (
+            self._headers
+            | ({frame_codec.REQUEST_HEADER: secrets.token_hex(16)} if acts else {})
+            | arguments.pop("headers", {})
+        )
         about = f"{method} {self._root}{path}"
 
         def refused(reply: httpx2.Response) -> Exception | None:
-            return frame_codec.error_from_reply(_json(reply), reply.status_code, about) if reply.status_code >= 400 else None
+            return (
+                frame_codec.error_from_reply(_json(reply), reply.status_code, about)
+                if reply.status_code >= 400
+                else None
+            )
 
         return await self._link.send(
             method,
@@ -84,7 +99,9 @@ class ServerDesktop:
             copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the bridge works
         try:
             reply = await self._send(method, path, **arguments)
-            copy = copying.result() if copying is not None and copying.done() else None  # nobody waits for a busy thread
+            copy = (
+                copying.result() if copying is not None and copying.done() else None
+            )  # nobody waits for a busy thread
         finally:
             if copying is not None:
                 copying.cancel()
@@ -92,7 +109,9 @@ class ServerDesktop:
         return self._base
 
     async def reset(self, template: DesktopSpec) -> Frame:
-        frame = await self._frame("POST", "/desktop/reset", acts=True, may_take_s=60, json={"template": asdict(template)})
+        frame = await self._frame(
+            "POST", "/desktop/reset", acts=True, may_take_s=60, json={"template": asdict(template)}
+        )
         self._size = frame.size
         return frame
 
@@ -136,7 +155,9 @@ class ServerDesktop:
         said = _json(await self._send("POST", "/desktop/windows/wait", may_take_s=timeout_s, json=body))
         return [Window(**window) for window in said["windows"]]
 
-    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+    async def place_window(
+        self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
+    ) -> Window:
         body = {"window": asdict(window), "x": x, "y": y, "width": width, "height": height}
         return Window(**_json(await self._send("POST", "/desktop/windows/place", acts=True, json=body))["window"])
 
@@ -160,7 +181,9 @@ class ServerDesktop:
             times = self._link.timeouts
             timeout = httpx2.Timeout(None, connect=times.connect_s, read=times.read_s + 10)
             try:
-                async with self._link.http.stream("GET", self._root + "/events", headers=headers, timeout=timeout) as reply:
+                async with self._link.http.stream(
+                    "GET", self._root + "/events", headers=headers, timeout=timeout
+                ) as reply:
                     if reply.status_code != 200:
                         await reply.aread()
                         raise frame_codec.error_from_reply(_json(reply), reply.status_code, f"GET {self._root}/events")
@@ -219,7 +242,9 @@ class ServerPool:
     async def __aenter__(self) -> ServerPool:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     @property
@@ -267,7 +292,9 @@ class ServerPool:
 
     def _take_seat(self) -> int:
         """The number of a link that has room for one more desktop, which then has one less."""
-        number = next((number for number, users in enumerate(self._users) if users < DESKTOPS_PER_CLIENT), len(self._links))
+        number = next(
+            (number for number, users in enumerate(self._users) if users < DESKTOPS_PER_CLIENT), len(self._links)
+        )
         if number == len(self._links):
             self._links.append(self._make_link(lot=self.lot, gate=self.link.gate))
             self._users.append(0)

@@ -199,7 +199,9 @@ class WaaDesktop(OsworldDesktop):
         rows = json.loads(await self._marked(_WINDOWS, 10.0))
         return [Window(number, title, "", x, y, width, height) for number, title, x, y, width, height in rows]
 
-    async def place_window(self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None) -> Window:
+    async def place_window(
+        self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
+    ) -> Window:
         resize = f"\n_window.resizeTo({width}, {height})" if width is not None and height is not None else ""
         await self._marked(_ONE.format(id=window.id) + f"_window.restore()\n_window.moveTo({x}, {y}){resize}", 10.0)
         return next((each for each in await self.windows() if each.id == window.id), window)
@@ -213,4 +215,7 @@ class WaaDesktop(OsworldDesktop):
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":
             return None
-        return json.loads(await self._marked("import json, pyperclip\n_said = json.dumps(pyperclip.paste())", 10.0)) or None
+        return (
+            json.loads(await self._marked("import json, pyperclip\n_said = json.dumps(pyperclip.paste())", 10.0))
+            or None
+        )

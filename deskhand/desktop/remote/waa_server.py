@@ -41,7 +41,9 @@ class WaaServer(OsworldServer):
         self._fine(await self._post("/setup/create_folder", json={"path": path}), "/setup/create_folder")
 
     async def create_file(self, path: str, content: str) -> None:
-        self._fine(await self._post("/setup/create_file", json={"path": path, "content": content}), "/setup/create_file")
+        self._fine(
+            await self._post("/setup/create_file", json={"path": path, "content": content}), "/setup/create_file"
+        )
 
     async def recycle(self, path: str) -> None:
         self._fine(await self._post("/setup/recycle", json={"path": path}, acts=True), "/setup/recycle")
@@ -87,7 +89,9 @@ class WaaEvaluatorClient:
         said = self._object(reply, "/evaluate")
         score = said.get("score")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0.0 <= score <= 1.0:
-            raise EvaluatorError(f"{self.link.address}/evaluate: the score is {str(score)[:40]!r}, not a number from 0 to 1")
+            raise EvaluatorError(
+                f"{self.link.address}/evaluate: the score is {str(score)[:40]!r}, not a number from 0 to 1"
+            )
         return float(score), str(said.get("reason", ""))[:2000]
 
     async def _send(self, method: str, path: str, may_take_s: float, **arguments: Any) -> Any:

@@ -96,7 +96,9 @@ class DecodeRequest:
         allowed[list(self.sampling.banned_ids)] = False
         if allowed.any():
             return allowed
-        self.failure = GrammarRefused("no id can go on with the reply: the grammar asks for what the tokenizer cannot write")
+        self.failure = GrammarRefused(
+            "no id can go on with the reply: the grammar asks for what the tokenizer cannot write"
+        )
         return None
 
     def take(self, token_id: int, logprob: float, version: int) -> None:
@@ -166,7 +168,9 @@ class DecodeBatch:
         weight = core.lm_head.weight
         self._device = weight.device
         self._slots = KVCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
-        if weight.device.type == "cuda":  # taken whole: growing would need the old and the new storage at once, and leave holes
+        if (
+            weight.device.type == "cuda"
+        ):  # taken whole: growing would need the old and the new storage at once, and leave holes
             try:
                 self._slots.reserve(max_batch, max_tokens)
             except torch.OutOfMemoryError as error:
@@ -222,7 +226,9 @@ class DecodeBatch:
             request.first_version = version
             request.reused = newcomer.continues
             ids_BT[b, :length] = prompt.token_ids[start:]
-            places_3T, request.next_position = positions(len(request.key), prompt.spans, request.images, self._merge_size)
+            places_3T, request.next_position = positions(
+                len(request.key), prompt.spans, request.images, self._merge_size
+            )
             positions_3BT[:, b, :length] = places_3T[:, start:]
             request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
@@ -263,11 +269,16 @@ class DecodeBatch:
         if self._sampler is None:
             self._sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
         inputs_2B = torch.tensor(
-            [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]], device=self._device
+            [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]],
+            device=self._device,
         )
         append = self._slots.append(0, len(rows), 1)
         hidden_B1H = forward_decoder(
-            self.model, inputs_2B[0].unsqueeze(1), inputs_2B[1].view(1, -1, 1).expand(3, -1, 1), mask=append.mask, cache=append
+            self.model,
+            inputs_2B[0].unsqueeze(1),
+            inputs_2B[1].view(1, -1, 1).expand(3, -1, 1),
+            mask=append.mask,
+            cache=append,
         )
         for slot, request in enumerate(rows):
             self._slots.lengths[slot] += 1
@@ -291,7 +302,11 @@ class DecodeBatch:
 
     def finished(self, version: int) -> list[DecodeRequest]:
         """Take the requests that stopped or were cancelled out of the batch; their slots are free afterwards."""
-        done = [slot for slot, request in enumerate(self.requests) if request.cancelled or request.failure or request.finish_reason]
+        done = [
+            slot
+            for slot, request in enumerate(self.requests)
+            if request.cancelled or request.failure or request.finish_reason
+        ]
         removed = []
         for slot in reversed(done):
             request = self.requests[slot]
@@ -312,7 +327,9 @@ class DecodeBatch:
         """Features of the placeholders of a prefill, one after the other; images not seen before are encoded together."""
         if not pieces:
             return ()
-        missing = list({piece.image.sha256: piece.image for piece in pieces if piece.image.sha256 not in self._features}.values())
+        missing = list(
+            {piece.image.sha256: piece.image for piece in pieces if piece.image.sha256 not in self._features}.values()
+        )
         pixels, grids = stack_images(missing, self._device)
         if pixels is not None and grids is not None:
             layers = encode_images(self.model, pixels, grids)

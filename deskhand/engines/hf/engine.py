@@ -165,7 +165,9 @@ class HfEngine:
         """
         for name, value in weights.items():
             if name not in self._targets:
-                raise ConfigError(f"weights {name!r}: the engine's model has no such tensor; publish merged state-dict names")
+                raise ConfigError(
+                    f"weights {name!r}: the engine's model has no such tensor; publish merged state-dict names"
+                )
             if tuple(value.shape) != tuple(self._targets[name].shape):
                 expected = tuple(self._targets[name].shape)
                 raise ConfigError(f"weights {name!r}: shape {tuple(value.shape)}, the engine's model has {expected}")
@@ -363,8 +365,13 @@ def _check_sampling(length: int, sampling: Sampling, vocabulary: int) -> None:
     if not length or sampling.max_tokens < 1:
         raise ConfigError(f"prompt of {length} tokens, max_tokens {sampling.max_tokens}; both must be at least 1")
     if not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1:
-        raise ConfigError(f"temperature {sampling.temperature}, top_p {sampling.top_p}; write temperature >= 0 and 0 < top_p <= 1")
-    if any(not 0 <= banned < vocabulary for banned in sampling.banned_ids) or len(set(sampling.banned_ids)) >= vocabulary:
+        raise ConfigError(
+            f"temperature {sampling.temperature}, top_p {sampling.top_p}; write temperature >= 0 and 0 < top_p <= 1"
+        )
+    if (
+        any(not 0 <= banned < vocabulary for banned in sampling.banned_ids)
+        or len(set(sampling.banned_ids)) >= vocabulary
+    ):
         raise ConfigError(f"banned_ids must be ids below {vocabulary} and leave one to sample")
 
 

@@ -18,10 +18,14 @@ _CAPACITY_STEP = 128
 class KVCache:
     """Storage that grows on demand to at most `max_slots` x `max_tokens`."""
 
-    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device, max_slots: int, max_tokens: int) -> None:
+    def __init__(
+        self, text_config: Any, dtype: torch.dtype, device: torch.device, max_slots: int, max_tokens: int
+    ) -> None:
         self._layers = text_config.num_hidden_layers
         self._heads = text_config.num_key_value_heads
-        self._size = getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+        self._size = (
+            getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+        )
         self._dtype, self._device = dtype, device
         self._max_slots, self._max_tokens = max_slots, max_tokens
         self.storage = self._blank(0, 0)

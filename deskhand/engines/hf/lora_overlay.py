@@ -42,7 +42,9 @@ class LoraOverlay:
                 found = None
             found = getattr(found, "base_layer", found)
             if not isinstance(found, nn.Linear) or side not in ("A.weight", "B.weight"):
-                raise ConfigError(f"adapter {name!r}: the engine's model has no such projection; name others in adapter.targets")
+                raise ConfigError(
+                    f"adapter {name!r}: the engine's model has no such projection; name others in adapter.targets"
+                )
             expected = (rank, found.in_features) if side[0] == "A" else (found.out_features, rank)
             if tuple(value.shape) != expected:
                 raise ConfigError(

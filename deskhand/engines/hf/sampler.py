@@ -29,7 +29,9 @@ class Sampler:
         self._all_greedy = all(setting.temperature == 0 for setting in settings)
         self._top_p_B1 = None
         if any(setting.top_p < 1.0 for setting in settings):
-            self._top_p_B1 = torch.tensor([setting.top_p for setting in settings], dtype=torch.float64, device=device).unsqueeze(1)
+            self._top_p_B1 = torch.tensor(
+                [setting.top_p for setting in settings], dtype=torch.float64, device=device
+            ).unsqueeze(1)
         self._banned_BV = None
         if any(setting.banned_ids for setting in settings):
             banned = torch.zeros(len(settings), vocabulary, dtype=torch.bool)

@@ -52,7 +52,9 @@ def check_url(url: str, key: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"{key} {url.split('@')[-1]!r} is not the address of a server; write http://host:port")
     if parts.username or parts.password or parts.query:
-        raise ConfigError(f"{key}: the address of {parts.hostname} must hold no password and no query; give the key by itself")
+        raise ConfigError(
+            f"{key}: the address of {parts.hostname} must hold no password and no query; give the key by itself"
+        )
     return url.rstrip("/")
 
 
@@ -92,7 +94,9 @@ class HttpEndpoint:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True) -> Any:
+    async def _ask(
+        self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True
+    ) -> Any:
         where = f"{self.name}{path}"
         if self._client.is_closed:
             raise EndpointUnreachable(f"{where}: its server has been ended")
@@ -100,7 +104,9 @@ class HttpEndpoint:
         try:
             reply = await self._client.request(method, path, json=body, params=query or None, timeout=timeout)
         except httpx2.TimeoutException as error:
-            raise EndpointUnreachable(f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})") from None
+            raise EndpointUnreachable(
+                f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})"
+            ) from None
         except httpx2.HTTPError as error:
             raise EndpointUnreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
         if reply.status_code >= 400:

@@ -139,7 +139,9 @@ class HttpEngine:
                 self.stats.tries += 1
                 deadline.hold()
                 try:
-                    done = await cancel_on(lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s))
+                    done = await cancel_on(
+                        lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s)
+                    )
                     self._barren = 0
                     return done
                 except StaleWeights as error:
@@ -298,7 +300,9 @@ class HttpEngine:
                     words = f"{self._server.log} ends with: {self._server.last_words()}"
                     raise InfrastructureError(f"{self.wire.name} did not start: {how}; {words}") from None
                 if clock() > end:
-                    raise InfrastructureError(f"{self.wire.name} did not start in {self.patience.start_s:g} s: {error}") from None
+                    raise InfrastructureError(
+                        f"{self.wire.name} did not start in {self.patience.start_s:g} s: {error}"
+                    ) from None
             await asyncio.sleep(min(self.patience.poll_s, 0.5))
 
     async def _watch(self) -> None:
@@ -311,11 +315,15 @@ class HttpEngine:
                 self._held = -1
                 self.stats.outages += 1
                 self._barren += 1
-                how = (self._server.ended if self._server is not None else None) or "it did not answer, or was started anew"
+                how = (
+                    self._server.ended if self._server is not None else None
+                ) or "it did not answer, or was started anew"
                 if self._barren > self.patience.restarts:
                     place = f"; its log is {self._server.log}" if self._server is not None else ""
                     self._fail(
-                        InfrastructureError(f"{self.wire.name} went away {self._barren} times in a row ({unwell or how}){place}")
+                        InfrastructureError(
+                            f"{self.wire.name} went away {self._barren} times in a row ({unwell or how}){place}"
+                        )
                     )
                     return
                 log.warning("engine.away", server=self.wire.name, how=how)

@@ -70,6 +70,7 @@ class ImageEncoder:
         whole_CHW = np.rint(levels_CHW)
         if np.abs(levels_CHW - whole_CHW).max() > _FAR or whole_CHW.min() < 0 or whole_CHW.max() > 255:
             raise RecordError(
-                "pixels", f"image {image.sha256[:12]} does not come from 8-bit pixels by this processor; use the checkpoint's own"
+                "pixels",
+                f"image {image.sha256[:12]} does not come from 8-bit pixels by this processor; use the checkpoint's own",
             )
         return whole_CHW.astype(np.uint8).transpose(1, 2, 0)

@@ -44,7 +44,9 @@ class LoraVersions:
         self._loaded: list[str] = []
         """Names of adapters that the server holds, the newest last."""
 
-    async def lay(self, wire: ServerProtocol, endpoint: HttpEndpoint, version: int, load: LoadLora, unload: LoadLora) -> None:
+    async def lay(
+        self, wire: ServerProtocol, endpoint: HttpEndpoint, version: int, load: LoadLora, unload: LoadLora
+    ) -> None:
         """Load an adapter by its new name; the last one stays for the requests in flight, older ones go."""
         label = await wire.label(endpoint)
         if not label.isdecimal():  # started anew

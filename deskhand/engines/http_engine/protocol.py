@@ -55,7 +55,9 @@ class ServerProtocol(Protocol):
         """Returns if the server can serve."""
         ...
 
-    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(
+        self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
+    ) -> Completion:
         """Ask once. Raises `AskAgain` or `WeightsLost` as well."""
         ...
 

@@ -51,7 +51,9 @@ class ServerProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise ConfigError(f"{words[0]}: cannot be started ({error.strerror}); check the engine's environment") from None
+                raise ConfigError(
+                    f"{words[0]}: cannot be started ({error.strerror}); check the engine's environment"
+                ) from None
         return HttpEndpoint("http://engine", socket=socket)
 
     @property

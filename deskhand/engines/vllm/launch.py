@@ -64,7 +64,9 @@ def launch_vllm(
     are.
     """
     if not os.access(python, os.X_OK):
-        raise ConfigError(f"engine.venv_python {python}: no such program; make the environment with scripts/environment vllm")
+        raise ConfigError(
+            f"engine.venv_python {python}: no such program; make the environment with scripts/environment vllm"
+        )
 
     _, family = check_checkpoint(str(model))
 
@@ -78,7 +80,11 @@ def launch_vllm(
             *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"),
             *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
             *(("--enforce-eager",) if device == "cpu" else ()),
-            *(("--gpu-memory-utilization", f"{memory_share:g}") if device == "cuda" and memory_share is not None else ()),
+            *(
+                ("--gpu-memory-utilization", f"{memory_share:g}")
+                if device == "cuda" and memory_share is not None
+                else ()
+            ),
             *(_adapters(adapter_rank, adapter_tower) if adapter_rank is not None else ()),
             *arguments,
         ]
@@ -92,14 +98,18 @@ def launch_vllm(
         "HF_HUB_OFFLINE": "1",
         "PYTHONSAFEPATH": "1",  # the folder of serve.py is no place to import from
     }
-    environment["PYTHONPATH"] = os.pathsep.join([str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])]
+    )
     if device == "cpu":
         cores = str(threads or max(1, (os.cpu_count() or 2) - 1))
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
         # Nothing is compiled: small helpers that vLLM compiles even in eager mode would cost the first request some 20 s.
         environment |= {"VLLM_TARGET_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"}
     server = ServerProcess(command, environment, folder / "vllm.log")
-    return HttpEngine(VllmProtocol(ImageEncoder(image_processor)), folder, server=server, version=version, patience=patience)
+    return HttpEngine(
+        VllmProtocol(ImageEncoder(image_processor)), folder, server=server, version=version, patience=patience
+    )
 
 
 def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
@@ -110,13 +120,30 @@ def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
             f"policy.lora.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.backend hf"
         )
     also = ("--enable-tower-connector-lora",) if tower else ()
-    return ("--enable-lora", "--max-lora-rank", str(room), "--max-loras", str(KEPT), "--max-cpu-loras", str(KEPT), *also)
+    return (
+        "--enable-lora",
+        "--max-lora-rank",
+        str(room),
+        "--max-loras",
+        str(KEPT),
+        "--max-cpu-loras",
+        str(KEPT),
+        *also,
+    )
 
 
 def connect_vllm(
-    url: str, image_processor: Any, folder: Path, *, api_key: str | None = None, version: int = 0, patience: ServerTimeouts | None = None
+    url: str,
+    image_processor: Any,
+    folder: Path,
+    *,
+    api_key: str | None = None,
+    version: int = 0,
+    patience: ServerTimeouts | None = None,
 ) -> HttpEngine:
     """An engine on a vLLM server that runs already, started with `VLLM_SERVER_DEV_MODE=1`, `--enable-scale-out` and
     `--logprobs-mode processed_logprobs`; it must be able to read `folder`, where weights are published."""
     endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
-    return HttpEngine(VllmProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience)
+    return HttpEngine(
+        VllmProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
+    )

@@ -73,7 +73,9 @@ class VllmProtocol:
             await endpoint.post("/inference/v1/generate", {}, timeout_s=_CONTROL_S)
         except RequestRejected as error:
             if error.status in (403, 404):
-                raise ConfigError(f"{endpoint.name} has no /inference/v1/generate; start vLLM with --enable-scale-out") from None
+                raise ConfigError(
+                    f"{endpoint.name} has no /inference/v1/generate; start vLLM with --enable-scale-out"
+                ) from None
         return int(listed["data"][0]["max_model_len"])
 
     async def label(self, endpoint: HttpEndpoint) -> str:
@@ -106,7 +108,9 @@ class VllmProtocol:
 
     async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         async def load(name: str) -> None:
-            await endpoint.tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S)
+            await endpoint.tell(
+                "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S
+            )
 
         async def unload(name: str) -> None:
             await endpoint.tell("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
@@ -125,7 +129,9 @@ class VllmProtocol:
     def forget(self) -> None:
         self._held.clear()
 
-    async def generate(self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float) -> Completion:
+    async def generate(
+        self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
+    ) -> Completion:
         names = [span.sha256 for span in prompt.spans]
         known = self._held.intersection(names)
         adapter = self._adapters.current
@@ -141,7 +147,9 @@ class VllmProtocol:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
             if adapter is not None and adapter.name in error.said:
-                raise StaleWeights(f"{endpoint.name} does not hold the adapter that was published: {error.said}") from None
+                raise StaleWeights(
+                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
+                ) from None
             if known:  # the server's cache may have dropped one of them, which it says in several ways
                 self._held -= known
                 raise RetryRequest(f"{error}; its pictures are sent again") from None
@@ -184,7 +192,9 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None) -> Completion:
+def _completion(
+    reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None
+) -> Completion:
     """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
     server names the weights below it only."""
     choice = reply["choices"][0]
@@ -200,12 +210,14 @@ def _completion(reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, se
     ids = tuple(choice["token_ids"])
     content = choice["logprobs"]["content"]
     if [entry["token_id"] for entry in content] != list(ids):
-        raise RecordError("lengths", f"{server} gave log-probs of {len(content)} other tokens than the {len(ids)} it sampled")
+        raise RecordError(
+            "lengths", f"{server} gave log-probs of {len(content)} other tokens than the {len(ids)} it sampled"
+        )
     versions = versions_of(choice.get("weight_versions"), len(ids), server)
     likely = tuple(
-        tuple((one["token_id"], one["logprob"]) for one in sorted(entry["top_logprobs"], key=lambda one: -one["logprob"]))[
-            : sampling.top_logprobs
-        ]
+        tuple(
+            (one["token_id"], one["logprob"]) for one in sorted(entry["top_logprobs"], key=lambda one: -one["logprob"])
+        )[: sampling.top_logprobs]
         for entry in content
     )
     return Completion(

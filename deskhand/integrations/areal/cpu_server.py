@@ -71,7 +71,9 @@ class CpuInferenceServer:
         return Response(status_code=200)
 
     async def _info(self, request: Request) -> Response:
-        return JSONResponse({"model_path": self.model.source, "is_generation": True, "weight_version": str(self.engine.version)})
+        return JSONResponse(
+            {"model_path": self.model.source, "is_generation": True, "weight_version": str(self.engine.version)}
+        )
 
     async def _pause(self, request: Request) -> Response:
         self._going.clear()
@@ -90,7 +92,9 @@ class CpuInferenceServer:
             await self.engine.update_weights(self.engine.version + 1, weights)
         except (DeskhandError, ValueError, OSError) as error:
             return JSONResponse({"success": False, "message": f"{folder}: {error}"}, status_code=400)
-        return JSONResponse({"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0})
+        return JSONResponse(
+            {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+        )
 
     async def _generate(self, request: Request) -> Response:
         body = await request.json()
@@ -107,7 +111,10 @@ class CpuInferenceServer:
 
     async def _unless_paused(self, prompt: Prompt, sampling: Sampling) -> Completion | None:
         """The completion; None when a pause came first."""
-        work, pause = asyncio.ensure_future(self.engine.generate(prompt, sampling)), asyncio.ensure_future(self._paused.wait())
+        work, pause = (
+            asyncio.ensure_future(self.engine.generate(prompt, sampling)),
+            asyncio.ensure_future(self._paused.wait()),
+        )
         try:
             await asyncio.wait((work, pause), return_when=asyncio.FIRST_COMPLETED)
             return await work if work.done() else None
@@ -126,7 +133,9 @@ class CpuInferenceServer:
         pictures = [self._picture(item) for item in body.get("image_data") or ()]
         prompt = expanded(body["input_ids"], pictures, self.model.image_token_id)
         if len(prompt.token_ids) + params["max_new_tokens"] > self.context_tokens:
-            raise ValueError(f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.context_tokens}")
+            raise ValueError(
+                f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.context_tokens}"
+            )
         stops = () if params.get("ignore_eos") else tuple(params.get("stop_token_ids") or ())
         temperature, top_p = float(params["temperature"]), float(params.get("top_p", 1.0))
         return prompt, Sampling(params["max_new_tokens"], temperature, top_p, stops)
@@ -162,7 +171,11 @@ def _reply(prompt: Prompt, done: Completion | None) -> dict[str, Any]:
         scored: list[list[Any]] = []
     else:
         stopped = done.finish_reason == "stop"
-        reason = {"type": "stop", "matched": done.token_ids[-1]} if stopped else {"type": "length", "length": len(done.token_ids)}
+        reason = (
+            {"type": "stop", "matched": done.token_ids[-1]}
+            if stopped
+            else {"type": "length", "length": len(done.token_ids)}
+        )
         scored = [[value, token, None] for value, token in zip(done.logprobs, done.token_ids, strict=True)]
     counts = {"prompt_tokens": len(prompt.token_ids), "completion_tokens": len(scored)}
     meta = {"finish_reason": reason, "output_token_logprobs": scored, **counts}
@@ -184,8 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = parser.parse_args(arguments)
 
     async def serve() -> None:
-        serving = CpuInferenceServer(await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens)
-        server = uvicorn.Server(uvicorn.Config(serving.app(), host=told.host, port=told.port, log_level="warning", lifespan="off"))
+        serving = CpuInferenceServer(
+            await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(serving.app(), host=told.host, port=told.port, log_level="warning", lifespan="off")
+        )
         try:
             await server.serve(None if told.fd is None else [socket.socket(fileno=told.fd)])
         finally:

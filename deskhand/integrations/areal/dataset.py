@@ -23,7 +23,10 @@ def make_rows(families: Sequence[str], count: int, split: Split = "train", first
         raise ConfigError(f"no task family is named; there are {', '.join(sorted(basics.FAMILIES))}")
     for name in families:
         family_registry.make_task(name, 0)
-    return [{"family": families[n % len(families)], "seed": seed_for(split, first + n // len(families))} for n in range(count)]
+    return [
+        {"family": families[n % len(families)], "seed": seed_for(split, first + n // len(families))}
+        for n in range(count)
+    ]
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
@@ -75,7 +78,9 @@ def read_openadapt_rows(path: Path) -> list[dict[str, Any]]:
         if not row.get("task_id"):
             raise ConfigError(f"{path}: row {number} has no task_id")
         if unknown := sorted(set(row) - set(OPENADAPT_KEYS)):
-            raise ConfigError(f"{path}: row {number} has unknown keys: {', '.join(unknown)}; known: {', '.join(OPENADAPT_KEYS)}")
+            raise ConfigError(
+                f"{path}: row {number} has unknown keys: {', '.join(unknown)}; known: {', '.join(OPENADAPT_KEYS)}"
+            )
         if not isinstance(row.get("max_steps", 1), int) or row.get("max_steps", 1) < 1:
             raise ConfigError(f"{path}: row {number}: max_steps is {row['max_steps']!r}; give a number of steps")
     return found

@@ -43,7 +43,12 @@ def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResul
     words = [str(python), "-m", "deskhand.integrations.areal.environment_probe"]
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, env=worker_environment(python, environment), timeout=LOOK_S, check=True
+            words,
+            capture_output=True,
+            text=True,
+            env=worker_environment(python, environment),
+            timeout=LOOK_S,
+            check=True,
         )
         said = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
@@ -52,7 +57,9 @@ def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResul
 
 
 def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
-    yield ProbeResult("areal", said["areal"] in SUPPORTED, f"{said['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}")
+    yield ProbeResult(
+        "areal", said["areal"] in SUPPORTED, f"{said['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}"
+    )
     older = "pip install litellm==1.83.7 there: later ones lack a module that AReaL's proxy imports"
     yield ProbeResult("proxy", not said["proxy"], said["proxy"] or f"litellm {said['litellm']}", older)
     slow = said["import_s"] > FORK_READY_S / 10
@@ -60,7 +67,11 @@ def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Itera
     yield ProbeResult("imports", not slow, f"{said['import_s']:.0f} s", mend, needed=False)
     first = said["python3"] is not None and Path(said["python3"]).parent == python.parent
     yield ProbeResult(
-        "path", first, f"python3 is {said['python3']}", "deskhand train --trainer areal puts it first; nothing to do", needed=False
+        "path",
+        first,
+        f"python3 is {said['python3']}",
+        "deskhand train --trainer areal puts it first; nothing to do",
+        needed=False,
     )
     yield _pydrive(said)
     yield from _gpu(said, python, environment)
@@ -74,7 +85,9 @@ def _pydrive(said: dict) -> ProbeResult:
     if said["pydrive"] is not None or (said["pydrive2"] is not None and shim.is_file()):
         return ProbeResult("pydrive", True, "it can be imported", needed=False)
     if said["pydrive2"] is None:
-        return ProbeResult("pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False)
+        return ProbeResult(
+            "pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False
+        )
     return ProbeResult("pydrive", False, "it is not there, pydrive2 is", "deskhand areal doctor --fix", False)
 
 
@@ -87,14 +100,20 @@ def _gpu(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[P
     if not said["gpus"]:
         yield ProbeResult("gpu", True, "none: experiments with deskhand.processor_server only", needed=False)
         return
-    yield ProbeResult("gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False)
+    yield ProbeResult(
+        "gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False
+    )
     yield ProbeResult("sglang", said["sglang"] is not None, str(said["sglang"]), "pip install 'areal[cuda]' there")
-    yield ProbeResult("flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there")
+    yield ProbeResult(
+        "flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there"
+    )
     compiler, named = _compiler(python, environment), environment.get("CXX")
     mend = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
     yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not take it", mend)
     if named:
-        yield ProbeResult("CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX")
+        yield ProbeResult(
+            "CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX"
+        )
 
 
 def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
@@ -108,7 +127,10 @@ def _compiles_cpp20(compiler: str) -> bool:
     program = "#include <concepts>\n#include <source_location>\ntemplate <std::integral T> T f(T x) { return x; }\nint x = f(0);\n"
     words = [compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     try:
-        return subprocess.run(words, input=program, text=True, capture_output=True, timeout=60, check=False).returncode == 0
+        return (
+            subprocess.run(words, input=program, text=True, capture_output=True, timeout=60, check=False).returncode
+            == 0
+        )
     except OSError:
         return False
 
@@ -122,7 +144,9 @@ def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> l
     except ConfigError:
         script = root / "scripts" / "environment"
         if not script.is_file():
-            raise ConfigError(f"{script} is not there; run scripts/environment areal in a checkout of Deskhand") from None
+            raise ConfigError(
+                f"{script} is not there; run scripts/environment areal in a checkout of Deskhand"
+            ) from None
         subprocess.run(["bash", str(script), "areal"], check=True, env=dict(environment), stdin=subprocess.DEVNULL)
         done.append("made the environment of AReaL")
         python = areal_python(environment)
@@ -155,9 +179,13 @@ def _mend_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str
             break
     else:
         return
-    links = {python.parent / name: target for names in COMPILERS for name, target in zip(names, (plus, plain), strict=True)}
+    links = {
+        python.parent / name: target for names in COMPILERS for name, target in zip(names, (plus, plain), strict=True)
+    }
     if taken := [str(link) for link in links if link.exists() and not link.is_symlink()]:
-        raise ConfigError(f"{taken[0]} is a compiler of this environment's own and does not take C++20; remove or renew it")
+        raise ConfigError(
+            f"{taken[0]} is a compiler of this environment's own and does not take C++20; remove or renew it"
+        )
     for link, target in links.items():
         link.unlink(missing_ok=True)
         link.symlink_to(target)

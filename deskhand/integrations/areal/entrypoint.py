@@ -93,7 +93,10 @@ def serve_online(trainer: Any, config: Any, folder: Path) -> None:
     """Train on sessions that others play (`areal.online`); where they find the gateway is written to the run's folder."""
     trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
     gateway = ProxyGateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
-    print(f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal play", flush=True)
+    print(
+        f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal play",
+        flush=True,
+    )
     trainer.train(workflow=None, dynamic_filter_fn="deskhand.integrations.areal.online.is_scored")
 
 
@@ -145,7 +148,9 @@ def check_bridge(desktops: Desktops, needed: int) -> None:
         reply.raise_for_status()
         size = int(reply.json()["size"])
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError) as error:
-        raise ConfigError(f"deskhand.workflow.desktops.bridge {address} cannot be asked ({error}); start deskhand serve") from None
+        raise ConfigError(
+            f"deskhand.workflow.desktops.bridge {address} cannot be asked ({error}); start deskhand serve"
+        ) from None
     if size < needed:
         raise ConfigError(
             f"the bridge {address} lends {size} desktops, rollout.max_concurrent_rollouts x deskhand.workflow.group_size is "

@@ -62,7 +62,10 @@ def is_supported_version() -> bool:
 def record(**values: float) -> None:
     """Add to AReaL's statistics of rollouts (of evaluation rollouts, in one); outside of AReaL it does nothing."""
     if is_running():
-        context, tracker = require_areal("infra.workflow_context", "statistics"), require_areal("utils.stats_tracker", "statistics")
+        context, tracker = (
+            require_areal("infra.workflow_context", "statistics"),
+            require_areal("utils.stats_tracker", "statistics"),
+        )
         tracker.get(context.stat_scope()).scalar(**values)
 
 

@@ -52,11 +52,16 @@ def train(
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
         staged = ["--stage", stage] if stage else []
         code = _run([str(python), "-m", LAUNCH, *staged, *told], surroundings, folder)
-    merge_worker_runs(folder, {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}})
+    merge_worker_runs(
+        folder,
+        {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}},
+    )
     return code
 
 
-def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
+def play(
+    config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> int:
     """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
     from deskhand.integrations.areal.online import ProxyGateway
 
@@ -64,12 +69,20 @@ def play(config: Path, folder: Path, overrides: Sequence[str] = (), environment:
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
     told = _told(config, _content(config), folder.resolve(), overrides)[0]
-    return _run([str(python), "-m", PLAYER, *told, str(folder.resolve())], worker_environment(python, environment), folder)
+    return _run(
+        [str(python), "-m", PLAYER, *told, str(folder.resolve())], worker_environment(python, environment), folder
+    )
 
 
 def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
     """What AReaL's parser is told of a run: file, folder, checkpoint, overrides; and that checkpoint."""
-    words = ["--config", str(config.resolve()), f"cluster.fileroot={folder}", f"++deskhand.workflow.journal={folder}", *overrides]
+    words = [
+        "--config",
+        str(config.resolve()),
+        f"cluster.fileroot={folder}",
+        f"++deskhand.workflow.journal={folder}",
+        *overrides,
+    ]
     model = _said("actor.path", content, overrides)
     if isinstance(model, str):
         model = str(checkpoint_folder(model))
@@ -81,7 +94,9 @@ def areal_python(environment: Mapping[str, str]) -> Path:
     """Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the environment that was made last."""
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
-        raise ConfigError(f"DESKHAND_AREAL_PYTHON is {named}, which is no file; name the Python that has AReaL, or unset it")
+        raise ConfigError(
+            f"DESKHAND_AREAL_PYTHON is {named}, which is no file; name the Python that has AReaL, or unset it"
+        )
     return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
 
 
@@ -104,7 +119,9 @@ def _content(config: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{config}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or "actor" not in content:
-        raise ConfigError(f"{config}: no experiment of AReaL (it has no actor); for instance configs/areal/embedded_tiny_cpu.yaml")
+        raise ConfigError(
+            f"{config}: no experiment of AReaL (it has no actor); for instance configs/areal/embedded_tiny_cpu.yaml"
+        )
     return content
 
 
@@ -120,7 +137,9 @@ def _said(key: str, content: Any, overrides: Sequence[str]) -> Any:
 
 
 @contextmanager
-def _processor_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
+def _processor_server(
+    content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path
+) -> Iterator[list[str]]:
     """host:port of an inference server that needs no GPU, while the run lasts; nothing when the experiment asks for none."""
     if not _said("deskhand.processor_server", content, overrides) or _said("deskhand.servers", content, overrides):
         yield []
@@ -128,7 +147,9 @@ def _processor_server(content: dict[str, Any], overrides: Sequence[str], model: 
     room = _said("deskhand.workflow.context_tokens", content, overrides) or 8192
     words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model), "--context-tokens", str(room)]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
-        bound.bind(("127.0.0.1", 0))  # the server is given it as it is: a port that is only named could be another's by then
+        bound.bind(
+            ("127.0.0.1", 0)
+        )  # the server is given it as it is: a port that is only named could be another's by then
         port, handle = bound.getsockname()[1], bound.fileno()
         words += ["--fd", str(handle)]
         server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=(handle,))
@@ -158,7 +179,9 @@ def _run(words: list[str], environment: dict[str, str], folder: Path) -> int:
         return child.wait()
     finally:
         _end(child)
-        with suppress(ProcessLookupError):  # AReaL's workers are in its group; one that it could not end would keep its desktops
+        with suppress(
+            ProcessLookupError
+        ):  # AReaL's workers are in its group; one that it could not end would keep its desktops
             os.killpg(child.pid, signal.SIGKILL)
 
 

@@ -84,9 +84,13 @@ class _Sessions:
     async def post(self, path: str, key: str, body: Mapping[str, Any]) -> httpx2.Response:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         try:
-            return await self._client.post(f"{self._gateway.address}/rl/{path}", headers=headers, content=json.dumps(body))
+            return await self._client.post(
+                f"{self._gateway.address}/rl/{path}", headers=headers, content=json.dumps(body)
+            )
         except httpx2.HTTPError as error:
-            raise ProxyGatewayClosed(f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}") from error
+            raise ProxyGatewayClosed(
+                f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}"
+            ) from error
 
     async def begin(self, name: str) -> str:
         """The key of a new session; waits while AReaL wants none."""
@@ -117,7 +121,9 @@ class _Sessions:
         return await self.post("set_reward", key, {"interaction_id": None, "reward": reward})
 
 
-async def run_online(agent: Any, rows: Iterable[Mapping[str, Any]], gateway: ProxyGateway, *, at_once: int = 1) -> OnlineResult:
+async def run_online(
+    agent: Any, rows: Iterable[Mapping[str, Any]], gateway: ProxyGateway, *, at_once: int = 1
+) -> OnlineResult:
     """Play `rows` in turn, `at_once` at a time, each in a session of its own: `agent.run(row, base_url=..., api_key=...)`. Ends
     early when the gateway is gone, with what was played.
 

@@ -40,7 +40,9 @@ def _pickled(what: Any, name: str) -> bytes:
     try:
         return pickle.dumps(what)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{name} cannot be sent to another process ({error}); make it a function of a module") from None
+        raise ConfigError(
+            f"{name} cannot be sent to another process ({error}); make it a function of a module"
+        ) from None
 
 
 class ProcessReward:
@@ -52,12 +54,16 @@ class ProcessReward:
 
     def __init__(self, function: Callable[..., Any], *, timeout_s: float, repeats: int = 0) -> None:
         if not (math.isfinite(timeout_s) and timeout_s > 0 and repeats >= 0):
-            raise ConfigError(f"a judge with timeout_s {timeout_s} and repeats {repeats}; both are numbers, the first above 0")
+            raise ConfigError(
+                f"a judge with timeout_s {timeout_s} and repeats {repeats}; both are numbers, the first above 0"
+            )
         self.function, self.timeout_s, self.repeats, self.name = function, timeout_s, repeats, name_of(function)
         if not callable(function):
             raise ConfigError(f"a judge that is {function!r}, which is no function")
         if getattr(function, "__module__", None) == "__main__":
-            raise ConfigError(f"{self.name} is of the program itself, where no other process finds it; move it to a module")
+            raise ConfigError(
+                f"{self.name} is of the program itself, where no other process finds it; move it to a module"
+            )
         _pickled(function, self.name)
 
     async def __call__(self, *arguments: Any, **named: Any) -> float:

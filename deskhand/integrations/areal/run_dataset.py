@@ -27,13 +27,20 @@ def load_trajectories(
     from deskhand.recipes.samples import group_to_samples
 
     tokenizer, processor = load_processors(model)
-    renderer, images = ChatRenderer(tokenizer, source=model, history="keep"), ImageCache(processor, fetch=run.frames.png)
+    renderer, images = (
+        ChatRenderer(tokenizer, source=model, history="keep"),
+        ImageCache(processor, fetch=run.frames.png),
+    )
     limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
     for row in run.groups():
-        scored = [load_result(run, found.id) for found in run.episodes(TRAIN, group_id=row.id) if found.reward is not None]
+        scored = [
+            load_result(run, found.id) for found in run.episodes(TRAIN, group_id=row.id) if found.reward is not None
+        ]
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
         if group.has_signal:
             samples = [one for one in group_to_samples(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
-            made = samples_to_tensors(samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].loss_norm == "episode")
+            made = samples_to_tensors(
+                samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].loss_norm == "episode"
+            )
             check_trajectory(made, limits)
             yield made

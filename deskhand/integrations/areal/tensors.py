@@ -48,7 +48,9 @@ def samples_to_tensors(
     episode of a group the same weight, as the local trainer does.
     """
     scales = _scales(samples) if weigh_episodes else [1.0] * len(samples)
-    rows = [TrainingRow(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)]
+    rows = [
+        TrainingRow(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)
+    ]
     arrays = to_arrays(rows, image_id)
     del arrays["weights"]
     if not sees:

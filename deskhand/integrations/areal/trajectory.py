@@ -80,7 +80,9 @@ def check_trajectory(tensors: Mapping[str, Any], limits: TrajectoryLimits) -> No
         ids = arrays["input_ids"][b][arrays["attention_mask"][b]]
         _check_pictures(b, shown, ids, limits)
     if not any(pictures):
-        raise RecordError("no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch")
+        raise RecordError(
+            "no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch"
+        )
 
 
 def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: TrajectoryLimits) -> None:
@@ -143,7 +145,9 @@ def _check_row(b: int, row: dict[str, np.ndarray], limits: TrajectoryLimits) -> 
 def _check_pictures(b: int, shown: Any, ids: np.ndarray, limits: TrajectoryLimits) -> None:
     """Each run of placeholders is one picture of the row, in order, as long as its grid says."""
     if not isinstance(shown, Mapping):
-        raise RecordError("pictures", f"row {b}: its pictures are {type(shown).__name__}; they are a dictionary, {{}} for none")
+        raise RecordError(
+            "pictures", f"row {b}: its pictures are {type(shown).__name__}; they are a dictionary, {{}} for none"
+        )
     edges = np.flatnonzero(np.diff(ids == limits.image_id, prepend=False, append=False))
     runs = (edges[1::2] - edges[::2]).tolist()
     grids = np.asarray(shown["image_grid_thw"]) if "image_grid_thw" in shown else np.zeros((0, 3), np.int64)

@@ -50,7 +50,10 @@ def max_images_in_context(settings: WorkflowSettings, max_steps: int) -> int:
     agent = settings.agent
     if agent.observation == "words":
         return 0
-    return min(max_steps, {"full": max_steps, "sliding": agent.sliding_turns, "grow_drop": agent.history_max_turns}[agent.history])
+    return min(
+        max_steps,
+        {"full": max_steps, "sliding": agent.sliding_turns, "grow_drop": agent.history_max_turns}[agent.history],
+    )
 
 
 def find_config_problems(
@@ -78,7 +81,9 @@ def desktops_needed(experiment: Mapping[str, Any], settings: WorkflowSettings) -
     return int(groups) * size
 
 
-def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int) -> Iterator[str]:
+def _budgets(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int
+) -> Iterator[str]:
     most = experiment["actor"].get("mb_spec", {}).get("max_tokens_per_mb")
     context = settings.max_model_len
     if most is not None and context > most:
@@ -98,7 +103,10 @@ def _budgets(experiment: Mapping[str, Any], settings: WorkflowSettings, picture:
         yield f"deskhand.workflow.context_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
     if picture is not None:
         shown = max_images_in_context(settings, max_steps)
-        turn, head = picture.tokens + settings.agent.max_new_tokens + _TURN_TOKENS, _HEAD_TOKENS[settings.agent.prompt_style]
+        turn, head = (
+            picture.tokens + settings.agent.max_new_tokens + _TURN_TOKENS,
+            _HEAD_TOKENS[settings.agent.prompt_style],
+        )
         if head + shown * turn > context:
             fits = max(0, (context - head) // turn)
             yield (
@@ -135,13 +143,20 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
         yield "rollout.consumer_batch_size differs from train_dataset.batch_size: staleness would be counted wrongly"
 
 
-def _memory(experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int) -> Iterator[str]:
+def _memory(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, picture: ImageCost | None, max_steps: int
+) -> Iterator[str]:
     """AReaL hands the pixels of a rank's rows about in float32, and the rank holds those of its share of a batch."""
     rooms = [one["mem"] for one in experiment["actor"].get("scheduling_spec") or () if one.get("mem")]
     batch = experiment.get("train_dataset", {}).get("batch_size")
     if picture is None or not rooms or not batch:
         return
-    held_gib = trajectory_mib(settings, picture, max_steps) * batch / _replicas(str(experiment["actor"].get("backend", ""))) / 1024
+    held_gib = (
+        trajectory_mib(settings, picture, max_steps)
+        * batch
+        / _replicas(str(experiment["actor"].get("backend", "")))
+        / 1024
+    )
     if held_gib > min(rooms):
         yield (
             f"pixels of a batch are {held_gib:.0f} GiB for each rank, actor.scheduling_spec[].mem is {min(rooms)}: raise it, show "
@@ -177,14 +192,18 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
 
 def _replicas(backend: str) -> int:
     """The `d` of `sglang:d4p1t1`."""
-    digits = "".join(character for character in backend.partition(":d")[2].split("p")[0].split("t")[0] if character.isdigit())
+    digits = "".join(
+        character for character in backend.partition(":d")[2].split("p")[0].split("t")[0] if character.isdigit()
+    )
     return int(digits or 1)
 
 
 def trajectory_mib(settings: WorkflowSettings, picture: ImageCost, max_steps: int) -> float:
     """Pixels of one group as AReaL moves them from the workers to the trainer, in MiB: each row carries its own."""
     shown = max_images_in_context(settings, max_steps)
-    rows = 1 if settings.agent.history == "full" else max(1, math.ceil((max_steps - shown) / max(1, _step(settings))) + 1)
+    rows = (
+        1 if settings.agent.history == "full" else max(1, math.ceil((max_steps - shown) / max(1, _step(settings))) + 1)
+    )
     return settings.group_size * rows * shown * picture.bytes / 2**20
 
 

@@ -115,7 +115,9 @@ def _workers(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]
     for name in [name for name in used if experiment.get(name)]:
         engine = experiment[name]
         kind = engine.get("attn_impl", PACKING[0])
-        forked = (engine.get("scheduling_strategy") or {}).get("type") == "colocation"  # by `areal.launch`, as our worker
+        forked = (engine.get("scheduling_strategy") or {}).get(
+            "type"
+        ) == "colocation"  # by `areal.launch`, as our worker
         ours = not ray and (forked or is_deskhand_worker(engine))
         if kind not in PACKING and not (kind == "sdpa" and ours):
             mend = f"on a processor sdpa with {name}.scheduling_spec[].cmd: python3 -m {WORKER}"

@@ -47,7 +47,9 @@ def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Pr
     """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
     tokenizer, processor = load_processors(model, sees=sees)
     images = ImageCache(processor, encoded_bytes=screens_mib << 20)
-    return Preprocessing(ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor))
+    return Preprocessing(
+        ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor)
+    )
 
 
 @dataclass
@@ -116,7 +118,9 @@ async def close_place(settings: WorkflowSettings) -> None:
 
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> WorkerResources:
-    read = await asyncio.to_thread(reading, settings.model, settings.rewritten_history, settings.frame_cache_mib, settings.sees)
+    read = await asyncio.to_thread(
+        reading, settings.model, settings.rewritten_history, settings.frame_cache_mib, settings.sees
+    )
     limits = TrajectoryLimits(
         image_id=read.renderer.image_id,
         merge_size=read.images.merge_size,
@@ -137,7 +141,9 @@ async def _pool(desktops: Desktops) -> Any:
 
     def make() -> LocalDesktop:
         isolation = None if section.isolation == "best" else section.isolation
-        return LocalDesktop(isolation=isolation, limits=walls, quiet_ms=section.settle_ms, cap_s=section.settle_timeout_s)
+        return LocalDesktop(
+            isolation=isolation, limits=walls, quiet_ms=section.settle_ms, cap_s=section.settle_timeout_s
+        )
 
     pool = DesktopPool(desktops.local, spares=section.prewarm, make=make, expected_mib=section.memory_request_mib)
     await pool.start()

@@ -56,7 +56,9 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     `GenerationHyperparameters`, whose temperature, `top_p` and `max_new_tokens` are the agent's.
     """
 
-    def __init__(self, settings: WorkflowSettings | Mapping[str, Any] | None = None, gconfig: Any = None, **more: Any) -> None:
+    def __init__(
+        self, settings: WorkflowSettings | Mapping[str, Any] | None = None, gconfig: Any = None, **more: Any
+    ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
         if gconfig is not None:
             asked = {"temperature": gconfig.temperature, "top_p": gconfig.top_p, "max_tokens": gconfig.max_new_tokens}
@@ -70,7 +72,10 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """
         place = await worker_resources(self.settings)
         task = task_for(self.settings, data)
-        evaluating = installed_areal.is_running() and installed_areal.require_areal("infra.workflow_context", "an episode").get().is_eval
+        evaluating = (
+            installed_areal.is_running()
+            and installed_areal.require_areal("infra.workflow_context", "an episode").get().is_eval
+        )
         size = 1 if evaluating else self.settings.group_size
         temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature
         began = time.time()
@@ -93,13 +98,20 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> tuple[Group, list[EpisodeResult]]:
         settings = self.settings
         inference = ArealEngine(engine, place.reading.pictures, settings.max_model_len)
-        recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=settings.max_model_len)
+        recorder = Recorder(
+            place.reading.renderer, inference, place.reading.images, context_tokens=settings.max_model_len
+        )
         frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
         runner = RecordedRunner(place.pool, recorder, self.make_agent(place, temperature), frames)
         place.groups += 1
         try:
             return await run_group(
-                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, refills=settings.max_group_retries
+                uuid.uuid4().hex,
+                task,
+                size,
+                runner.run,
+                timeout_s=settings.group_timeout_s,
+                refills=settings.max_group_retries,
             )
         finally:
             await runner.close()
@@ -110,7 +122,11 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         in place of advantages."""
         from deskhand.recipes.samples import group_to_samples
 
-        samples = [sample for sample in group_to_samples(group, ALGORITHMS[self.settings.algorithm]) if any(sample.sequence.sampled)]
+        samples = [
+            sample
+            for sample in group_to_samples(group, ALGORITHMS[self.settings.algorithm])
+            if any(sample.sequence.sampled)
+        ]
         if raw:
             from dataclasses import replace
 
@@ -123,13 +139,20 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     def _count(self, place: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
         for result in results:
-            values = {"num_steps": float(len(result.transcript.steps)), "unscored": float(isinstance(result.outcome, Errored))}
+            values = {
+                "num_steps": float(len(result.transcript.steps)),
+                "unscored": float(isinstance(result.outcome, Errored)),
+            }
             if isinstance(result.outcome, Scored):
                 values |= {"reward": float(result.reward or 0.0), "success": float(result.success)}
             installed_areal.record(**values)
         lost = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
         place.outages = 0 if group.scored else place.outages + 1
-        installed_areal.record(group_scored=float(len(group.scored)), group_lost=float(not group.scored), group_teaches=float(group.has_signal))
+        installed_areal.record(
+            group_scored=float(len(group.scored)),
+            group_lost=float(not group.scored),
+            group_teaches=float(group.has_signal),
+        )
         if lost:
             message = next(result.outcome.message for result in results if isinstance(result.outcome, Errored))
             log.warning("areal.unscored", group=group.id, causes=dict(lost), in_a_row=place.outages, first=message)
@@ -148,7 +171,9 @@ def valid_trajectory(
     limits, images = place.limits, place.reading.images
     while samples:
         try:
-            made = samples_to_tensors(samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture)
+            made = samples_to_tensors(
+                samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture
+            )
             check_trajectory(made, limits)
             return made, dict(causes)
         except (RecordError, InfrastructureError) as error:

@@ -109,12 +109,18 @@ class DesktopEnv:
             await self._stage.wire.close()
         template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=self._tells())
         await self._desktop.reset(template)
-        self._stage = SetupRunner(LocalOsworldClient(self._desktop, template), self._files, password=self.client_password)
+        self._stage = SetupRunner(
+            LocalOsworldClient(self._desktop, template), self._files, password=self.client_password
+        )
         await self._stage.set_up(self.task.config if self.task is not None else [])
 
     def _tells(self) -> bool:
         """Whether the desktop needs an accessibility tree."""
-        return self.require_a11y_tree or self.require_terminal or (self.task is not None and needs_accessibility(self.task))
+        return (
+            self.require_a11y_tree
+            or self.require_terminal
+            or (self.task is not None and needs_accessibility(self.task))
+        )
 
     def step(self, action: Any, pause: float = 2) -> tuple[Observation, float, bool, dict[str, Any]]:
         """Do `action` and look after `pause` seconds: (observation, 0, done, info). Only DONE and FAIL end an episode.
@@ -196,7 +202,9 @@ class DesktopEnv:
 
 def _task_of(value: dict[str, Any]) -> OsworldTask:
     document = LocatedDocument("task_config", value, dict, [])
-    return osworld.loaded(Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY).task
+    return osworld.loaded(
+        Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
+    ).task
 
 
 def _says(action: Any, word: str) -> bool:

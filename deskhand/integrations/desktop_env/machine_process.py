@@ -29,7 +29,9 @@ def start(told: dict[str, Any]) -> Any:
         from deskhand.integrations.desktop_env.server_provider import register_server_provider
 
         register_server_provider(told["bridge"]["address"], told["bridge"]["key"], name=told["provider"])
-    return importlib.import_module("desktop_env.desktop_env").DesktopEnv(provider_name=told["provider"], **told["settings"])
+    return importlib.import_module("desktop_env.desktop_env").DesktopEnv(
+        provider_name=told["provider"], **told["settings"]
+    )
 
 
 def main() -> None:

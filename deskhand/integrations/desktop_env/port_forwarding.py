@@ -31,7 +31,13 @@ def direct_connection(host: str, port: int, secure: bool) -> Connect:
 
 def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str | None) -> Connect:
     """Connects to `target` (`<lease>:<port>`) by the bridge's port for tunnels. Raises `ConnectionRefusedError`."""
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: 127.0.0.1:{port}", *([f"Authorization: Bearer {key}"] if key else []), "", ""]
+    lines = [
+        f"CONNECT {target} HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        *([f"Authorization: Bearer {key}"] if key else []),
+        "",
+        "",
+    ]
     straight_there = direct_connection(host, port, secure)
 
     async def connect() -> Streams:

@@ -60,10 +60,16 @@ class ProviderMachine:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment, limit=LONGEST_LINE
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=environment,
+                limit=LONGEST_LINE,
             )
         except OSError as error:
-            raise ConfigError(f"{self._command[0]} cannot be run: {error.strerror}; give the Python where desktop-env is") from None
+            raise ConfigError(
+                f"{self._command[0]} cannot be run: {error.strerror}; give the Python where desktop-env is"
+            ) from None
         self._owed = 0
         return await self._tell(self._told)
 
@@ -83,9 +89,13 @@ class ProviderMachine:
             answer = json.loads(line)
         except (OSError, ValueError, TimeoutError) as error:
             await self._kill()
-            raise InfrastructureError(f"desktop-env did not {told['do']} its machine: {type(error).__name__} {error}") from error
+            raise InfrastructureError(
+                f"desktop-env did not {told['do']} its machine: {type(error).__name__} {error}"
+            ) from error
         if "error" in answer:
-            raise InfrastructureError(f"desktop-env did not {told['do']} its machine: {answer['error']} {answer['message'][:300]}")
+            raise InfrastructureError(
+                f"desktop-env did not {told['do']} its machine: {answer['error']} {answer['message'][:300]}"
+            )
         return str(answer["address"])
 
     async def _kill(self) -> None:
@@ -137,5 +147,7 @@ def desktop_env_pool(
 def _script() -> Path:
     spec = util.find_spec("deskhand.integrations.desktop_env.machine_process")
     if spec is None or spec.origin is None:
-        raise ConfigError("deskhand.integrations.desktop_env.machine_process is not installed; install the package again")
+        raise ConfigError(
+            "deskhand.integrations.desktop_env.machine_process is not installed; install the package again"
+        )
     return Path(spec.origin)

@@ -60,11 +60,15 @@ class _Gateway:
         finally:
             connection.close()
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None, request_id: str = "") -> tuple[int, dict[str, str], Any]:
+    def ask(
+        self, method: str, path: str, body: dict[str, Any] | None, request_id: str = ""
+    ) -> tuple[int, dict[str, str], Any]:
         """The same with JSON. Raises `InfrastructureError` when nobody answers."""
         headers = {"content-type": "application/json"} | ({"x-request-id": request_id} if request_id else {})
         try:
-            status, told, data = self.send(method, path, json.dumps(body).encode() if body is not None else None, headers, None)
+            status, told, data = self.send(
+                method, path, json.dumps(body).encode() if body is not None else None, headers, None
+            )
             return status, told, json.loads(data or b"{}")
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise InfrastructureError(f"{method} {path} of the sandbox gateway: {type(error).__name__}") from error
@@ -106,7 +110,9 @@ class SandboxProvider:
             if status == 201:
                 return said
             if status not in FULL:
-                raise InfrastructureError(f"POST /v1/sandboxes of the sandbox gateway: {status} {said.get('error', '')}")
+                raise InfrastructureError(
+                    f"POST /v1/sandboxes of the sandbox gateway: {status} {said.get('error', '')}"
+                )
             if time.monotonic() > warn_at:
                 warn_at = time.monotonic() + WARN_S
                 logging.getLogger(__name__).warning("the sandbox gateway has no room: %s; still waiting", status)
@@ -154,7 +160,9 @@ def _forwarder(gateway: _Gateway, sandbox: dict[str, Any]) -> http.server.Thread
 
         def pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            headers = {name: value for name, value in self.headers.items() if name.lower() in ("content-type", "accept")}
+            headers = {
+                name: value for name, value in self.headers.items() if name.lower() in ("content-type", "accept")
+            }
             path = f"/v1/sandboxes/{sandbox['id']}/ports/5000{self.path}"
             try:
                 status, told, data = gateway.send(self.command, path, body or None, headers, sandbox.get("key"))
@@ -174,7 +182,9 @@ def _forwarder(gateway: _Gateway, sandbox: dict[str, Any]) -> http.server.Thread
     return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
-def register_sandbox_provider(endpoint: str | None = None, token: str | None = None, *, name: str = STARTED_CLEAN) -> None:
+def register_sandbox_provider(
+    endpoint: str | None = None, token: str | None = None, *, name: str = STARTED_CLEAN
+) -> None:
     """Let `DesktopEnv(provider_name=name)` use the gateway at `endpoint` (left out: the environment's). Raises `ConfigError`."""
     if endpoint is None:
         endpoint, token = os.environ.get(ENDPOINT, ""), os.environ.get(TOKEN)

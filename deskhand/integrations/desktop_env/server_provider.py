@@ -40,7 +40,9 @@ TAKE_S = 300.0
 class ServerVMManager:
     """What `DesktopEnv` asks of a `VMManager`; a machine's path is the size of its screen."""
 
-    def get_vm_path(self, os_type: str = "Ubuntu", region: str | None = None, screen_size: tuple[int, int] = (1920, 1080)) -> str:
+    def get_vm_path(
+        self, os_type: str = "Ubuntu", region: str | None = None, screen_size: tuple[int, int] = (1920, 1080)
+    ) -> str:
         if os_type != "Ubuntu":
             raise ConfigError(f"os_type {os_type!r}: the bridge's desktops are Linux; use os_type='Ubuntu'")
         return f"deskhand:{screen_size[0]}x{screen_size[1]}"
@@ -67,7 +69,9 @@ class ServerProvider:
         """Take a lease, unless there is one. Raises `InfrastructureError`."""
         if self._lease is None:
             width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
-            self._lease = self._ask("POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S})
+            self._lease = self._ask(
+                "POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S}
+            )
             atexit.register(self.stop_emulator)
             self._forward(self._lease)
 
@@ -75,7 +79,10 @@ class ServerProvider:
         """Ports of this machine for those of the guest, and for the server where it is elsewhere or speaks TLS."""
         parts = urlsplit(self._address)
         host, secure = parts.hostname or "", parts.scheme == "https"
-        ways = [tunnel_connection(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"]) for port in INNER_PORTS]
+        ways = [
+            tunnel_connection(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"])
+            for port in INNER_PORTS
+        ]
         if host not in NEAR or secure:
             ways.insert(0, direct_connection(host, lease["port"], secure))
         self._forwards = PortForwards(ways)

@@ -222,7 +222,9 @@ class RLEnvironment:
             if self._stopped is None and stuck_window and unchanged >= stuck_window:
                 self._stopped = "stuck"
         last = self.trajectory[-1]
-        ended = RolloutStep(last.observation, last.action, self.evaluate_dense(), True, last.info | {"stopped": self._stopped})
+        ended = RolloutStep(
+            last.observation, last.action, self.evaluate_dense(), True, last.info | {"stopped": self._stopped}
+        )
         self.trajectory[-1] = ended
         return list(self.trajectory)
 

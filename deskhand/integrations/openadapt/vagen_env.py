@@ -79,7 +79,9 @@ class VagenDesktopEnv:
             try:
                 ops = self._dialect.parse(action, self._view(task))
                 ended = any(isinstance(op, TERMINAL_OPS) for op in ops)
-                self._frame = await self.desktop.perform(ops, action_id=f"{task.id}-{self._steps}-{id(self._milestones)}")
+                self._frame = await self.desktop.perform(
+                    ops, action_id=f"{task.id}-{self._steps}-{id(self._milestones)}"
+                )
             except AgentError as error:
                 valid, said = False, f"error: {error}\n"
             await self._milestones.after_step(self.desktop)
@@ -91,7 +93,10 @@ class VagenDesktopEnv:
                     self._failed = outcome.cause == "infrastructure"
                     kind = EvaluatorError if outcome.cause == "evaluator" else InfrastructureError
                     raise kind(f"{task.id} has no score: {outcome.message}")
-                reward, success = dense_reward(outcome.value, self._milestones.reached_share, self._baseline), outcome.success
+                reward, success = (
+                    dense_reward(outcome.value, self._milestones.reached_share, self._baseline),
+                    outcome.success,
+                )
             return await self._seen(said), reward, self._over, await self._info(valid, success)
 
     async def health_check(self) -> dict[str, str]:

@@ -92,7 +92,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen3VLFor
         rows, columns = torch.meshgrid(grid, grid, indexing="ij")
         half = TOWER_HIDDEN // 2
         places = torch.cat(
-            [fourier_features(rows.flatten(), half, seed + 1), fourier_features(columns.flatten(), TOWER_HIDDEN - half, seed + 2)],
+            [
+                fourier_features(rows.flatten(), half, seed + 1),
+                fourier_features(columns.flatten(), TOWER_HIDDEN - half, seed + 2),
+            ],
             1,
         )
         position_table = model.model.visual.pos_embed.weight
@@ -118,5 +121,9 @@ def save(folder: Path, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=1) + "\n")
-    state = {name: value.detach().half().contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    state = {
+        name: value.detach().half().contiguous()
+        for name, value in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

@@ -63,9 +63,21 @@ class BuildStage:
 
 
 STAGES = (
-    BuildStage("grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3),
+    BuildStage(
+        "grounding", 1800.0, 0.15, 0.75, 0.10, (("terminal_run", 0.73), ("calculator_number", 0.27)), 4e-3, 3e-3
+    ),
     BuildStage("sharpening", 1100.0, 0.04, 0.92, 0.04, (("terminal_run", 0.9), ("calculator_number", 0.1)), 3e-3, 2e-3),
-    BuildStage("imitation", 600.0, 0.5, 0.25, 0.25, (("terminal_run", 0.85), ("calculator_number", 0.15)), 2e-3, 1.5e-3, noisy=True),
+    BuildStage(
+        "imitation",
+        600.0,
+        0.5,
+        0.25,
+        0.25,
+        (("terminal_run", 0.85), ("calculator_number", 0.15)),
+        2e-3,
+        1.5e-3,
+        noisy=True,
+    ),
 )
 """Those of the shipped weights."""
 
@@ -147,7 +159,9 @@ async def _gather_scenes(plan: BuildPlan) -> list[demonstrations.LabeledScreen]:
 
 
 async def _gather_demonstrations(plan: BuildPlan) -> list[demonstrations.RecordedDemonstration]:
-    tasks = [task for family in plan.families for task in _tasks(plan, family, DEMONSTRATION_START, plan.demonstrations)]
+    tasks = [
+        task for family in plan.families for task in _tasks(plan, family, DEMONSTRATION_START, plan.demonstrations)
+    ]
 
     async def play(desktop: LocalDesktop, task: Task) -> demonstrations.RecordedDemonstration:
         return await demonstrations.demonstrate(desktop, task, random.Random(f"{plan.seed}:{task.id}"), plan.noise)
@@ -200,7 +214,9 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
     )
     batches = _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common)
     model.train()
-    run_sft(learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None)
+    run_sft(
+        learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None
+    )
     model.eval()
     if team.rank == 0:
         partial = work / f"{stage.name}.partial"
@@ -231,7 +247,10 @@ def _row_batches(
 
 
 def _dictations(
-    typing: list[demonstrations.RecordedDemonstration], writer: pretrain.PretrainRowBuilder, rows: int, rng: random.Random
+    typing: list[demonstrations.RecordedDemonstration],
+    writer: pretrain.PretrainRowBuilder,
+    rows: int,
+    rng: random.Random,
 ) -> Iterator[list[pretrain.PretrainRow]]:
     """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
     while True:

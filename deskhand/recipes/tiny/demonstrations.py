@@ -56,7 +56,11 @@ def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: 
     """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may be hit."""
     x, y = rect.center
     jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
-    point = Point(_grid(x + rng.uniform(-jitter_x, jitter_x), width), _grid(y + rng.uniform(-jitter_y, jitter_y), height), REL_1000)
+    point = Point(
+        _grid(x + rng.uniform(-jitter_x, jitter_x), width),
+        _grid(y + rng.uniform(-jitter_y, jitter_y), height),
+        REL_1000,
+    )
     return deskhand_json.emit([Click(point)])
 
 
@@ -96,7 +100,9 @@ async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> 
             frame = await desktop.perform(performed, action_id=f"demo-{step}")
         step += 1
     check = await task.check(desktop)
-    return RecordedDemonstration(task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value)
+    return RecordedDemonstration(
+        task.family, task.instruction, frames, texts, "wrong_first_click" if wrong else "", check.value
+    )
 
 
 def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:

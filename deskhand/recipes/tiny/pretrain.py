@@ -84,7 +84,9 @@ class PretrainRowBuilder:
             self.turn(row, frame, demonstration.instruction, text)
         return row
 
-    def dictation(self, demonstration: RecordedDemonstration, instruction: str, typed: str, rng: random.Random) -> PretrainRow:
+    def dictation(
+        self, demonstration: RecordedDemonstration, instruction: str, typed: str, rng: random.Random
+    ) -> PretrainRow:
         """An episode that types, with another instruction, on small pieces of its screenshots: copying, taught cheaply.
 
         The first answer is context only: a piece of the screen does not show where to click.
@@ -153,7 +155,9 @@ class PretrainLearner:
     """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables,
     biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
 
-    def __init__(self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float) -> None:
+    def __init__(
+        self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float
+    ) -> None:
         self.model, self.team, self._pad_id, self._image_pad = model, team, pad_id, image_pad
         tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
         matrices, others = [], []
@@ -168,7 +172,10 @@ class PretrainLearner:
     def gradient(self, batch: list[PretrainRow]) -> float:
         """The mean over the team, also of the gradient; the loss is this member's."""
         inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
-        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # for rows this short the plain kernel is fastest
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            sdpa_kernel(SDPBackend.MATH),
+        ):  # for rows this short the plain kernel is fastest
             loss = taught_loss(self.model, inputs, taught_BT)
         loss.backward()
         self.team.average_gradients(self.model.parameters())

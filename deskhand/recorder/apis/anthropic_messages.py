@@ -43,7 +43,9 @@ class MessagesBody:
     stream: bool
 
 
-def read_request(body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]) -> MessagesBody:
+def read_request(
+    body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]
+) -> MessagesBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
         raise InvalidRequestError("the body must be a JSON object")
@@ -78,7 +80,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
             raise unsupported(where, "only tools with a name and an input_schema are taken")
         reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
-        tools.append(validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where))
+        tools.append(
+            validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
+        )
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
     if choice is None:
@@ -92,7 +96,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         return tuple(tools), names if kind == "any" else []
     if kind == "tool" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
-    raise InvalidRequestError('tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice")
+    raise InvalidRequestError(
+        'tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice"
+    )
 
 
 def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
@@ -102,7 +108,9 @@ def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Mess
 
 def read_reply(content: Any, images: ImageStore) -> Message:
     """An assistant's content as a message. Raises `RequestRefused`."""
-    return next(iter(_read_assistant(validation.as_list(content, "content"), images, "content", validation.ToolCallOrder())))
+    return next(
+        iter(_read_assistant(validation.as_list(content, "content"), images, "content", validation.ToolCallOrder()))
+    )
 
 
 def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -122,7 +130,11 @@ def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
     order, found = validation.ToolCallOrder(), list[Message]()
     for index, one in enumerate(validation.as_list(messages, "messages")):
         where = f"messages[{index}]"
-        if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant") or set(one) - {"role", "content"}:
+        if (
+            not isinstance(one, Mapping)
+            or one.get("role") not in ("user", "assistant")
+            or set(one) - {"role", "content"}
+        ):
             raise InvalidRequestError("a message has the role user or assistant, and content", param=where)
         content = one.get("content")
         if isinstance(content, str):
@@ -134,7 +146,9 @@ def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _read_user(content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder) -> Iterator[Message]:
+def _read_user(
+    content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder
+) -> Iterator[Message]:
     parts = list[Part]()
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
@@ -153,13 +167,17 @@ def _read_user(content: list[Any], images: ImageStore, where: str, order: valida
         elif inner is not None and not isinstance(inner, list):
             raise InvalidRequestError("a tool result's content is a string or a list of blocks", param=f"{at}.content")
         else:
-            result.extend(_read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or []))
+            result.extend(
+                _read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or [])
+            )
         yield message("tool", result)
     if parts or not content:
         yield message("user", parts)
 
 
-def _read_assistant(content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder) -> Iterator[Message]:
+def _read_assistant(
+    content: list[Any], images: ImageStore, where: str, order: validation.ToolCallOrder
+) -> Iterator[Message]:
     parts, calls, call_ids = list[Part](), list[ToolCall](), list[str]()
     for index, block in enumerate(content):
         at, kind = f"{where}[{index}]", block.get("type") if isinstance(block, Mapping) else None
@@ -187,9 +205,13 @@ def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
     reject_unknown_fields(block, ("source", *_BLOCK), {}, f"{where}.")
     where = f"{where}.source"
     if source.get("type") == "url":
-        return ImagePart(images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256)
+        return ImagePart(
+            images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256
+        )
     if source.get("type") != "base64" or not isinstance(source.get("data"), str):
-        raise InvalidRequestError('an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where)
+        raise InvalidRequestError(
+            'an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where
+        )
     media_type = read_field(source, "media_type", str, "", f"{where}.")
     return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
 
@@ -223,7 +245,9 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
         blocks.append({"type": "text", "text": said.text})
     for number, one in enumerate(said.calls):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", call.id)
-        blocks.append({"type": "tool_use", "id": f"toolu_{name}_{number}", "name": one.name, "input": json.loads(one.arguments)})
+        blocks.append(
+            {"type": "tool_use", "id": f"toolu_{name}_{number}", "name": one.name, "input": json.loads(one.arguments)}
+        )
     return blocks
 
 

@@ -53,7 +53,11 @@ class ChatBody:
 
 
 def read_request(
-    body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, default_max_tokens: int, features: Collection[str] = ()
+    body: Mapping[str, Any],
+    renderer: ChatRenderer,
+    images: ImageStore,
+    default_max_tokens: int,
+    features: Collection[str] = (),
 ) -> ChatBody:
     """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
     if not isinstance(body, Mapping):
@@ -62,7 +66,9 @@ def read_request(
     stream = read_field(body, "stream", bool, False)
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, Mapping) or set(options) - {"include_usage"}):
-        raise InvalidRequestError("stream_options takes include_usage alone, and only with stream", param="stream_options")
+        raise InvalidRequestError(
+            "stream_options takes include_usage alone, and only with stream", param="stream_options"
+        )
     limits = [read_field(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
     given = [limit for limit in limits if limit is not None]
     if len(set(given)) > 1:
@@ -88,11 +94,17 @@ def read_request(
     count = in_range(read_field(body, "n", int, 1), 1, MAX_REPLIES, "n")
     request = ChatRequest(read_messages(body.get("messages"), images), sampling, count, tools)
     return ChatBody(
-        request, logprobs, read_field(body, "return_token_ids", bool, False), stream, bool(options and options.get("include_usage"))
+        request,
+        logprobs,
+        read_field(body, "return_token_ids", bool, False),
+        stream,
+        bool(options and options.get("include_usage")),
     )
 
 
-def read_stops(stop: Any, name: str, renderer: ChatRenderer, features: Collection[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def read_stops(
+    stop: Any, name: str, renderer: ChatRenderer, features: Collection[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """(stop ids, stop texts): a text that is one special token needs nothing of the engine."""
     ids, texts = [], []
     given = [stop] if isinstance(stop, str) else stop or []
@@ -128,7 +140,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     if isinstance(function, Mapping) and function.get("name") in names:
         return tools, [function["name"]]
-    raise InvalidRequestError('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
+    raise InvalidRequestError(
+        'tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice"
+    )
 
 
 def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
@@ -137,7 +151,9 @@ def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
         raise unsupported(where, 'a tool is {"type": "function", "function": {"name": ...}}')
     where = f"{where}.function"
     reject_unknown_fields(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
-    return validation.tool_definition(function.get("name"), function.get("description"), function.get("parameters"), where)
+    return validation.tool_definition(
+        function.get("name"), function.get("description"), function.get("parameters"), where
+    )
 
 
 def tool_call_grammar(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
@@ -146,7 +162,9 @@ def tool_call_grammar(names: list[str], renderer: ChatRenderer, features: Collec
         return None
     validation.require_feature("regex", features, "tool_choice")
     if renderer.tools.format is None:
-        raise InvalidRequestError("the checkpoint's chat template has no known way to write tool calls", param="tools", code="template")
+        raise InvalidRequestError(
+            "the checkpoint's chat template has no known way to write tool calls", param="tools", code="template"
+        )
     thinking = r"[\s\S]*</think>\s*" if renderer.opens_thinking else ""
     return Grammar("regex", thinking + renderer.tools.format.must_call(names))
 
@@ -155,7 +173,9 @@ def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Col
     form, outputs = body.get("response_format"), body.get("structured_outputs")
     if form is not None and form != {"type": "text"}:
         if outputs is not None:
-            raise InvalidRequestError("give response_format or structured_outputs, not both", param="structured_outputs")
+            raise InvalidRequestError(
+                "give response_format or structured_outputs, not both", param="structured_outputs"
+            )
         grammar = _read_response_format(form, features)
     elif outputs is not None:
         grammar = _read_structured_outputs(outputs, features)
@@ -175,7 +195,9 @@ def _read_response_format(form: Any, features: Collection[str]) -> Grammar:
         return validation.schema_grammar({"type": "object"}, features, "response_format")
     named = form.get("json_schema") if kind == "json_schema" and not set(form) - {"type", "json_schema"} else None
     if not isinstance(named, Mapping) or set(named) - {"name", "description", "schema", "strict"}:
-        raise unsupported("response_format", 'it is {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}')
+        raise unsupported(
+            "response_format", 'it is {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
+        )
     return validation.schema_grammar(named.get("schema"), features, "response_format")
 
 
@@ -195,7 +217,8 @@ def read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
     """The messages of a body. Raises `RequestRefused`."""
     order = validation.ToolCallOrder()
     return tuple(
-        _read_message(one, images, f"messages[{index}]", order) for index, one in enumerate(validation.as_list(messages, "messages"))
+        _read_message(one, images, f"messages[{index}]", order)
+        for index, one in enumerate(validation.as_list(messages, "messages"))
     )
 
 
@@ -219,7 +242,9 @@ def _read_message(one: Any, images: ImageStore, where: str, order: validation.To
         return message(role, validation.check_encodable(content, f"{where}.content"), calls)
     if not isinstance(content, list):
         raise InvalidRequestError("content must be a string or a list of parts", param=f"{where}.content")
-    return message(role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls)
+    return message(
+        role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls
+    )
 
 
 def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]]:
@@ -228,7 +253,9 @@ def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]
     found, call_ids = [], []
     for index, call in enumerate(calls):
         at = f"{where}[{index}]"
-        function = call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
+        function = (
+            call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
+        )
         if not isinstance(function, Mapping):
             raise InvalidRequestError('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
         found.append(validation.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))

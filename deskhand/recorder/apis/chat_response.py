@@ -73,7 +73,11 @@ def pieces(text: str) -> Iterator[str]:
 def usage(reply: Reply) -> dict[str, int]:
     """Tokens of the prompt and of all its replies."""
     sampled = sum(len(call.completion.token_ids) for call in reply.calls)
-    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": sampled, "total_tokens": reply.prompt_tokens + sampled}
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": sampled,
+        "total_tokens": reply.prompt_tokens + sampled,
+    }
 
 
 def _message(call: Call, said: ParsedReply) -> dict[str, Any]:
@@ -87,7 +91,11 @@ def _message(call: Call, said: ParsedReply) -> dict[str, Any]:
 
 def _tool_calls(call: Call, said: ParsedReply) -> list[dict[str, Any]]:
     return [
-        {"id": f"call_{call.id}_{number}", "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+        {
+            "id": f"call_{call.id}_{number}",
+            "type": "function",
+            "function": {"name": one.name, "arguments": one.arguments},
+        }
         for number, one in enumerate(said.calls)
     ]
 
@@ -107,7 +115,9 @@ def _head(reply: Reply, model: str) -> dict[str, Any]:
 
 def _logprobs(call: Call, renderer: ChatRenderer) -> dict[str, Any]:
     done = call.completion
-    entries = [_entry(renderer, token_id, logprob) for token_id, logprob in zip(done.token_ids, done.logprobs, strict=True)]
+    entries = [
+        _entry(renderer, token_id, logprob) for token_id, logprob in zip(done.token_ids, done.logprobs, strict=True)
+    ]
     for entry, listed in zip(entries, done.top_logprobs or [()] * len(entries), strict=True):
         entry["top_logprobs"] = [_entry(renderer, token_id, logprob) for token_id, logprob in listed]
     return {"content": entries, "refusal": None}

@@ -75,7 +75,9 @@ def read_request(
         grammar=grammar or tool_call_grammar(must, renderer, features),
     )
     before = _earlier(body, earlier)
-    asked = [call_id_of(body["previous_response_id"], number) for number in range(len(before[-1].calls))] if before else []
+    asked = (
+        [call_id_of(body["previous_response_id"], number) for number in range(len(before[-1].calls))] if before else []
+    )
     conversation = before + read_input(body.get("input"), images, asked)
     instructions = read_field(body, "instructions", str, None)
     system = () if instructions is None else (message("system", instructions),)
@@ -84,14 +86,18 @@ def read_request(
     echo |= {"tool_choice": body.get("tool_choice") or "auto", "text": body.get("text") or {"format": {"type": "text"}}}
     validation.check_encodable(json.dumps(echo, ensure_ascii=False), "metadata")
     request = ChatRequest(system + conversation, sampling, 1, tools)
-    return ResponsesBody(request, conversation, read_field(body, "stream", bool, False), read_field(body, "store", bool, True), echo)
+    return ResponsesBody(
+        request, conversation, read_field(body, "stream", bool, False), read_field(body, "store", bool, True), echo
+    )
 
 
 def _earlier(body: Mapping[str, Any], earlier: Earlier) -> tuple[Message, ...]:
     name = read_field(body, "previous_response_id", str, None)
     found = () if name is None else earlier(name)
     if found is None:
-        raise InvalidRequestError("the session has no stored response of that id", param="previous_response_id", status=404)
+        raise InvalidRequestError(
+            "the session has no stored response of that id", param="previous_response_id", status=404
+        )
     return found
 
 
@@ -106,7 +112,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             raise unsupported(where, "only tools of type function are taken")
         reject_unknown_fields(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
-        tools.append(validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where))
+        tools.append(
+            validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
+        )
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
@@ -117,7 +125,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         return tuple(tools), names
     if isinstance(choice, Mapping) and choice.get("type") == "function" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
-    raise InvalidRequestError('tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice")
+    raise InvalidRequestError(
+        'tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice"
+    )
 
 
 def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar | None:

@@ -50,7 +50,9 @@ def _items(reply: Reply, status: str) -> list[dict[str, Any]]:
         items.append({"id": f"rs_{call.id}", "type": "reasoning", "summary": [], "content": thought, "status": status})
     if said.text or not (said.calls or items):
         text = {"type": "output_text", "text": said.text, "annotations": []}
-        items.append({"id": f"msg_{call.id}", "type": "message", "role": "assistant", "status": status, "content": [text]})
+        items.append(
+            {"id": f"msg_{call.id}", "type": "message", "role": "assistant", "status": status, "content": [text]}
+        )
     for number, one in enumerate(said.calls):
         items.append(
             {

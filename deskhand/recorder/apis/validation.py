@@ -48,7 +48,9 @@ def read_field(body: Mapping[str, Any], name: str, kind: type, default: Any, whe
         return default
     allowed = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidRequestError(f"{where}{name} must be a {kind.__name__}, not {repr(value)[:80]}", param=where + name)
+        raise InvalidRequestError(
+            f"{where}{name} must be a {kind.__name__}, not {repr(value)[:80]}", param=where + name
+        )
     if isinstance(value, str):
         return check_encodable(value, where + name)
     return value
@@ -77,7 +79,9 @@ def check_encodable(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError("the text holds half a surrogate pair, which no tokeniser takes", param=where) from None
+        raise InvalidRequestError(
+            "the text holds half a surrogate pair, which no tokeniser takes", param=where
+        ) from None
     return text
 
 
@@ -115,7 +119,9 @@ def regex_grammar(pattern: Any, features: Collection[str], where: str) -> Gramma
 def tool_definition(name: Any, description: Any, parameters: Any, where: str) -> dict[str, Any]:
     """A tool as OpenAI's chat completions define it, which is what chat templates take."""
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-        raise InvalidRequestError("a tool's name is 1 to 64 letters, digits, dots, dashes or underscores", param=f"{where}.name")
+        raise InvalidRequestError(
+            "a tool's name is 1 to 64 letters, digits, dots, dashes or underscores", param=f"{where}.name"
+        )
     if description is not None and not isinstance(description, str):
         raise InvalidRequestError("a tool's description must be a string", param=f"{where}.description")
     if parameters is not None and not isinstance(parameters, Mapping):
@@ -139,7 +145,9 @@ def tool_call(name: Any, arguments: Any, where: str) -> ToolCall:
         found = None
     if not isinstance(found, Mapping):
         raise InvalidRequestError("a tool call's arguments must be a JSON object", param=f"{where}.arguments")
-    return ToolCall(name, check_encodable(arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False), where))
+    return ToolCall(
+        name, check_encodable(arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False), where)
+    )
 
 
 def reward_of(body: Mapping[str, Any]) -> tuple[float, str | None, bool]:
@@ -169,6 +177,7 @@ class ToolCallOrder:
             return
         if call_id not in self._asked:
             raise InvalidRequestError(
-                "the result answers no call of the assistant's turn before it, or not in the order of the calls", param=where
+                "the result answers no call of the assistant's turn before it, or not in the order of the calls",
+                param=where,
             )
         self._asked = self._asked[self._asked.index(call_id) + 1 :]

@@ -54,7 +54,9 @@ def _ask(code):
     """Have the host perform lines of code, none for a look; the answer has x, y, width and height in pixels."""
     folder = os.environ.get("DESKHAND_RPC_SOCKET")
     if not folder:
-        raise PyAutoGUIException("pyautogui works in programs that the bridge has started; this one was started otherwise")
+        raise PyAutoGUIException(
+            "pyautogui works in programs that the bridge has started; this one was started otherwise"
+        )
     name = os.path.join(folder, os.urandom(12).hex())
     with open(name + ".part", "w", encoding="utf-8") as file:
         file.write(code)
@@ -136,7 +138,9 @@ def moveRel(xOffset=None, yOffset=None, duration=0.0, tween=None, logScreenshot=
 move = moveRel
 
 
-def click(x=None, y=None, clicks=1, interval=0.0, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+def click(
+    x=None, y=None, clicks=1, interval=0.0, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True
+):
     at = _at(x, y)
     left = int(clicks)
     while left > 0:
@@ -184,7 +188,9 @@ def dragTo(x=None, y=None, duration=0.0, tween=None, button=PRIMARY, logScreensh
     _ask(f"pyautogui.moveTo({now.x}, {now.y})\npyautogui.dragTo({x}, {y}, button={button!r})")
 
 
-def dragRel(xOffset=0, yOffset=0, duration=0.0, tween=None, button=PRIMARY, logScreenshot=None, _pause=True, mouseDownUp=True):
+def dragRel(
+    xOffset=0, yOffset=0, duration=0.0, tween=None, button=PRIMARY, logScreenshot=None, _pause=True, mouseDownUp=True
+):
     dx, dy = _pair(xOffset, yOffset)
     now = position()
     dragTo(now.x + int(dx or 0), now.y + int(dy or 0), button=button, mouseDownUp=mouseDownUp)

@@ -133,7 +133,9 @@ async def run_bash_script(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"status": status, "output": done.output, "error": "", "returncode": done.returncode})
 
 
-async def finished(held: ActiveLease, argv: list[str], command: str | list[str], timeout_s: float = EXECUTE_S) -> GuestCommandResult:
+async def finished(
+    held: ActiveLease, argv: list[str], command: str | list[str], timeout_s: float = EXECUTE_S
+) -> GuestCommandResult:
     """What the program said: performed at once when it is nothing but actions, else run in the guest.
 
     When it is not known whether it was performed or run, or it was and its screen cannot be seen, that is a program that failed:
@@ -142,7 +144,9 @@ async def finished(held: ActiveLease, argv: list[str], command: str | list[str],
     ops = ops_from_argv(argv, *held.size)
     try:
         if ops is not None:
-            with contextlib.suppress(AgentError):  # nothing was performed; the guest's pyautogui has ways of its own with such ops
+            with contextlib.suppress(
+                AgentError
+            ):  # nothing was performed; the guest's pyautogui has ways of its own with such ops
                 await held.desktop.perform(ops, action_id=secrets.token_hex(16))
                 return GuestCommandResult(0, "", "")
         return await held.guest.run(argv, timeout_s=timeout_s)
@@ -152,7 +156,9 @@ async def finished(held: ActiveLease, argv: list[str], command: str | list[str],
         raise GuestTimeout(f"Command {command!r} {error}") from None
 
 
-async def _run_file(guest: Guest, argv: list[str], path: str, text: str, timeout_s: float, folder: str | None) -> GuestCommandResult:
+async def _run_file(
+    guest: Guest, argv: list[str], path: str, text: str, timeout_s: float, folder: str | None
+) -> GuestCommandResult:
     """Run `argv` while a file of the guest holds `text`."""
     await guest.write(path, text.encode())
     try:

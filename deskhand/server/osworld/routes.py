@@ -61,7 +61,9 @@ class LeaseTouch(Protocol):
 def routes(find: Finder, book: LeaseTouch, prefix: str = "") -> list[Route]:
     """A route for each path of the table, under `prefix`. `find` gives the lease of a request or raises `Refused`."""
     return [
-        Route(prefix + path, _answer(handler, find, book), methods=[method]) for method, paths, handler in TABLE for path in paths
+        Route(prefix + path, _answer(handler, find, book), methods=[method])
+        for method, paths, handler in TABLE
+        for path in paths
     ]
 
 

@@ -42,7 +42,9 @@ class SettingsCheck(CheckModel):
         return await measure_file(desktop, self.path, self._look)
 
     def _look(self, data: bytes) -> str | None:
-        parser = configparser.RawConfigParser(strict=False, delimiters=("=",), allow_no_value=True, default_section="\0none")
+        parser = configparser.RawConfigParser(
+            strict=False, delimiters=("=",), allow_no_value=True, default_section="\0none"
+        )
         parser.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
         try:
             parser.read_string(f"[{_TOP}]\n{text_of(data)}")
@@ -88,7 +90,9 @@ class BrowserCheck(CheckModel):
         if self.visited:
             checks.append(await measure_file(desktop, f"{self.profile}/History", self._history))
         if (wanted := self.preference) is not None:
-            checks.append(await measure_file(desktop, f"{self.profile}/Preferences", lambda data: _preference(data, wanted)))
+            checks.append(
+                await measure_file(desktop, f"{self.profile}/Preferences", lambda data: _preference(data, wanted))
+            )
         return CheckResult(min(check.value for check in checks), "; ".join(check.detail for check in checks))
 
     async def _bookmarks(self, desktop: StagedDesktopLike, wanted: list[str]) -> CheckResult:
@@ -101,7 +105,9 @@ class BrowserCheck(CheckModel):
             found = sorted(addresses(_json(data)))
         except InvalidDocument as error:
             return CheckResult(0.0, f"{path}: {error}")
-        return CheckResult(float(found == wanted), f"{path}: {'as asked' if found == wanted else f'the bookmarks are {quoted(found)}'}")
+        return CheckResult(
+            float(found == wanted), f"{path}: {'as asked' if found == wanted else f'the bookmarks are {quoted(found)}'}"
+        )
 
     def _history(self, data: bytes) -> str | None:
         try:

@@ -33,7 +33,8 @@ class WindowCheck(CheckModel):
         found = [
             window
             for window in windows
-            if (self.title or "").lower() in window.title.lower() and (self.class_ or "").lower() in window.wm_class.lower()
+            if (self.title or "").lower() in window.title.lower()
+            and (self.class_ or "").lower() in window.wm_class.lower()
         ]
         right = bool(found) if self.count is None else len(found) == self.count
         titles = quoted([window.title for window in windows])
@@ -52,4 +53,6 @@ class ProcessCheck(CheckModel):
             said = done.stderr.decode(errors="replace").strip()[:200]
             raise EvaluatorError(f"pgrep ended with {done.returncode} in the guest ({said}); install procps there")
         runs = done.returncode == 0
-        return CheckResult(float(runs == self.running), f"{self.name} {'runs' if runs else 'does not run'}", untrusted_source=True)
+        return CheckResult(
+            float(runs == self.running), f"{self.name} {'runs' if runs else 'does not run'}", untrusted_source=True
+        )

@@ -95,7 +95,9 @@ class TextCheck(CheckModel):
         for piece in self.lacks:
             if self._plain(piece) in found:
                 return f"contains {quoted(piece)}"
-        if self.matches is not None and not subprocess_call.matches(self.matches, found, ignore_case="case" in self.ignore):
+        if self.matches is not None and not subprocess_call.matches(
+            self.matches, found, ignore_case="case" in self.ignore
+        ):
             return f"{quoted(text)} does not match {self.matches}"
         if self.lines is not None and found.splitlines() != [self._plain(line) for line in self.lines]:
             return f"its lines are {quoted(found.splitlines())}"
@@ -141,7 +143,10 @@ class CsvCheck(CheckModel):
     async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
         def look(data: bytes) -> str | None:
             try:
-                read = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)]
+                read = [
+                    [cell.strip() for cell in row]
+                    for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)
+                ]
             except csv.Error as error:
                 raise InvalidDocument(f"no CSV: {error}") from error
             rows = [row for row in read if row]

@@ -71,7 +71,9 @@ class SheetCheck(CheckModel):
             value = rows[row][column] if row < len(rows) and column < len(rows[row]) else None
             if not values_equal(value, wanted, self.within):
                 return f"{name} is {quoted(value)}"
-        if self.rows is not None and not values_equal(rows, document_readers.without_empty_ends(self.rows), self.within):
+        if self.rows is not None and not values_equal(
+            rows, document_readers.without_empty_ends(self.rows), self.within
+        ):
             return f"its rows are {quoted(rows)}"
         return None
 

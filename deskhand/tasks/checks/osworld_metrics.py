@@ -169,7 +169,9 @@ def _vlc_setting(key: str, default: str, wanted: str) -> Metric:
 
 
 def _vlc_recordings(result: Any, rules: Any, _: Options) -> float:
-    lines = [line for line in (_text(result) or "").split("\n") if "input-record-path" in line and not line.startswith("#")]
+    lines = [
+        line for line in (_text(result) or "").split("\n") if "input-record-path" in line and not line.startswith("#")
+    ]
     return float(bool(lines) and lines[0].split("=")[-1].strip() == rules["recording_file_path"])
 
 
@@ -183,7 +185,10 @@ def _font_size(result: Any, rules: Any, _: Options) -> float:
 
 
 def _bookmarks(result: Any, rules: Any, _: Options) -> float:
-    kinds = {"bookmark_bar_folders_names": ("folder", "name", "names"), "bookmark_bar_websites_urls": ("url", "url", "urls")}
+    kinds = {
+        "bookmark_bar_folders_names": ("folder", "name", "names"),
+        "bookmark_bar_websites_urls": ("url", "url", "urls"),
+    }
     if rules["type"] not in kinds:
         raise EvaluatorError(f"metric 'is_expected_bookmarks' is not available here for type {rules['type']!r}")
     kind, what, wanted = kinds[rules["type"]]
@@ -197,7 +202,9 @@ def _bookmarks(result: Any, rules: Any, _: Options) -> float:
 
 def _address(result: Any, rules: Any, _: Options) -> float:
     address = result.get("url") if isinstance(result, dict) else result
-    return float(isinstance(address, str) and bool(address) and all(re.search(each, address) for each in rules["expected"]))
+    return float(
+        isinstance(address, str) and bool(address) and all(re.search(each, address) for each in rules["expected"])
+    )
 
 
 def _names_in_folder(result: Any, rules: Any, _: Options) -> float:
@@ -210,7 +217,9 @@ def _favourites(result: Any, rules: Any, _: Options) -> float:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return 0.0
     return float(
-        isinstance(found, list) and len(found) == len(rules["expected"]) and set(map(str, found)) == set(rules["expected"])
+        isinstance(found, list)
+        and len(found) == len(rules["expected"])
+        and set(map(str, found)) == set(rules["expected"])
     )
 
 
@@ -263,7 +272,10 @@ _METRICS: dict[str, Metric] = {
     "check_json_keybindings": _keybindings,
     "is_extension_installed": _extension,
     "check_config_status": _gimp_setting,
-    **{name: _vlc_setting(*about, wanted=f"expected_{about[0].replace('-', '_')}") for name, about in _VLC_DEFAULTS.items()},
+    **{
+        name: _vlc_setting(*about, wanted=f"expected_{about[0].replace('-', '_')}")
+        for name, about in _VLC_DEFAULTS.items()
+    },
     "is_vlc_recordings_folder": _vlc_recordings,
     "check_font_size": _font_size,
     "is_expected_bookmarks": _bookmarks,

@@ -79,13 +79,24 @@ class PythonCheck(ReferenceFileCheck):
     async def measure(self, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
         source = await asyncio.to_thread((folder / self.file).read_text, encoding="utf-8")
         files = {path: await _base64(desktop, path) for path in self.reads}
-        asked = {"source": source, "name": self.file, "function": self.function, "files": files, "arguments": self.arguments}
+        asked = {
+            "source": source,
+            "name": self.file,
+            "function": self.function,
+            "files": files,
+            "arguments": self.arguments,
+        }
         said = await asyncio.to_thread(
-            subprocess_call.call_in_subprocess, f"{user_function.__name__}:judge", json.dumps(asked).encode(), timeout_s=self.timeout_s
+            subprocess_call.call_in_subprocess,
+            f"{user_function.__name__}:judge",
+            json.dumps(asked).encode(),
+            timeout_s=self.timeout_s,
         )
         value, detail = said if isinstance(said, list) and len(said) == 2 else (said, "")
         if not isinstance(value, bool | int | float):
-            raise EvaluatorError(f"{self.file}: {self.function} gave {str(said)[:80]!r}; give a number from 0 to 1, True or False")
+            raise EvaluatorError(
+                f"{self.file}: {self.function} gave {str(said)[:80]!r}; give a number from 0 to 1, True or False"
+            )
         return CheckResult(float(value), f"{self.function}: {detail or value}")
 
 

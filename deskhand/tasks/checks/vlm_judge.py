@@ -95,14 +95,18 @@ class VlmJudgeCheck(CheckModel):
             )
         value = float(votes.answer is self.expected)
         finding = Finding(self.question, value, str(votes), "yes" if self.expected else "no")
-        return CheckResult(value, f"{self.question}: {votes}", untrusted_source=True, findings=(finding,), no_retry=True)
+        return CheckResult(
+            value, f"{self.question}: {votes}", untrusted_source=True, findings=(finding,), no_retry=True
+        )
 
 
 async def collect_votes(judges: VlmJudgeClient, question: str, picture: str, count: int, temperature: float) -> Votes:
     """`count` independent answers. `picture` is a PNG in base64. Raises `InfrastructureError` naming the endpoint."""
     import openai
 
-    client = judges.client or openai.AsyncOpenAI(base_url=judges.url, api_key=judges.key, max_retries=1, timeout=ASKED_WITHIN_S)
+    client = judges.client or openai.AsyncOpenAI(
+        base_url=judges.url, api_key=judges.key, max_retries=1, timeout=ASKED_WITHIN_S
+    )
     messages: Any = [
         {"role": "system", "content": _TASK},
         {

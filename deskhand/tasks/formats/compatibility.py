@@ -84,7 +84,10 @@ def check_compatibility(source: str, folder: Path, which: Which = shutil.which) 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; give a checkout, or a folder with its task files")
     corpus = SOURCES[source](folder)
-    tasks = (ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which))) for loaded in corpus.tasks)
+    tasks = (
+        ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which)))
+        for loaded in corpus.tasks
+    )
     return ImportReport(tuple(tasks), corpus)
 
 

@@ -49,7 +49,9 @@ class FileCache:
             raise InfrastructureError(f"{address} is not in {self.folder}; fill it with deskhand tasks prefetch")
         data = self._blob(digest).read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise InfrastructureError(f"{self._blob(digest)} is damaged; remove it and run deskhand tasks prefetch again")
+            raise InfrastructureError(
+                f"{self._blob(digest)} is damaged; remove it and run deskhand tasks prefetch again"
+            )
         return data
 
     def store(self, address: str, data: bytes) -> str:
@@ -63,7 +65,9 @@ class FileCache:
     def upload(self, name: str) -> bytes:
         """A local file that a task names. Raises `InfrastructureError` for one outside the folder for them."""
         if self._uploads is None:
-            raise InfrastructureError(f"{name}: the task names a file of this machine; no folder was given that it may lie in")
+            raise InfrastructureError(
+                f"{name}: the task names a file of this machine; no folder was given that it may lie in"
+            )
         path = (self._uploads / name).resolve()
         if not path.is_relative_to(self._uploads.resolve()) or not path.is_file():
             raise InfrastructureError(f"{name} is no file in {self._uploads}")
@@ -103,7 +107,9 @@ def addresses_of(task: JsonTask) -> Iterator[str]:
             yield from (file.url for file in step.parameters.files)
     for _, getter in task.getters():
         if isinstance(getter, osworld_getters.FileGetter) and getter.type == "cloud_file":
-            yield from (path for path in ([getter.path] if isinstance(getter.path, str) else getter.path) if is_remote(path))
+            yield from (
+                path for path in ([getter.path] if isinstance(getter.path, str) else getter.path) if is_remote(path)
+            )
 
 
 def fill(cache: FileCache, tasks: Iterable[JsonTask], fetch: Fetch) -> Iterator[tuple[str, str]]:

@@ -57,7 +57,9 @@ class TaskFileError(ConfigError):
 class LocatedDocument:
     """A file's value, the line (from 1) of every key and item in it, and what was noticed when it was read."""
 
-    def __init__(self, file: str, value: Any, find_lines: Callable[[], dict[Keys, int]], problems: list[Problem]) -> None:
+    def __init__(
+        self, file: str, value: Any, find_lines: Callable[[], dict[Keys, int]], problems: list[Problem]
+    ) -> None:
         self.file, self.value, self.problems = file, value, problems
         self._find_lines = find_lines
 
@@ -163,7 +165,9 @@ def unknown_keys(value: Any, keys: Keys = ()) -> Iterator[Keys]:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise TaskFileError([Problem(str(path), "", f"larger than {LARGEST_FILE_BYTES} bytes; this is no task file")])
+            raise TaskFileError(
+                [Problem(str(path), "", f"larger than {LARGEST_FILE_BYTES} bytes; this is no task file")]
+            )
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskFileError([Problem(str(path), "", f"cannot be read: {error.strerror}")]) from error

@@ -95,11 +95,15 @@ def _problems(document: LocatedDocument, task: OpenAdaptTask) -> Iterator[Proble
     for keys in unknown_keys(task):
         yield document.problem(keys, "this key is not known; it has no effect")
     if task.instruction is not None:
-        yield document.problem(("instruction",), "their reader does not know this key and tells the agent the name", note=True)
+        yield document.problem(
+            ("instruction",), "their reader does not know this key and tells the agent the name", note=True
+        )
     elif task.name is None:
         yield document.problem((), "no instruction: the name of the file is all that the agent is told")
     if task.id is None:
-        yield document.problem((), "no id: their reader makes a new one each time; the file's name is taken here", note=True)
+        yield document.problem(
+            (), "no id: their reader makes a new one each time; the file's name is taken here", note=True
+        )
     if not task.evaluate and not task.milestones:
         yield document.problem((), "neither evaluate nor milestones: nothing is judged")
     if task.max_steps is not None and task.max_steps < 1:
@@ -120,7 +124,9 @@ def _step_problems(document: LocatedDocument, keys: Keys, step: dict[str, Any]) 
         return
     kinds = [key for key in step if key in STEP_KEYS]
     if len(step) != 1 or not kinds:
-        yield document.problem(keys, f"a step has one of {', '.join(STEP_KEYS)}, or a type; this one has {', '.join(step)}")
+        yield document.problem(
+            keys, f"a step has one of {', '.join(STEP_KEYS)}, or a type; this one has {', '.join(step)}"
+        )
         return
     value = step[kinds[0]]
     if kinds[0] == "sleep":
@@ -130,12 +136,16 @@ def _step_problems(document: LocatedDocument, keys: Keys, step: dict[str, Any]) 
         if not isinstance(value, dict) or set(value) != {"url", "dest"}:
             yield document.problem((*keys, "download"), "give url and dest")
         else:
-            yield document.problem((*keys, "download"), "their live adapter expects another form and leaves this out", note=True)
+            yield document.problem(
+                (*keys, "download"), "their live adapter expects another form and leaves this out", note=True
+            )
     elif not isinstance(value, str):
         yield document.problem((*keys, kinds[0]), f"a text, not {value!r}")
 
 
-def _check_problems(document: LocatedDocument, keys: Keys, check: OpenAdaptCheck, *, milestone: bool) -> Iterator[Problem]:
+def _check_problems(
+    document: LocatedDocument, keys: Keys, check: OpenAdaptCheck, *, milestone: bool
+) -> Iterator[Problem]:
     needed, allowed = CHECK_KEYS[check.check]
     own = {"check", "name", *needed, *allowed}
     for name in needed:
@@ -147,7 +157,9 @@ def _check_problems(document: LocatedDocument, keys: Keys, check: OpenAdaptCheck
     if check.check == "file" and check.exists is False:
         if check.contains is not None:
             yield document.problem((*keys, "contains"), "a file that is to be gone contains nothing")
-        yield document.problem((*keys, "exists"), "their reader ignores this and asks that the file is there", note=True)
+        yield document.problem(
+            (*keys, "exists"), "their reader ignores this and asks that the file is there", note=True
+        )
     if check.check == "python":
         yield document.problem((*keys, "code"), "their reader makes a program of this that is no Python", note=True)
     if milestone and check.check in ("file", "python"):

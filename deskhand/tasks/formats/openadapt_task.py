@@ -40,7 +40,9 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         raise ConfigError(f"{where}: neither evaluate nor milestones: nothing is judged")
     for step in file.setup or ():
         if not set(step) <= {"execute", "launch", "open", "sleep"}:
-            raise ConfigError(f"{where}: set-up step {', '.join(step)} cannot be made here; use execute, launch, open or sleep")
+            raise ConfigError(
+                f"{where}: set-up step {', '.join(step)} cannot be made here; use execute, launch, open or sleep"
+            )
 
     async def setup(desktop: StagedDesktopLike) -> None:
         for step in file.setup or ():
@@ -51,7 +53,9 @@ def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
         values = [each.value for each in found]
         value = max(values) if file.combine == "or" else min(values)
         findings = tuple(finding for each in found for finding in each.findings)
-        return CheckResult(value, "; ".join(each.detail for each in found), any(each.untrusted_source for each in found), findings)
+        return CheckResult(
+            value, "; ".join(each.detail for each in found), any(each.untrusted_source for each in found), findings
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         raise ConfigError(f"{where}: {NO_ORACLE}")
@@ -115,7 +119,9 @@ async def _command(desktop: StagedDesktopLike, command: str, expected: str, matc
     else:
         holds = said == wanted
     finding = Finding(f"what {quoted(command)} says", float(holds), quoted(said), f"{match}: {quoted(wanted)}")
-    return CheckResult(float(holds), f"{quoted(command)} said {quoted(said)}", untrusted_source=True, findings=(finding,))
+    return CheckResult(
+        float(holds), f"{quoted(command)} said {quoted(said)}", untrusted_source=True, findings=(finding,)
+    )
 
 
 async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> CheckResult:
@@ -134,4 +140,6 @@ async def _file(desktop: StagedDesktopLike, check: OpenAdaptCheck) -> CheckResul
 def _found(path: str, holds: bool, read: str, expected: str) -> CheckResult:
     """A fact about a file, as its one clause."""
     told = f"{path}: {'as asked' if holds else 'not as asked'}"
-    return CheckResult(float(holds), told, untrusted_source=True, findings=(Finding(path, float(holds), read, expected),))
+    return CheckResult(
+        float(holds), told, untrusted_source=True, findings=(Finding(path, float(holds), read, expected),)
+    )

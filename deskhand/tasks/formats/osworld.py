@@ -49,8 +49,12 @@ class EvaluatorSpec(StrictModel):
         if isinstance(self.func, str):
             one = [each if not isinstance(each, list) else None for each in (self.result, self.expected)]
             return [EvaluatorClause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
-        results, expected, options = (_each(value, len(self.func)) for value in (self.result, self.expected, self.options))
-        return [EvaluatorClause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)]
+        results, expected, options = (
+            _each(value, len(self.func)) for value in (self.result, self.expected, self.options)
+        )
+        return [
+            EvaluatorClause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)
+        ]
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,11 @@ def load(path: Path) -> Loaded[OsworldTask]:
 
 
 def loaded(
-    path: Path, document: LocatedDocument, model: type[TaskModel], not_steps: frozenset[str], not_getters: frozenset[str]
+    path: Path,
+    document: LocatedDocument,
+    model: type[TaskModel],
+    not_steps: frozenset[str],
+    not_getters: frozenset[str],
 ) -> Loaded[TaskModel]:
     """A document as a task of `model`, in which steps and getters of the kinds in `not_...` are problems."""
     task = validated(document, model)
@@ -171,7 +179,9 @@ def _each(value: object, count: int) -> list[Any]:
     return [*(value if isinstance(value, list) else []), *[None] * count]
 
 
-def _problems(document: LocatedDocument, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]) -> Iterator[Problem]:
+def _problems(
+    document: LocatedDocument, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]
+) -> Iterator[Problem]:
     """A key of the file itself that resembles none which is read is a note; within steps and getters it may be meant to act."""
     for keys in unknown_keys(task):
         last = str(keys[-1])

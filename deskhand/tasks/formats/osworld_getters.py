@@ -285,7 +285,9 @@ Getter = Annotated[
     | Annotated[EmptyGetter, Tag("EmptyGetter")]
     | Annotated[OtherGetter, Tag("OtherGetter")]
     | Annotated[None, Tag("None")],
-    Discriminator(_class_of, custom_error_type="getter", custom_error_message="a getter is an object with a text at the key type"),
+    Discriminator(
+        _class_of, custom_error_type="getter", custom_error_message="a getter is an object with a text at the key type"
+    ),
 ]
 """One getter, or None where a metric of a list has none."""
 

@@ -253,5 +253,7 @@ Step = Annotated[
     | Annotated[ProxyStep, Tag("ProxyStep")]
     | Annotated[BareStep, Tag("BareStep")]
     | Annotated[OtherStep, Tag("OtherStep")],
-    Discriminator(_class_of, custom_error_type="step", custom_error_message="a step is an object with a text at the key type"),
+    Discriminator(
+        _class_of, custom_error_type="step", custom_error_message="a step is an object with a text at the key type"
+    ),
 ]

@@ -54,9 +54,12 @@ _SPELLINGS = {
     "impress": "libreoffice_impress",
     "browser": "chrome",
 }
-_PROGRAMS = {"code": "vs_code", "soffice": "libreoffice_writer", "libreoffice": "libreoffice_writer", "google-chrome": "chrome"} | {
-    name: name for name in ("gimp", "vlc", "thunderbird")
-}
+_PROGRAMS = {
+    "code": "vs_code",
+    "soffice": "libreoffice_writer",
+    "libreoffice": "libreoffice_writer",
+    "google-chrome": "chrome",
+} | {name: name for name in ("gimp", "vlc", "thunderbird")}
 _SIGNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("packages", re.compile(r"\b(?:apt|apt-get|pip|pip3|snap|conda|npm|flatpak)\s+(?:-\S+\s+)*install\b")),
     ("systemd", re.compile(r"\b(?:systemctl|timedatectl|loginctl|journalctl|hostnamectl)\b")),
@@ -169,7 +172,9 @@ def _of_getter(getter: Any) -> Iterator[Requirement]:
 def _of_expected(task: JsonTask) -> Iterator[Requirement]:
     """A page of the web that is to be open at the end."""
     for clause in task.evaluator.clauses:
-        if getattr(clause.result, "type", "") in _TAB_GETTERS and isinstance(clause.expected, osworld_getters.RuleGetter):
+        if getattr(clause.result, "type", "") in _TAB_GETTERS and isinstance(
+            clause.expected, osworld_getters.RuleGetter
+        ):
             text = repr(clause.expected.rules)
             yield from (Requirement("web", address) for address in _ADDRESS.findall(text)[:1] if is_remote(address))
             if getattr(clause.result, "goto_prefix", None) and not _ADDRESS.search(text):

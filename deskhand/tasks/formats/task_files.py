@@ -34,7 +34,9 @@ def below(paths: Iterable[Path]) -> Iterator[Path]:
     of no kind, and for a folder without task files."""
     for path in paths:
         if path.is_dir():
-            found = [each for each in sorted(path.rglob("*")) if each.suffix in SUFFIXES and each.name not in _NOT_TASKS]
+            found = [
+                each for each in sorted(path.rglob("*")) if each.suffix in SUFFIXES and each.name not in _NOT_TASKS
+            ]
             if not found:
                 raise ConfigError(f"{path}: no task file ({', '.join(SUFFIXES)}) is in this folder")
             yield from found
@@ -53,7 +55,9 @@ def problems_of(path: Path) -> list[Problem]:
     if not isinstance(loaded, NativeTask):
         return list(loaded.problems)
     missing = [program for program in loaded.programs if shutil.which(program) is None]
-    return [Problem(str(path), "programs", f"{program} is not installed on this machine", note=True) for program in missing]
+    return [
+        Problem(str(path), "programs", f"{program} is not installed on this machine", note=True) for program in missing
+    ]
 
 
 def shown(path: Path) -> Lines:
@@ -72,7 +76,10 @@ def described(task: Task) -> Lines:
         ("screen", f"{task.width} x {task.height}, {task.theme}"),
         ("steps", f"at most {task.max_steps}"),
         ("split", task.split.replace("_", "-")),
-        ("milestones", ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none"),
+        (
+            "milestones",
+            ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none",
+        ),
     ]
 
 
@@ -135,7 +142,9 @@ def _json_lines(loaded: Loaded[Any]) -> Lines:
     ]
     for clause in task.evaluator.clauses:
         read = ", ".join(getattr(getter, "type", "nothing") for getter in (clause.result, clause.expected))
-        lines.append(("judged by", f"{clause.metric} of {read}" if not task.infeasible else "saying that it cannot be done"))
+        lines.append(
+            ("judged by", f"{clause.metric} of {read}" if not task.infeasible else "saying that it cannot be done")
+        )
     if len(task.evaluator.clauses) > 1:
         lines.append(("joined by", task.evaluator.conj or "and"))
     return lines

@@ -31,13 +31,17 @@ EvaluatorFactory = Callable[[StagedDesktopLike], TaskEvaluator]
 """The one of the machine that a task is played on."""
 
 
-def task_of(loaded: Loaded[WindowsTask], evaluator: EvaluatorFactory, width: int, height: int, max_steps: int = STEPS) -> Task:
+def task_of(
+    loaded: Loaded[WindowsTask], evaluator: EvaluatorFactory, width: int, height: int, max_steps: int = STEPS
+) -> Task:
     """The task of a file that was read, for screens of this size. Raises `ConfigError`.
 
     It is named after its file, as in the benchmark's own lists: two of its files carry one `id`.
     """
     if loaded.task.infeasible:
-        raise ConfigError(f"{loaded.path}: this task is solved by saying that it cannot be done; leave it out of training")
+        raise ConfigError(
+            f"{loaded.path}: this task is solved by saying that it cannot be done; leave it out of training"
+        )
     document = dump(loaded.task)
 
     async def setup(desktop: StagedDesktopLike) -> None:

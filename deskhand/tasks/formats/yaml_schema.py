@@ -54,7 +54,9 @@ class OneKeyModel(CheckModel):
     def _one(self) -> OneKeyModel:
         given = self.model_fields_set - self._beside()
         if len(given) != 1 or getattr(self, next(iter(given))) is None:
-            names = [field.alias or name for name, field in type(self).model_fields.items() if name not in self._beside()]
+            names = [
+                field.alias or name for name, field in type(self).model_fields.items() if name not in self._beside()
+            ]
             raise ValueError(f"give exactly one of {', '.join(names)}")
         return self
 
@@ -269,7 +271,9 @@ class NativeTask(CheckModel):
     @classmethod
     def _offline(cls, hosts: list[str]) -> list[str]:
         if hosts:
-            raise ValueError("desktops have no network; serve what the task needs inside the guest and leave this empty")
+            raise ValueError(
+                "desktops have no network; serve what the task needs inside the guest and leave this empty"
+            )
         return hosts
 
 
@@ -300,13 +304,19 @@ def _problems(document: LocatedDocument, task: NativeTask, folder: Path) -> Iter
     """What no single value shows."""
     for index, step in enumerate(task.setup):
         if step.write is not None and step.write.copy_of is not None and not (folder / step.write.copy_of).is_file():
-            yield document.problem(("setup", index, "write", "copy_of"), f"there is no file {folder / step.write.copy_of}")
+            yield document.problem(
+                ("setup", index, "write", "copy_of"), f"there is no file {folder / step.write.copy_of}"
+            )
         if step.place is not None and (wrong := _off_screen(step.place.at, task.screen)):
             yield document.problem(("setup", index, "place", "at"), wrong)
     nodes: list[tuple[Keys, CheckNode]] = [(("check",), task.check)]
     nodes += [(("milestones", index, "check"), milestone.check) for index, milestone in enumerate(task.milestones)]
     for keys, leaf in (found for place, node in nodes for found in node.leaves(place)):
-        if isinstance(leaf, ReferenceFileCheck) and (name := leaf.needs()) is not None and not (folder / name).is_file():
+        if (
+            isinstance(leaf, ReferenceFileCheck)
+            and (name := leaf.needs()) is not None
+            and not (folder / name).is_file()
+        ):
             yield document.problem(keys, f"there is no file {folder / name}")
     names: list[str] = []
     for index, milestone in enumerate(task.milestones):
@@ -325,7 +335,9 @@ def _problems(document: LocatedDocument, task: NativeTask, folder: Path) -> Iter
                 if spot.window is None and (wrong := _off_screen(spot.at, task.screen)):
                     yield document.problem(("oracle", number, place), wrong)
     if task.oracle is not None and oracle_steps(task) > task.limits.steps:
-        yield document.problem(("limits", "steps"), f"the oracle takes {oracle_steps(task)} steps, the last to say that it is done")
+        yield document.problem(
+            ("limits", "steps"), f"the oracle takes {oracle_steps(task)} steps, the last to say that it is done"
+        )
 
 
 def _off_screen(at: Pixels, screen: ScreenSpec) -> str | None:

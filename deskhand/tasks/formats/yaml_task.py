@@ -73,7 +73,8 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         first_click_targets=targets,
         theme=file.template,
         milestones=tuple(
-            Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after)) for each in file.milestones
+            Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after))
+            for each in file.milestones
         ),
         difficulty=file.tier,
         oracle_unavailable="" if file.oracle is not None else NO_ORACLE,
@@ -137,7 +138,9 @@ async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) ->
         if step.launch.window is not None:
             await desktop.wait_window(step.launch.window)
     elif step.run is not None:
-        done = await desktop.run(list(step.run.run), env=dict(step.run.env), cwd=step.run.cwd, timeout_s=step.run.timeout_s)
+        done = await desktop.run(
+            list(step.run.run), env=dict(step.run.env), cwd=step.run.cwd, timeout_s=step.run.timeout_s
+        )
         if done.returncode != 0:
             said = " ".join(done.stderr.decode(errors="replace").split())[-200:]
             raise InfrastructureError(f"set-up: {step.run.run[0]} ended with {done.returncode}: {said}")
@@ -153,7 +156,9 @@ async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) ->
 
 async def _await(node: OracleOp, desktop: StagedDesktopLike) -> None:
     if node.wait_window is not None:
-        await desktop.wait_window(node.wait_window.window, count=node.wait_window.count, timeout_s=node.wait_window.timeout_s)
+        await desktop.wait_window(
+            node.wait_window.window, count=node.wait_window.count, timeout_s=node.wait_window.timeout_s
+        )
     elif node.wait_file is not None:
         await _until(lambda: _is_there(desktop, str(node.wait_file)), f"the file {node.wait_file}")
 

@@ -42,7 +42,9 @@ def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: flo
     """What a program beside this file wrote to folder/found.json."""
     words = [str(python), str(HERE / name), *arguments, str(folder)]
     with (folder / "log.txt").open("w") as log:
-        done = subprocess.run(words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s)
+        done = subprocess.run(
+            words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s
+        )
     assert done.returncode == 0, (folder / "log.txt").read_text()[-6000:]
     return json.loads((folder / "found.json").read_text())
 
@@ -154,20 +156,31 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         train = [sys.executable, "-m", "deskhand", "train", *words, "--trainer", "areal"]
         play = [sys.executable, "-m", "deskhand", "areal", "play", *words]
         environment = environment_of(python)
-        with log.open("w") as file, _ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run:
+        with (
+            log.open("w") as file,
+            _ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run,
+        ):
             deadline = time.monotonic() + 300
             while not (made / "proxy_gateway.json").is_file():
                 assert run.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]
                 time.sleep(0.1)
-            played = subprocess.run(play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=300)
+            played = subprocess.run(
+                play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=300
+            )
             assert played.returncode == 0, played.stdout[-4000:] + played.stderr[-4000:] + log.read_text()[-8000:]
             code = run.wait(120)
         assert code == 0, log.read_text()[-8000:]
         (saved,) = (made / "checkpoints").rglob("*globalstep*/model.safetensors")
         kept = load_file(saved)
         same = all(torch.equal(tensor, kept[name]) for name, tensor in server.model.state_dict().items())
-    return {"folder": made, "said": played.stdout.splitlines()[-1], "taken": server.taken, "saved": saved.parent, "same": same}
+    return {
+        "folder": made,
+        "said": played.stdout.splitlines()[-1],
+        "taken": server.taken,
+        "saved": saved.parent,
+        "same": same,
+    }
 
 
 def trainer(python: Path, folder: Path) -> dict[str, Any]:
@@ -183,7 +196,10 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
     )
     statistics = made / "areal_metrics.jsonl"
     environment = environment_of(python)
-    with log.open("w") as file, _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first:
+    with (
+        log.open("w") as file,
+        _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first,
+    ):
         deadline = time.monotonic() + 420
         while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
             assert first.poll() is None, log.read_text()[-8000:]

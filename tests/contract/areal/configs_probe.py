@@ -115,7 +115,9 @@ def _waited_for(scheduler: Any, process: Any) -> str:
         worker = SimpleNamespace(id="actor/0", ip="127.0.0.1", worker_ports=[str(other.server_port)])
         made = object.__new__(scheduler)
         try:
-            made._configure_worker(SimpleNamespace(worker=worker, process=process, log_file=os.devnull, role="actor"), 0)
+            made._configure_worker(
+                SimpleNamespace(worker=worker, process=process, log_file=os.devnull, role="actor"), 0
+            )
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         finally:

@@ -178,7 +178,9 @@ def measure(name: str, actor: Any, good: Trajectories, bad: Trajectories) -> flo
             return float(sum(one["loss_mask"][:, -1].sum() for one in made))
         return float(sum(torch.isnan(one["advantages"]).any() for one in made))
     if name == "shape":  # the largest error of what counts as a sampled token's log-prob
-        made = actor.compute_advantages([{**one, "prox_logp": torch.zeros(one["input_ids"].shape)} for one in deepcopy(bad)])
+        made = actor.compute_advantages(
+            [{**one, "prox_logp": torch.zeros(one["input_ids"].shape)} for one in deepcopy(bad)]
+        )
         right = torch.roll(good[0]["logprobs"] * good[0]["loss_mask"], -1, -1)
         return float((made[0]["logprobs"][:, : right.shape[1]] - right).abs().max())
     if name in ("nothing_sampled", "dtype"):
@@ -207,7 +209,12 @@ def _interpolation(good: Trajectories, bad: Trajectories) -> float:
     found = []
     for batch in (good, bad):
         old = torch.roll(batch[0]["logprobs"], -1, -1)
-        values: dict[str, Any] = {"prox_logp_gt": None, "prox_logp_method": "loglinear", "old_logp": old, "logprobs": old - 1.0}
+        values: dict[str, Any] = {
+            "prox_logp_gt": None,
+            "prox_logp_method": "loglinear",
+            "old_logp": old,
+            "logprobs": old - 1.0,
+        }
         versions = torch.roll(batch[0]["versions"], -1, -1)
         mask = torch.roll(good[0]["loss_mask"], -1, -1).bool()
         found.append(_resolve_proximal_logp(**values, versions=versions, current_version=2)[mask])

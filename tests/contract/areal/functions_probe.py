@@ -115,11 +115,15 @@ def main(source: str, target: str) -> None:
     estimator = importlib.import_module("areal.utils.data").KLEstimator
     for name in ("k1", "k2", "k3"):
         found[name] = estimator(name, apply_clamp=False)(tensors["logprobs"], tensors["proximal"]).numpy()
-    value, _ = functions.ppo_critic_loss_fn(tensors["value"], tensors["old_value"], tensors["target"], 0.2, tensors["mask"])
+    value, _ = functions.ppo_critic_loss_fn(
+        tensors["value"], tensors["old_value"], tensors["target"], 0.2, tensors["mask"]
+    )
     np.savez(target, value_loss=value.numpy(), **found)
 
 
-def credit(settings: Any, tensors: Any, discount: float, decay: float, group: int, whitened: bool, critic: bool) -> tuple[Any, Any]:
+def credit(
+    settings: Any, tensors: Any, discount: float, decay: float, group: int, whitened: bool, critic: bool
+) -> tuple[Any, Any]:
     """(advantages, returns) by the method of AReaL's actor, of which only what that method reads is made."""
     import torch
 

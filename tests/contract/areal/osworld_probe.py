@@ -25,7 +25,9 @@ SETTINGS = {
 def main(checkpoint: str, address: str, task_file: str, out: Path) -> None:
     import areal_osworld
 
-    trajectories = training_probe.play(checkpoint, address, [{"osworld": task_file}], SETTINGS, "areal_osworld.OsworldWorkflow")
+    trajectories = training_probe.play(
+        checkpoint, address, [{"osworld": task_file}], SETTINGS, "areal_osworld.OsworldWorkflow"
+    )
     results = areal_osworld.OsworldWorkflow.results
     found = {"outcomes": [[str(result.outcome), result.reward] for result in results], "rows": len(trajectories)}
     (out / "found.json").write_text(json.dumps(found))

@@ -79,7 +79,9 @@ def play(checkpoint: str, address: str, style: str, agent: Any, rows: list[dict[
     finally:
         engine.destroy()
         module._engine.destroy()
-    return [None if one is None else {key: list(getattr(value, "shape", ())) for key, value in one.items()} for one in found]
+    return [
+        None if one is None else {key: list(getattr(value, "shape", ())) for key, value in one.items()} for one in found
+    ]
 
 
 def main(checkpoint: str, address: str, out: Path) -> None:
@@ -88,7 +90,11 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     began = time.monotonic()
     found: dict[str, Any] = {}
     rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
-    settings = {"model": checkpoint, "desktops": {"embedded": 2}, "agent": {"max_new_tokens": 32, "max_consecutive_errors": 6}}
+    settings = {
+        "model": checkpoint,
+        "desktops": {"embedded": 2},
+        "agent": {"max_new_tokens": 32, "max_consecutive_errors": 6},
+    }
     found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)
     found["rewards"] = list(areal_agents.Watched.rewards)
     found["concat"] = play(checkpoint, address, "concat", areal_agents.Watched(settings), rows[:1], 1)
@@ -168,7 +174,9 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
     engine.initialize(addr=address)
     try:
         for _ in rows:
-            workflow = OpenAIProxyWorkflow("online", proxy_addr=at, admin_api_key=KEY, proxy_gateway_addr=gateway.address)
+            workflow = OpenAIProxyWorkflow(
+                "online", proxy_addr=at, admin_api_key=KEY, proxy_gateway_addr=gateway.address
+            )
             engine.submit({}, workflow=workflow, should_accept_fn="deskhand.integrations.areal.online.is_scored")
         played = asyncio.run(playing(agent, rows, gateway))
         taken = [one for one in engine.wait(len(rows), timeout=120) if one is not None]

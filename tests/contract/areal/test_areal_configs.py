@@ -54,7 +54,10 @@ def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):
 
 
 def test_a_worker_that_is_forked_is_ours_unless_it_is_a_proxy(parsed):
-    assert parsed["forked"] == ["deskhand.integrations.areal.worker", "areal.experimental.openai.proxy.proxy_rollout_server"]
+    assert parsed["forked"] == [
+        "deskhand.integrations.areal.worker",
+        "areal.experimental.openai.proxy.proxy_rollout_server",
+    ]
 
 
 def test_a_worker_that_ended_is_not_taken_for_who_answers_at_its_port(parsed):

@@ -22,8 +22,14 @@ CASES = {
     "plain": {"eps_clip": 0.2},
     "clip higher": {"eps_clip": 0.2, "eps_clip_higher": 0.28},
     "dual clip": {"eps_clip": 0.2, "eps_clip_higher": 0.28, "c_clip": 1.5},
-    "capped, dropped": {"eps_clip": 0.2, "rejection": {"level": "token", "action": "mask", "metric": "ratio", "upper": 1.5}},
-    "capped, truncated": {"eps_clip": 0.2, "rejection": {"level": "token", "action": "clamp", "metric": "ratio", "upper": 1.5}},
+    "capped, dropped": {
+        "eps_clip": 0.2,
+        "rejection": {"level": "token", "action": "mask", "metric": "ratio", "upper": 1.5},
+    },
+    "capped, truncated": {
+        "eps_clip": 0.2,
+        "rejection": {"level": "token", "action": "clamp", "metric": "ratio", "upper": 1.5},
+    },
     "sequence ratios": {"eps_clip": 3e-2, "eps_clip_higher": 4e-2, "importance_sampling_level": "sequence"},
 }
 CREDITS = {
@@ -75,8 +81,15 @@ def theirs(python, tmp_path_factory) -> dict[str, np.ndarray]:
     folder = tmp_path_factory.mktemp("areal")
     cases = [{"rejection": None, **case} for case in CASES.values()]
     np.savez(folder / "in.npz", cases=json.dumps(cases), credits=json.dumps(list(CREDITS.values())), **arrays())
-    probe = [str(python), str(Path(__file__).with_name("functions_probe.py")), str(folder / "in.npz"), str(folder / "out.npz")]
-    done = subprocess.run(probe, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    probe = [
+        str(python),
+        str(Path(__file__).with_name("functions_probe.py")),
+        str(folder / "in.npz"),
+        str(folder / "out.npz"),
+    ]
+    done = subprocess.run(
+        probe, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(np.load(folder / "out.npz"))
 

@@ -79,7 +79,9 @@ def actor_of(checkpoint: str, **changes: Any) -> Any:
     }  # fmt: skip
     from areal.api.cli_args import RejectionSamplingConfig
 
-    values.setdefault("rejection_sampling", RejectionSamplingConfig(level="token", action="mask", metric="ratio", upper=5.0))
+    values.setdefault(
+        "rejection_sampling", RejectionSamplingConfig(level="token", action="mask", metric="ratio", upper=5.0)
+    )
     actor = FSDPPPOActor(config=PPOActorConfig(**values))
     actor.create_process_group()
     actor.initialize(addr=None, ft_spec=FinetuneSpec(total_train_epochs=1, dataset_size=8, train_batch_size=4))
@@ -105,7 +107,9 @@ def update(actor: Any, trajectories: list[dict[str, Any]]) -> dict[str, float]:
         one["prox_logp"] = found
     batch = actor.compute_advantages(batch)
     actor.ppo_update(batch)
-    return {name: float(value) for name, value in stats_tracker.export_all(reduce_group=actor.data_parallel_group).items()}
+    return {
+        name: float(value) for name, value in stats_tracker.export_all(reduce_group=actor.data_parallel_group).items()
+    }
 
 
 def damage(actor: Any, good: list[dict[str, Any]], image_id: int) -> dict[str, Any]:

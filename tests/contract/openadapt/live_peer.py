@@ -22,7 +22,12 @@ def main() -> None:
         told = json.loads(line)
         try:
             if told["do"] == "make":
-                named = {"server_url": told["server"], "evaluate_url": told["evaluate"], "action_delay": 0.0, "evaluate_retries": 1}
+                named = {
+                    "server_url": told["server"],
+                    "evaluate_url": told["evaluate"],
+                    "action_delay": 0.0,
+                    "evaluate_retries": 1,
+                }
                 adapter = live.WAALiveAdapter(live.WAALiveConfig(screen_width=320, screen_height=240, **named))
                 value: Any = adapter.check_connection()
             elif told["do"] == "reset":
@@ -30,7 +35,11 @@ def main() -> None:
                 value = len(adapter.reset(task).screenshot)
             elif told["do"] == "step":
                 observation, done, info = adapter.step(base.BenchmarkAction(**told["action"]))
-                value = {"pixels": len(observation.screenshot), "done": done, "info": {str(key): str(info[key]) for key in info}}
+                value = {
+                    "pixels": len(observation.screenshot),
+                    "done": done,
+                    "info": {str(key): str(info[key]) for key in info},
+                }
             elif told["do"] == "evaluate":
                 result = adapter.evaluate(task)
                 value = {"score": result.score, "success": result.success, "reason": str(getattr(result, "reason", ""))}

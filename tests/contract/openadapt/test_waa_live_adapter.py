@@ -20,7 +20,9 @@ UNREACHABLE = ("Could not fetch", "No matching distribution", "name resolution",
 @pytest.fixture(scope="session")
 def python() -> Path:
     """The Python of OpenAdapt's environment, which is made the first time."""
-    made = subprocess.run(["bash", "scripts/environment", "openadapt-live"], cwd=ROOT, capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["bash", "scripts/environment", "openadapt-live"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if made.returncode != 0 and any(sign in made.stderr for sign in UNREACHABLE):
         pytest.skip(f"the package index cannot be reached: {made.stderr.strip().splitlines()[-1]}")
     assert made.returncode == 0, made.stderr
@@ -60,7 +62,9 @@ async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
             await tell(do="step", action={"type": "key", "key": "a", "modifiers": ["ctrl"]})
             await tell(do="step", action={"type": "scroll", "scroll_direction": "down", "x": 0.5, "y": 0.5})
             assert "hello" in fake.guest.text
-            assert any(entry[0] == "clicked" and entry[2:4] == (160, 60) for entry in fake.guest.journal), fake.guest.journal
+            assert any(entry[0] == "clicked" and entry[2:4] == (160, 60) for entry in fake.guest.journal), (
+                fake.guest.journal
+            )
             assert any(entry[0] == "wheel" and entry[1] < 0 for entry in fake.guest.journal)
             paths = {path for _, path in fake.requests}
             assert {"/probe", "/screenshot", "/accessibility", "/execute_windows"} <= paths

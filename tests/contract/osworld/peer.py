@@ -65,7 +65,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the libraries of `METRICS_ONLY` when nobody else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in METRICS_ONLY else None
+        return (
+            importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in METRICS_ONLY else None
+        )
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return Absent(spec.name)
@@ -99,7 +101,9 @@ def play(path: str) -> list[Any]:
 def controllers(address: str, cache: str) -> types.SimpleNamespace:
     """The controllers by themselves, for the server at `address`, as `DesktopEnv` makes them."""
     host, _, port = address.removeprefix("http://").partition(":")
-    python = importlib.import_module("desktop_env.controllers.python").PythonController(vm_ip=host, server_port=int(port))
+    python = importlib.import_module("desktop_env.controllers.python").PythonController(
+        vm_ip=host, server_port=int(port)
+    )
     setup = importlib.import_module("desktop_env.controllers.setup").SetupController(
         vm_ip=host, server_port=int(port), chromium_port=int(port), vlc_port=int(port), cache_dir=cache
     )
@@ -119,7 +123,9 @@ def main() -> None:
         try:
             if told["do"] == "make":
                 if told.get("gateway"):
-                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_gateway(told["address"], told["key"])
+                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_gateway(
+                        told["address"], told["key"]
+                    )
                 else:
                     register_server_provider(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])

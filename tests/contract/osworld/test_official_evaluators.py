@@ -66,7 +66,9 @@ def sibling(index: int) -> MetricRequest:
 
 def test_32_siblings_judged_at_once_are_rewarded_as_one_by_one(official: OfficialEvaluators) -> None:
     texts = [f"the quick brown fox {index} jumps" for index in range(32)]
-    fuzzy = [MetricRequest("fuzzy_match", Value(text), Value({"expected": "the quick brown fox jumps"})) for text in texts]
+    fuzzy = [
+        MetricRequest("fuzzy_match", Value(text), Value({"expected": "the quick brown fox jumps"})) for text in texts
+    ]
     tables = [sibling(index) for index in range(32)]
     asked = [[table, other] for table, other in zip(tables, fuzzy, strict=True)]
     alone = [asyncio.run(official.judge(each, "or")).scores for each in asked]
@@ -75,7 +77,9 @@ def test_32_siblings_judged_at_once_are_rewarded_as_one_by_one(official: Officia
         return [each.scores for each in await asyncio.gather(*(official.judge(each, "or") for each in asked))]
 
     together = asyncio.run(at_once())
-    assert [[score.hex() for score in scores] for scores in together] == [[score.hex() for score in scores] for scores in alone]
+    assert [[score.hex() for score in scores] for scores in together] == [
+        [score.hex() for score in scores] for scores in alone
+    ]
     assert len(set(alone)) > 1
 
 
@@ -90,7 +94,9 @@ async def test_sibling_desktops_judged_at_once_have_the_outcomes_of_one_by_one(o
 def test_getters_of_osworld_make_of_files_what_metrics_take(official: OfficialEvaluators) -> None:
     table = xlsx(Sheet1=[["name", "sum"], ["a", 1.0], ["b", 2.5]])
     path = "/home/user/table.xlsx"
-    last_row = GetterRequest("content_from_vm_file", {"path": path, "file_type": "xlsx", "file_content": "last_row"}, {path: table})
+    last_row = GetterRequest(
+        "content_from_vm_file", {"path": path, "file_type": "xlsx", "file_content": "last_row"}, {path: table}
+    )
     assert judged(official, MetricRequest("literal_match", last_row, Value(["b", "2.5"]), {"type": "list"})) == 1.0
     when = GetterRequest(
         "rule_relativeTime",
@@ -112,9 +118,15 @@ def test_a_metric_that_needs_what_is_not_installed_is_unscored(official: Officia
         judged(official, MetricRequest("compare_image_text", picture, Value({"type": "text", "text": "a"})))
 
 
-@pytest.mark.skipif(not (SHARED / "osworld").is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)")
+@pytest.mark.skipif(
+    not (SHARED / "osworld").is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)"
+)
 def test_every_metric_of_the_task_files_but_two_is_in_the_evaluators(official: OfficialEvaluators) -> None:
-    names = {clause.metric for loaded in osworld.load_folder(SHARED / "osworld").tasks for clause in loaded.task.evaluator.clauses}
+    names = {
+        clause.metric
+        for loaded in osworld.load_folder(SHARED / "osworld").tasks
+        for clause in loaded.task.evaluator.clauses
+    }
     missing = []
     for name in sorted(names - {INFEASIBLE}):
         try:

@@ -79,7 +79,9 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[DesktopEnv]:
-    made = DesktopEnv(provider_name="docker", screen_size=SIZE, action_space="pyautogui", headless=True, require_a11y_tree=False)
+    made = DesktopEnv(
+        provider_name="docker", screen_size=SIZE, action_space="pyautogui", headless=True, require_a11y_tree=False
+    )
     yield made
     made.close()
 
@@ -87,7 +89,9 @@ def env() -> Iterator[DesktopEnv]:
 class Agent:
     """The agent's process; `predict` is the agent's own."""
 
-    def __init__(self, python: Path, model: Model, folder: Path, module: str, agent: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, python: Path, model: Model, folder: Path, module: str, agent: str, settings: dict[str, Any]
+    ) -> None:
         variables = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(folder),
@@ -199,7 +203,9 @@ def test_an_unmodified_agent_solves_a_task_and_sees_its_screens(
     assert TASK["instruction"] in json.dumps(model.asked[0]["messages"])
 
 
-def test_an_agent_that_gives_up_scores_nothing(judging_python: Path, env: DesktopEnv, model: Model, tmp_path: Path) -> None:
+def test_an_agent_that_gives_up_scores_nothing(
+    judging_python: Path, env: DesktopEnv, model: Model, tmp_path: Path
+) -> None:
     env.action_space, module, kind, settings, _ = AGENTS["PromptAgent pyautogui"]
     model.script, model.asked = ["```FAIL```"], []
     agent = Agent(judging_python, model, tmp_path, module, kind, settings)

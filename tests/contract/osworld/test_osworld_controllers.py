@@ -68,7 +68,9 @@ class Osworld:
 
 @pytest.fixture
 async def osworld(python: Path, tmp_path: Path) -> AsyncIterator[Osworld]:
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"
+    }
     async with bridge() as running:
         process = await asyncio.create_subprocess_exec(
             str(python),
@@ -253,7 +255,10 @@ async def test_a_recording_can_be_played(osworld, tmp_path):
 
 async def test_setup_steps_that_fail_say_so(osworld):
     for step, parameters in (
-        ("execute_with_verification", {"command": ["true"], "verification": {"window_exists": "no"}, "max_wait_time": 1}),
+        (
+            "execute_with_verification",
+            {"command": ["true"], "verification": {"window_exists": "no"}, "max_wait_time": 1},
+        ),
         ("open", {"path": "/home/user/nothing.txt"}),
         ("launch", {"command": []}),
         ("tidy_desktop", {}),
@@ -279,8 +284,12 @@ async def test_the_browsers_history_is_written_where_the_controller_asks_for_it(
     back.close()
 
 
-@pytest.mark.skipif(not PROFILES["chromium"].installed, reason="not installed; as root: deskhand desktop install chromium")
-@pytest.mark.skipif(available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in")
+@pytest.mark.skipif(
+    not PROFILES["chromium"].installed, reason="not installed; as root: deskhand desktop install chromium"
+)
+@pytest.mark.skipif(
+    available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in"
+)
 async def test_the_browsers_debugger_is_where_the_set_up_controller_calls_it(osworld):
     await osworld.desktop.push("page.html", b"<title>The page of the task</title>")
     config = [
@@ -289,7 +298,9 @@ async def test_the_browsers_debugger_is_where_the_set_up_controller_calls_it(osw
         ("execute", {"command": "until socat -u OPEN:/dev/null TCP:127.0.0.1:1337; do sleep 0.1; done", "shell": True}),
         ("chrome_open_tabs", {"urls_to_open": ["file:///home/user/page.html"]}),
     ]
-    await osworld.call("setup_controller.setup", [{"type": name, "parameters": parameters} for name, parameters in config])
+    await osworld.call(
+        "setup_controller.setup", [{"type": name, "parameters": parameters} for name, parameters in config]
+    )
     (window,) = await osworld.desktop.windows()
     assert window.title == "The page of the task - Chromium"
     profile = await osworld.desktop.listdir(".config/google-chrome/Default")
@@ -297,7 +308,9 @@ async def test_the_browsers_debugger_is_where_the_set_up_controller_calls_it(osw
 
 
 @pytest.mark.skipif(not PROFILES["vlc"].installed, reason="not installed; as root: deskhand desktop install vlc")
-@pytest.mark.skipif(available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in")
+@pytest.mark.skipif(
+    available_isolation()[0] != "namespaces", reason="without namespaces guests have no network to call them in"
+)
 async def test_the_player_says_what_it_plays_where_the_getter_asks(osworld):
     sound = io.BytesIO()
     with wave.open(sound, "wb") as file:
@@ -310,7 +323,9 @@ async def test_the_player_says_what_it_plays_where_the_getter_asks(osworld):
     rules = {"type": "file_name", "file_name": "song.wav"}
     evaluator = {"func": "is_vlc_playing", "result": result, "expected": {"type": "rule", "rules": rules}}
     # The task is given to an environment that plays already: a reset would take another desktop.
-    await osworld.call("_set_task_info", {"id": "a-task", "instruction": "Play it.", "config": [], "evaluator": evaluator})
+    await osworld.call(
+        "_set_task_info", {"id": "a-task", "instruction": "Play it.", "config": [], "evaluator": evaluator}
+    )
     assert await osworld.call("evaluate") == 1.0
     await osworld.call(
         "_set_task_info",

@@ -30,7 +30,9 @@ HERE = Path(__file__).parent
 
 async def controllers(python: Path, address: str, folder: Path) -> tuple[asyncio.subprocess.Process, Osworld]:
     """A process with `desktop-env`'s controllers, which are pointed at `address`."""
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"
+    }
     process = await asyncio.create_subprocess_exec(
         str(python), str(HERE / "peer.py"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "peer.log").open("wb"),
         cwd=folder, env=environment, limit=64 << 20,
@@ -60,10 +62,18 @@ async def test_the_fake_of_osworlds_server_satisfies_its_controllers(python, tmp
             failed = await call("controller.execute_python_command", "nonsense(")
             assert failed["returncode"] == 1
             assert "SyntaxError" in failed["error"]
-            for kind, told in (("TYPING", {"text": "ab"}), ("SCROLL", {"dx": 1, "dy": -2}), ("HOTKEY", {"keys": ["ctrl", "s"]})):
+            for kind, told in (
+                ("TYPING", {"text": "ab"}),
+                ("SCROLL", {"dx": 1, "dy": -2}),
+                ("HOTKEY", {"keys": ["ctrl", "s"]}),
+            ):
                 await call("controller.execute_action", {"action_type": kind, "parameters": told})
             assert fake.guest.text == "ab"
-            assert [entry[:2] for entry in fake.guest.journal[-3:]] == [("sideways", 1), ("wheel", -2), ("chord", "ctrl")]
+            assert [entry[:2] for entry in fake.guest.journal[-3:]] == [
+                ("sideways", 1),
+                ("wheel", -2),
+                ("chord", "ctrl"),
+            ]
             (fake.guest.home / "a.txt").write_bytes(b"\x00x")
             assert await call("controller.get_file", "/home/user/a.txt") == b"\x00x"
             assert await call("controller.get_file", "/home/user/none") is None
@@ -82,7 +92,10 @@ async def test_the_fake_of_osworlds_server_satisfies_its_controllers(python, tmp
             await call("setup._launch_setup", ["gedit"])
             await call("setup._activate_window_setup", "gedit")
             (tmp_path / "local.bin").write_bytes(b"\xff\x00")
-            await call("setup._upload_file_setup", [{"local_path": str(tmp_path / "local.bin"), "path": "/home/user/up/local.bin"}])
+            await call(
+                "setup._upload_file_setup",
+                [{"local_path": str(tmp_path / "local.bin"), "path": "/home/user/up/local.bin"}],
+            )
             assert (fake.guest.home / "up" / "local.bin").read_bytes() == b"\xff\x00"
             await call("setup._open_setup", "/home/user/a.txt")
             await call("setup._close_window_setup", "gedit")

@@ -24,7 +24,9 @@ from deskhand.tasks.outcome import Scored
 
 FILES = SHARED / "osworld"
 PLAYED = (FIRST, "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81")
-pytestmark = pytest.mark.skipif(not FILES.is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)")
+pytestmark = pytest.mark.skipif(
+    not FILES.is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)"
+)
 
 
 def path_of(task_id: str) -> Path:
@@ -32,7 +34,9 @@ def path_of(task_id: str) -> Path:
 
 
 @pytest.mark.parametrize("task_id", PLAYED)
-async def test_a_scripted_solution_scores_one_and_doing_nothing_scores_zero(official: OfficialEvaluators, task_id: str) -> None:
+async def test_a_scripted_solution_scores_one_and_doing_nothing_scores_zero(
+    official: OfficialEvaluators, task_id: str
+) -> None:
     task = load_task(path_of(task_id), evaluators=lambda: official, accessibility=True)
     solved = await play(task, SOLUTIONS[task_id])
     assert (solved.score, solved.note) == (1.0, "")
@@ -66,7 +70,9 @@ def test_every_candidate_has_a_solution_or_a_reason_and_none_has_both() -> None:
     assert FIRST in SOLUTIONS
 
 
-def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(official: OfficialEvaluators, tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(
+    official: OfficialEvaluators, tmp_path: Path
+) -> None:
     value = json.loads(path_of(FIRST).read_text())
     value["evaluator"]["result"] = {"type": "active_tab_info"}
     path = tmp_path / "changed.json"

@@ -24,10 +24,15 @@ TEXT = "plain <b> 'q\"\\n' ünï – 中文 é€ß\nlast~\n"
 @pytest.fixture(scope="session")
 def python() -> Path:
     """A Python with PyAutoGUI, which needs Debian's tkinter."""
-    if not os.path.exists(PYTHON) or subprocess.run([PYTHON, "-c", "import tkinter"], capture_output=True, check=False).returncode:
+    if (
+        not os.path.exists(PYTHON)
+        or subprocess.run([PYTHON, "-c", "import tkinter"], capture_output=True, check=False).returncode
+    ):
         pytest.skip(f"{PYTHON} has no tkinter, which PyAutoGUI imports (apt-get install python3-tk)")
     command = ["bash", "scripts/environment", "osworld-recipe"]
-    made = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHON": PYTHON}, capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHON": PYTHON}, capture_output=True, text=True, check=False
+    )
     if made.returncode:
         pytest.skip(f"PyAutoGUI cannot be installed: {made.stderr.strip().splitlines()[-1]}")
     return Path(made.stdout.strip()) / "bin" / "python"
@@ -64,11 +69,15 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
         await desktop.launch(["xterm", "-geometry", "60x18+0+0", "-e", "sh", "-c", "cat > typed.txt"])
         await desktop.wait_window("xterm")
         await desktop.observe()
-        typing = guest_scripts.with_marker(guest_scripts.action_script([Move(at(60, 60)), Type(TEXT)], 400, 300, "linux"), "one", wait_s=5)
+        typing = guest_scripts.with_marker(
+            guest_scripts.action_script([Move(at(60, 60)), Type(TEXT)], 400, 300, "linux"), "one", wait_s=5
+        )
         assert await run(typing) == "deskhand done"
         assert await run(typing) == "deskhand done", "sent again, it says the same and types nothing"
         ops = [Scroll(0, 2, at(50, 50)), Drag((at(10, 10), at(90, 80))), Click(at(60, 60)), Key(("ctrl", "d"))]
-        ending = guest_scripts.with_marker(guest_scripts.action_script(ops, 400, 300, "linux"), "two", wait_s=5, old=["one"])
+        ending = guest_scripts.with_marker(
+            guest_scripts.action_script(ops, 400, 300, "linux"), "two", wait_s=5, old=["one"]
+        )
         assert await run(ending) == "deskhand done"
         for _ in range(100):
             if (await desktop.pull("typed.txt")).decode() == TEXT:
@@ -79,7 +88,11 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
         assert not (tmp_path / "deskhand-one").exists()
         wrong = guest_scripts.with_marker("raise ValueError('no')", "three", wait_s=1)
         assert (await run(wrong)).startswith("deskhand failed 0 ")
-        said = await run(guest_scripts.with_marker(guest_scripts.run_script(["sh", "-c", "echo x; exit 3"], 5, None, None), "four", wait_s=5))
+        said = await run(
+            guest_scripts.with_marker(
+                guest_scripts.run_script(["sh", "-c", "echo x; exit 3"], 5, None, None), "four", wait_s=5
+            )
+        )
         assert said == 'deskhand done [3, "eAo=", ""]'
     finally:
         await desktop.close()

@@ -24,7 +24,9 @@ def python() -> Path:
         pytest.skip(f"there is no vLLM for processors of the kind {platform.machine()}")
     words = ["bash", str(ROOT / "scripts" / "environment"), "vllm"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, "scripts/environment vllm did not work; it says why above (DESKHAND_TEST_VLLM=0 leaves this out)"
+    assert done.returncode == 0, (
+        "scripts/environment vllm did not work; it says why above (DESKHAND_TEST_VLLM=0 leaves this out)"
+    )
     return Path(done.stdout.strip()) / "bin" / "python"
 
 

@@ -56,10 +56,17 @@ async def record(served: Any, seeds: list[int], turns: int, pictures: bool) -> l
     try:
         async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
             clients = [
-                openai.AsyncOpenAI(base_url="http://recorder", api_key=recorder.open_session(f"e{seed}"), http_client=http, max_retries=0)
+                openai.AsyncOpenAI(
+                    base_url="http://recorder",
+                    api_key=recorder.open_session(f"e{seed}"),
+                    http_client=http,
+                    max_retries=0,
+                )
                 for seed in seeds
             ]
-            await asyncio.gather(*(play(client, seed, turns, pictures) for seed, client in zip(seeds, clients, strict=True)))
+            await asyncio.gather(
+                *(play(client, seed, turns, pictures) for seed, client in zip(seeds, clients, strict=True))
+            )
         assert not recorder.violations
         return [CallGraph.from_dict(recorder.close_session(f"e{seed}").to_dict()) for seed in seeds]
     finally:
@@ -71,7 +78,10 @@ def differences(served: Served, graphs: list[CallGraph], policy: Policy, images:
     rows = [row for graph in graphs for row in graph.sequences()]
     found = policy.logprobs(rows, images or served.images)
     return np.concatenate(
-        [new.astype(np.float64) - np.array(row.logprobs)[np.array(row.sampled)] for new, row in zip(found, rows, strict=True)]
+        [
+            new.astype(np.float64) - np.array(row.logprobs)[np.array(row.sampled)]
+            for new, row in zip(found, rows, strict=True)
+        ]
     )
 
 
@@ -97,7 +107,9 @@ async def test_recorded_episodes_are_what_vllm_served_and_what_is_trained(served
         assert done.versions == (0,) * len(done.token_ids)
         assert done.exact
     assert max(len(prompt.spans) for prompt, _, _ in served.completions) == 5
-    assert served.engine.stats.tries == served.engine.stats.requests, "pictures that were sent once were found by their names"
+    assert served.engine.stats.tries == served.engine.stats.requests, (
+        "pictures that were sent once were found by their names"
+    )
     assert [len(graph.sequences()) for graph in (*seen, *text)] == [1] * 5, "each turn extends the one before"
     assert told("float32, images", differences(served, seen, policy)) < BAR
     assert told("float32, text", differences(served, text, policy)) < BAR
@@ -137,7 +149,9 @@ GRAMMARS = (Grammar("regex", r"[0-9]{3}-[a-c]{2}"), Grammar("json_schema", json.
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
 async def test_a_grammar_is_kept_to_and_its_log_probs_are_not_trained_on(served: Served, grammar: Grammar) -> None:
-    sampling = Sampling(60, 1.0, stop_ids=served.renderer.stop_ids, banned_ids=served.renderer.banned_ids, seed=3, grammar=grammar)
+    sampling = Sampling(
+        60, 1.0, stop_ids=served.renderer.stop_ids, banned_ids=served.renderer.banned_ids, seed=3, grammar=grammar
+    )
     done = await served.generate(prompt_of(served, 5), sampling)
     text = served.renderer.text_of(done.token_ids)
     if grammar.kind == "regex":

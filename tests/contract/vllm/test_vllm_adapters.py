@@ -86,7 +86,9 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
             assert not kept or not kept[-1][2].done(), "the request of the version before is in flight"
             move(policy, version)
             await push_weights(policy, served.engine, version)
-            kept.append((version, policy.copy(frozen=True), asyncio.create_task(served.generate(prompt, asking(REPLY)))))
+            kept.append(
+                (version, policy.copy(frozen=True), asyncio.create_task(served.generate(prompt, asking(REPLY))))
+            )
             await asyncio.sleep(0.2)
         others = [policy.copy(frozen=True), *(scorer for _, scorer, _ in kept[:-1])]
         for (version, scorer, call), other in zip(kept, others, strict=True):
@@ -97,7 +99,9 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
             assert gap(scorer, served, prompt, done) < BAR
             assert gap(other, served, prompt, done) > 10 * BAR, "each adapter says something else"
             if tower:
-                assert gap(without_tower(scorer), served, prompt, done) > 10 * BAR, "that of the tower says something, too"
+                assert gap(without_tower(scorer), served, prompt, done) > 10 * BAR, (
+                    "that of the tower says something, too"
+                )
         assert sent(tmp_path) < 1.1 * sum(value.nbytes for value in policy.parameters().values()) + 20_000
     finally:
         await served.engine.close()

@@ -142,7 +142,9 @@ async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_
 
     def pool_on(address: str) -> MachinePool:
         screen = DesktopSpec("plain", 320, 240)
-        return build_machine_pool([address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path)
+        return build_machine_pool(
+            [address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path
+        )
 
     async with on_a_port(fake.app) as address:
         pool = pool_on(address)
@@ -171,9 +173,13 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
     fake = make(tmp_path / "vm")
     kind = "waa" if make is FakeWaa else "osworld"
     async with on_a_port(fake.app) as address:
-        pool = build_machine_pool([address], kind, DesktopSpec("plain", 320, 240), None, keep_state=True, monitor_port=None)
+        pool = build_machine_pool(
+            [address], kind, DesktopSpec("plain", 320, 240), None, keep_state=True, monitor_port=None
+        )
         lease = await pool.lease()
-        await lease.desktop.perform([KeyDown("ctrl"), MouseDown(Point(5, 6, screen_px(320, 240)), "right")], action_id="1")
+        await lease.desktop.perform(
+            [KeyDown("ctrl"), MouseDown(Point(5, 6, screen_px(320, 240)), "right")], action_id="1"
+        )
         assert (fake.guest.held, fake.guest.buttons) == (["ctrl"], {"right"})
         await pool.release(lease)
         lease = await pool.lease()

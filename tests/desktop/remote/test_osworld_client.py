@@ -61,7 +61,9 @@ class Network(httpx2.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def machine(folder: Path, network: Network | None = None, **settings) -> AsyncIterator[tuple[FakeOsworld, OsworldDesktop]]:
+async def machine(
+    folder: Path, network: Network | None = None, **settings
+) -> AsyncIterator[tuple[FakeOsworld, OsworldDesktop]]:
     fake = FakeOsworld(folder)
     async with on_a_port(fake.app) as address:
         link = RetryingClient(address, timeouts=QUICK, transport=network)
@@ -141,7 +143,11 @@ async def test_every_endpoint_of_the_server_is_there(tmp_path):
         assert (await server.run_bash_script("echo no >&2; exit 2"))["returncode"] == 2
         await server.start_recording()
         assert (await server.end_recording())[4:8] == b"ftyp"
-        for wrong in (server.end_recording(), server.download_file("http://a.example/", "/tmp/a"), server.open_file("/none")):
+        for wrong in (
+            server.end_recording(),
+            server.download_file("http://a.example/", "/tmp/a"),
+            server.open_file("/none"),
+        ):
             with pytest.raises(InfrastructureError, match=r"/(end_recording|setup/\w+): \d\d\d"):
                 await wrong
 
@@ -153,7 +159,9 @@ async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
         for number in range(120):
             await desktop.perform([Move(at(number, 7)), Type("z")], action_id=str(number))
         assert network.lost > 40
-        assert [entry for entry in fake.guest.journal if entry[0] == "moved"] == [("moved", number, 7) for number in range(120)]
+        assert [entry for entry in fake.guest.journal if entry[0] == "moved"] == [
+            ("moved", number, 7) for number in range(120)
+        ]
         assert fake.guest.text == "z" * 120
         assert (await desktop.run(["sh", "-c", "echo >> ran; cat ran"])).stdout == b"\n"
         marks = list(fake.guest.tmp.iterdir())
@@ -208,7 +216,9 @@ async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpa
     packed = gzip.compress(bytes(8 << 20))
 
     async def answer(request):
-        return Response(packed if request.url.path == "/screenshot" else b"no gzip", headers={"content-encoding": "gzip"})
+        return Response(
+            packed if request.url.path == "/screenshot" else b"no gzip", headers={"content-encoding": "gzip"}
+        )
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
         plain = RetryingClient(address, timeouts=QUICK)
@@ -241,7 +251,9 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
         assert (await desktop.observe()).size == (320, 240), "one that comes whole at the second look is a frame"
 
 
-async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(tmp_path, monkeypatch):
+async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(retrying_client, "MOST_BYTES", 1 << 20)
     state = {"status": 429, "parts": 1}
 
@@ -253,7 +265,9 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
         return StreamingResponse(parts(), status_code=state["status"])
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
-        pool = build_machine_pool([address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK)
+        pool = build_machine_pool(
+            [address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK
+        )
         desktop = pool._make(address)
         with pytest.raises(InfrastructureError, match="want of room"):
             await desktop.observe()
@@ -268,7 +282,13 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
 async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_happens(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
-        for ops in ([Type("a"), Click(at(400, 1))], [Key(("nokey",))], [Click(at(1, 1), "back")], [Type("\ud800")], [Type("\x00")]):
+        for ops in (
+            [Type("a"), Click(at(400, 1))],
+            [Key(("nokey",))],
+            [Click(at(1, 1), "back")],
+            [Type("\ud800")],
+            [Type("\x00")],
+        ):
             with pytest.raises(AgentError):
                 await desktop.perform(ops, action_id=str(ops))
         assert fake.guest.journal == []
@@ -296,7 +316,9 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
 
 async def test_the_client_drives_a_real_desktop_by_the_bridges_own_osworld_server():
     async with bridge() as running, leased(running) as client:
-        link = RetryingClient(f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=RemoteTimeouts())
+        link = RetryingClient(
+            f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=RemoteTimeouts()
+        )
         desktop = OsworldDesktop(link, keep_state=True, looking=ScreenPolling(0.05, 2.0, 2))
         await desktop.reset(SCREEN)
         await client.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])

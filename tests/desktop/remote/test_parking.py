@@ -232,7 +232,10 @@ async def test_two_tokens_have_two_queues_and_no_token_is_shown():
     time = FakeClock()
     lot = QuotaManager(clock=time.clock, seed=1)
     full, free = Provider(time, 0), Provider(time, 9)
-    waiting, (going,) = taking(lot.gate("http://a", "secret-one"), full, 2), taking(lot.gate("http://a", "secret-two"), free, 1)
+    waiting, (going,) = (
+        taking(lot.gate("http://a", "secret-one"), full, 2),
+        taking(lot.gate("http://a", "secret-two"), free, 1),
+    )
     await time.pass_(1)
     assert going.done()
     assert lot.gate("http://a", "secret-one") is lot.gate("http://a", "secret-one")

@@ -23,7 +23,9 @@ from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
 
 @asynccontextmanager
-async def windows(folder: Path, network: Network | None = None, **settings) -> AsyncIterator[tuple[FakeWaa, WaaDesktop]]:
+async def windows(
+    folder: Path, network: Network | None = None, **settings
+) -> AsyncIterator[tuple[FakeWaa, WaaDesktop]]:
     fake = FakeWaa(folder)
     async with on_a_port(fake.app) as address:
         link = RetryingClient(address, timeouts=settings.pop("timeouts", QUICK), transport=network)
@@ -42,7 +44,9 @@ async def test_any_text_and_exact_gestures_reach_windows(tmp_path):
                Type(TEXT), Key(("ctrl", "shift", "esc")), Key(("super", "d"))]  # fmt: skip
         before = len(fake.requests)
         frame = await desktop.perform(ops, action_id="a")
-        assert [path for _, path in fake.requests[before:]] == ["/execute_windows", "/screenshot"], "nothing is uploaded again"
+        assert [path for _, path in fake.requests[before:]] == ["/execute_windows", "/screenshot"], (
+            "nothing is uploaded again"
+        )
         assert frame.cursor == (5, 6)
         assert fake.guest.text == TEXT
         journal = [entry for entry in fake.guest.journal if entry[0] != "pressed"]
@@ -76,7 +80,9 @@ async def test_nothing_is_done_twice_on_windows_when_replies_are_lost(tmp_path):
         for number in range(80):
             await desktop.perform([Move(at(number, 7)), Type("z€")], action_id=str(number))
         assert network.lost > 20
-        assert [entry for entry in fake.guest.journal if entry[0] == "moved"] == [("moved", number, 7) for number in range(80)]
+        assert [entry for entry in fake.guest.journal if entry[0] == "moved"] == [
+            ("moved", number, 7) for number in range(80)
+        ]
         assert fake.guest.text == "z€" * 80
 
 

@@ -39,7 +39,9 @@ def endpoint(tmp_path_factory):
     torch.set_num_threads(1)
     source = areal_models.save_checkpoint(tmp_path_factory.mktemp("plain") / "model", "qwen3_vl")
     model = load(str(source))
-    recorder = Recorder(ChatRenderer(model.tokenizer), HfEngine(model, max_tokens=1024), ImageCache(model.image_processor))
+    recorder = Recorder(
+        ChatRenderer(model.tokenizer), HfEngine(model, max_tokens=1024), ImageCache(model.image_processor)
+    )
     with listening(create_app(recorder, secrets.token_urlsafe(32))) as address:
         yield f"{address}/v1", recorder.open_session("episode"), recorder, source
     recorder.close()
@@ -85,7 +87,10 @@ def test_episodes_in_one_loop_share_a_place_which_the_last_one_closes(endpoint):
 
     async def several():
         agents = [TimidPlainAgent(settings(endpoint)) for _ in range(3)]
-        work = [asyncio.ensure_future(agent.run({"seed": n}, base_url=address, api_key=key)) for n, agent in enumerate(agents)]
+        work = [
+            asyncio.ensure_future(agent.run({"seed": n}, base_url=address, api_key=key))
+            for n, agent in enumerate(agents)
+        ]
         await asyncio.sleep(0.2)
         shared = len(places._places)
         await asyncio.gather(*work)
@@ -98,7 +103,10 @@ def test_episodes_in_one_loop_share_a_place_which_the_last_one_closes(endpoint):
 def test_agents_of_windows_agent_arena_answer_in_its_form_unless_told_otherwise():
     told = {"desktops": {"embedded": 1}}
     assert WAADesktopWorkflow(told).settings.agent.action_format == "waa_navi"
-    assert WAADesktopWorkflow({**told, "agent": {"action_format": "pyautogui"}}).settings.agent.action_format == "pyautogui"
+    assert (
+        WAADesktopWorkflow({**told, "agent": {"action_format": "pyautogui"}}).settings.agent.action_format
+        == "pyautogui"
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
     assert [(span.start, span.count) for span in prompt.spans] == [(1, 3), (5, 2)]
 
 
-@pytest.mark.parametrize(("ids", "shown"), [([1, 7, 7, 2], [picture(3)]), ([1, 7, 2, 7], [picture(3)]), ([1, 2], [picture(3)])])
+@pytest.mark.parametrize(
+    ("ids", "shown"), [([1, 7, 7, 2], [picture(3)]), ([1, 7, 2, 7], [picture(3)]), ([1, 2], [picture(3)])]
+)
 def test_placeholders_that_do_not_fit_their_pictures_are_refused(ids, shown):
     with pytest.raises(ValueError, match="picture"):
         expanded(ids, shown, IMAGE)
@@ -125,7 +127,9 @@ async def test_weights_are_taken_from_a_folder_and_what_is_no_checkpoint_is_refu
     assert made.engine.version == 1
 
 
-@pytest.mark.parametrize("params", [{"top_k": 20}, {"frequency_penalty": 0.5}, {"min_p": 0.1}, {"max_new_tokens": 1000}])
+@pytest.mark.parametrize(
+    "params", [{"top_k": 20}, {"frequency_penalty": 0.5}, {"min_p": 0.1}, {"max_new_tokens": 1000}]
+)
 async def test_what_the_server_does_not_do_is_refused(serving, params):
     made, client = serving
     assert (await client.post("/generate", json=request(made, **params))).status_code == 400

@@ -28,7 +28,9 @@ def made(tmp_path) -> tuple[Path, dict[str, str]]:
     (packages / "sglang" / "__init__.py").touch()
     for name, version in {"desktop_env": "1.0.2", "pydrive2": "1.21.3", "sglang": "0.5"}.items():
         (packages / f"{name}-{version}.dist-info").mkdir()
-        (packages / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: {version}\n")
+        (packages / f"{name}-{version}.dist-info" / "METADATA").write_text(
+            f"Name: {name.replace('_', '-')}\nVersion: {version}\n"
+        )
     programs.mkdir()
     for name, code in {"g++": 1, "gcc": 1, "g++-11": 1, "gcc-11": 1, "g++-12": 0, "gcc-12": 0}.items():
         (programs / name).write_text(f"#!/bin/sh\nexit {code}\n")
@@ -39,7 +41,10 @@ def made(tmp_path) -> tuple[Path, dict[str, str]]:
 
 
 def kept(folder: Path) -> dict[str, str]:
-    return {str(path): os.readlink(path) if path.is_symlink() else str(path.stat().st_mtime_ns) for path in folder.rglob("*")}
+    return {
+        str(path): os.readlink(path) if path.is_symlink() else str(path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
 
 
 def test_pydrive2_answers_to_the_name_that_osworld_imports(made, tmp_path):

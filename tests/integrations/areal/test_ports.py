@@ -49,5 +49,7 @@ def test_a_worker_whose_port_is_taken_says_so_before_it_imports_anything():
         command = [sys.executable, "-m", "deskhand.integrations.areal.worker", "--port", str(other.getsockname()[1])]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode != 0
-    assert "address already in use" in done.stderr.lower(), "the words by which AReaL's scheduler knows it and takes another port"
+    assert "address already in use" in done.stderr.lower(), (
+        "the words by which AReaL's scheduler knows it and takes another port"
+    )
     assert "areal.infra" not in done.stderr

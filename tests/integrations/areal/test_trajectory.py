@@ -47,7 +47,9 @@ def sample(episode: str, shown: list[str], replies: int = 2) -> TrainingSample:
 
 def good() -> dict[str, Any]:
     """Three ragged rows; the last shows nothing."""
-    return samples_to_tensors([sample("e", ["a", "bb"]), sample("f", ["bb", "a", "ccc"]), sample("g", [], 3)], IMAGES, IMAGE)
+    return samples_to_tensors(
+        [sample("e", ["a", "bb"]), sample("f", ["bb", "a", "ccc"]), sample("g", [], 3)], IMAGES, IMAGE
+    )
 
 
 def test_a_sound_trajectory_passes_and_holds_what_was_recorded():

@@ -61,12 +61,21 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "rows above the budget": ([("actor.mb_spec.max_tokens_per_mb", 100)], "actor.mb_spec.max_tokens_per_mb"),
     "a group that AReaL gives up": ([("rollout.request_timeout", 10)], "rollout.request_timeout"),
     "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
-    "AReaL's own worker": ([("actor.attn_impl", "flash_attention_2"), ("actor.scheduling_spec", [{"cmd": "x"}])], "spec[].cmd"),
+    "AReaL's own worker": (
+        [("actor.attn_impl", "flash_attention_2"), ("actor.scheduling_spec", [{"cmd": "x"}])],
+        "spec[].cmd",
+    ),
     "a proxy that drops pictures": (
-        [("deskhand.kind", "deskhand.integrations.areal.agent.OSWorldAgent"), ("rollout.agent", {"engine_max_tokens": 4096})],
+        [
+            ("deskhand.kind", "deskhand.integrations.areal.agent.OSWorldAgent"),
+            ("rollout.agent", {"engine_max_tokens": 4096}),
+        ],
         "deskhand.kind",
     ),
-    "pixels beyond a worker's memory": ([("train_dataset.batch_size", 4096), ("rollout.consumer_batch_size", 4096)], "spec[].mem"),
+    "pixels beyond a worker's memory": (
+        [("train_dataset.batch_size", 4096), ("rollout.consumer_batch_size", 4096)],
+        "spec[].mem",
+    ),
     "vllm": ([("rollout.backend", "vllm:d1")], "rollout.backend"),
     "more ranks than groups": ([("actor.backend", "fsdp:d64")], "train_dataset.batch_size"),
     "another consumer": ([("rollout.consumer_batch_size", 77)], "rollout.consumer_batch_size"),
@@ -98,7 +107,9 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
-    settings = WorkflowSettings.of({"desktops": {"embedded": 4}, "group_size": 4, "agent": {"history": "sliding", "sliding_turns": 2}}, {})
+    settings = WorkflowSettings.of(
+        {"desktops": {"embedded": 4}, "group_size": 4, "agent": {"history": "sliding", "sliding_turns": 2}}, {}
+    )
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
     full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
@@ -132,11 +143,19 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
 
 AGENT_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "groups of rows": ({"reward_norm": {"mean_level": "group", "group_size": 4}}, {}, "actor.reward_norm by groups"),
-    "groups of rows' advantages": ({"adv_norm": {"mean_level": "batch", "std_level": "group"}}, {}, "actor.adv_norm by groups"),
+    "groups of rows' advantages": (
+        {"adv_norm": {"mean_level": "batch", "std_level": "group"}},
+        {},
+        "actor.adv_norm by groups",
+    ),
     "no model to stay near": ({"kl_ctl": 0.1}, {}, "actor.kl_ctl without a ref"),
     "a critic whose rows see each other": ({}, {"critic": {"attn_impl": "sdpa"}}, "critic.attn_impl sdpa"),
     "rows without bounds": ({}, {"rollout": {"agent": {}}}, "rollout.agent.engine_max_tokens is None"),
-    "another temperature": ({"temperature": 0.7}, {"gconfig": {"temperature": 0.7}}, "deskhand.workflow.agent.temperature 1"),
+    "another temperature": (
+        {"temperature": 0.7},
+        {"gconfig": {"temperature": 0.7}},
+        "deskhand.workflow.agent.temperature 1",
+    ),
 }
 
 
@@ -161,7 +180,12 @@ def test_an_algorithm_is_what_it_is_called():
     assert "importance_sampling_level: sequence" in line
     (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
     assert "weigh_episodes" in line
-    assert find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10) == []
+    assert (
+        find_config_problems(
+            content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10
+        )
+        == []
+    )
 
 
 def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
@@ -188,7 +212,8 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     tokens = [2, *[15 * 32] * 7]
     advantages = group_advantages(np.array([[1.0, *[0.0] * 7]]), np.ones((1, 8), dtype=bool)).values[0]
     samples = [
-        SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(sampled=[True] * count)) for n, count in enumerate(tokens)
+        SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(sampled=[True] * count))
+        for n, count in enumerate(tokens)
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
     assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)

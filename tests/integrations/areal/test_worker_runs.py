@@ -40,13 +40,20 @@ async def group(folder, name, rewards):
 async def test_workers_and_statistics_become_one_run(folder):
     worker_runs.open_worker_run(str(folder)).frames.put("a" * 64, np.zeros((4, 4, 3), np.uint8))
     await group(folder, "one", [1.0, 0.0, None])
-    worker_runs.add_statistics(folder, 1, {"ppo_actor/update/actor_loss/avg": 0.25, "ppo_actor/update/grad_norm": 2.0, "name": "x"})
+    worker_runs.add_statistics(
+        folder, 1, {"ppo_actor/update/actor_loss/avg": 0.25, "ppo_actor/update/grad_norm": 2.0, "name": "x"}
+    )
     await group(folder, "two", [0.5, 0.5])
     worker_runs.add_statistics(folder, 2, {"ppo_actor/update/actor_loss/avg": 0.5})
     for _ in range(2):
         assert worker_runs.merge_worker_runs(folder, {"title": "both", "facts": {}}) == folder
         with Run.open(folder, read_only=True) as run:
-            assert sorted(row.state for row in run.episodes(TRAIN)) == ["unscored", "waiting", "waiting", *["zero_variance"] * 2]
+            assert sorted(row.state for row in run.episodes(TRAIN)) == [
+                "unscored",
+                "waiting",
+                "waiting",
+                *["zero_variance"] * 2,
+            ]
             books = run.episode_counts()
             assert (books["started"], books["waiting"], books["zero_variance"]) == (5, 2, 2)
             assert books["unscored"]["infrastructure"] == 1

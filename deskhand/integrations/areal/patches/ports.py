@@ -19,7 +19,9 @@ def use_random_ports() -> None:
     """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError` where it cannot."""
     network = installed_areal.require_areal("utils.network", "a run")
     if getattr(network, "random", None) is None:
-        raise ConfigError(f"AReaL {installed_areal.version()} draws its ports otherwise than the version that is known; {installed_areal.INSTALL_HINT}")
+        raise ConfigError(
+            f"AReaL {installed_areal.version()} draws its ports otherwise than the version that is known; {installed_areal.INSTALL_HINT}"
+        )
     vars(network)["random"] = random.SystemRandom()
 
 

@@ -31,7 +31,12 @@ def install() -> None:
     ) -> tuple[Tensor, Tensor | None]:
         """query: [1, heads, tokens, head]; returns [1, tokens, heads, head]."""
         bounds = named.get("cu_seq_lens_q")
-        if bounds is None or query.shape[0] != 1 or int(bounds[-1]) != query.shape[2] or named.get("is_causal") is False:
+        if (
+            bounds is None
+            or query.shape[0] != 1
+            or int(bounds[-1]) != query.shape[2]
+            or named.get("is_causal") is False
+        ):
             mask = attention_mask if isinstance(attention_mask, Tensor) else None
             return own(module, query, key, value, mask, **named)
         named = {name: what for name, what in named.items() if name not in ("position_ids", "is_causal")}

@@ -73,7 +73,9 @@ def enter_number(seed: int) -> Task:
     async def check(desktop: StagedDesktopLike) -> CheckResult:
         shown = await display_value(desktop)
         value, told = worth(shown, number), f"the display holds {shown!r}"
-        return CheckResult(value, told, untrusted_source=True, findings=(Finding("the display", value, repr(shown), repr(number)),))
+        return CheckResult(
+            value, told, untrusted_source=True, findings=(Finding("the display", value, repr(shown), repr(number)),)
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         keys = await boxes(desktop)
@@ -119,4 +121,6 @@ def instruction(first: int, second: int) -> str:
     return f"Enter {first} {second} on the calculator"
 
 
-FAMILIES = (Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys"),)
+FAMILIES = (
+    Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys"),
+)

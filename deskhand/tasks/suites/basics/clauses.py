@@ -52,7 +52,10 @@ def nearly(right: FileContents, target: str, **near: FileContents) -> ExampleEnd
     return ExampleEndStates(
         {
             "the last letter is missing": {**right, target: changed},
-            "it has another name": {other: right[target], **{place: data for place, data in right.items() if place != target}},
+            "it has another name": {
+                other: right[target],
+                **{place: data for place, data in right.items() if place != target},
+            },
             **{name.replace("_", " "): files for name, files in near.items()},
         },
         right,

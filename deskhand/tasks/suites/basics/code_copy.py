@@ -47,7 +47,9 @@ class CodeCopyScenario:
     async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
         (editor,) = await desktop.wait_window("l3afpad")
         shows = await desktop.wait_window("xterm", count=len(self.colours))
-        spots = scatter(random.Random(seed), [EDITOR_SIZE, *((show.width, show.height) for show in shows)], WIDTH, HEIGHT)
+        spots = scatter(
+            random.Random(seed), [EDITOR_SIZE, *((show.width, show.height) for show in shows)], WIDTH, HEIGHT
+        )
         await desktop.place_window(editor, *spots[0], *EDITOR_SIZE)
         for show, (x, y) in zip(shows, spots[1:], strict=True):
             await desktop.place_window(show, x, y)
@@ -68,14 +70,19 @@ def copy_code(seed: int) -> Task:
         other = next(code for colour, code in scene.codes.items() if colour != scene.target)
         every = "\n".join(scene.codes.values())
         return nearly(
-            right, scene.file, the_code_of_another_window={scene.file: other.encode()}, all_the_codes={scene.file: every.encode()}
+            right,
+            scene.file,
+            the_code_of_another_window={scene.file: other.encode()},
+            all_the_codes={scene.file: every.encode()},
         )
 
     async def written(desktop: StagedDesktopLike) -> CheckResult:
         return CheckResult(float(await scene.saved(desktop) != ""), f"{scene.file} is not empty")
 
     async def some_code(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await scene.saved(desktop) in scene.codes.values()), f"{scene.file} holds one of the codes")
+        return CheckResult(
+            float(await scene.saved(desktop) in scene.codes.values()), f"{scene.file} holds one of the codes"
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         (editor,) = await desktop.wait_window("l3afpad")
@@ -109,7 +116,10 @@ def copy_code(seed: int) -> Task:
         oracle=oracle,
         first_click_targets=targets,
         theme=scene.theme,
-        milestones=(Milestone("something was saved", 0.1, written), Milestone("one of the codes was saved", 0.2, some_code)),
+        milestones=(
+            Milestone("something was saved", 0.1, written),
+            Milestone("one of the codes was saved", 0.2, some_code),
+        ),
         difficulty="medium",
         shuffle_windows=scene.shuffle_windows,
         example_end_states=end_states,
@@ -117,4 +127,6 @@ def copy_code(seed: int) -> Task:
     )
 
 
-FAMILIES = (Family("code_copy", ("l3afpad", "xterm"), "medium", copy_code, "read a code in one window and type it in another"),)
+FAMILIES = (
+    Family("code_copy", ("l3afpad", "xterm"), "medium", copy_code, "read a code in one window and type it in another"),
+)

@@ -55,7 +55,9 @@ def sheet_to_note(seed: int) -> Task:
     async def setup(desktop: StagedDesktopLike) -> None:
         await scene.setup(desktop)
         await open_note(desktop)
-        await hd_screen.side_by_side(desktop, (await desktop.wait_window(scene.name))[0], (await desktop.wait_window("mousepad"))[0])
+        await hd_screen.side_by_side(
+            desktop, (await desktop.wait_window(scene.name))[0], (await desktop.wait_window("mousepad"))[0]
+        )
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         book = await scene.book(desktop)
@@ -76,7 +78,10 @@ def sheet_to_note(seed: int) -> Task:
         right = files | {NOTE: f"{answer}\n".encode()}
         other = next(str(line[column]) for line in rows for column in (0, 2) if str(line[column]) != answer)
         return nearly(
-            right, NOTE, another_cell={**files, NOTE: other.encode()}, more_than_that={**files, NOTE: f"{answer}.".encode()}
+            right,
+            NOTE,
+            another_cell={**files, NOTE: other.encode()},
+            more_than_that={**files, NOTE: f"{answer}.".encode()},
         )
 
     return hd_task(
@@ -89,7 +94,10 @@ def sheet_to_note(seed: int) -> Task:
         oracle=lambda desktop: write_note(desktop, answer),
         max_steps=10,
         theme=scene.theme,
-        milestones=(Milestone("the note says something", 0.1, something), Milestone("it is of the table", 0.1, of_the_sheet)),
+        milestones=(
+            Milestone("the note says something", 0.1, something),
+            Milestone("it is of the table", 0.1, of_the_sheet),
+        ),
         end_states=end_states,
     )
 
@@ -106,7 +114,9 @@ def page_to_note(seed: int) -> Task:
     async def setup(desktop: StagedDesktopLike) -> None:
         await scene.setup(desktop)
         await open_note(desktop)
-        await hd_screen.side_by_side(desktop, (await desktop.wait_window("chromium"))[0], (await desktop.wait_window("mousepad"))[0])
+        await hd_screen.side_by_side(
+            desktop, (await desktop.wait_window("chromium"))[0], (await desktop.wait_window("mousepad"))[0]
+        )
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
         return [clause("the note", await note(desktop), codes[wanted])]
@@ -115,7 +125,10 @@ def page_to_note(seed: int) -> Task:
         right = {NOTE: f"{codes[wanted]}\n".encode()}
         other = next(code for town, code in codes.items() if town != wanted)
         return nearly(
-            right, NOTE, of_another_town={NOTE: other.encode()}, with_the_town={NOTE: f"{wanted} {codes[wanted]}".encode()}
+            right,
+            NOTE,
+            of_another_town={NOTE: other.encode()},
+            with_the_town={NOTE: f"{wanted} {codes[wanted]}".encode()},
         )
 
     return hd_task(
@@ -144,7 +157,9 @@ def note_to_sheet(seed: int) -> Task:
     async def setup(desktop: StagedDesktopLike) -> None:
         await scene.setup(desktop)
         await open_note(desktop, said)
-        await hd_screen.side_by_side(desktop, (await desktop.wait_window(scene.name))[0], (await desktop.wait_window("mousepad"))[0])
+        await hd_screen.side_by_side(
+            desktop, (await desktop.wait_window(scene.name))[0], (await desktop.wait_window("mousepad"))[0]
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         window = (await desktop.wait_window(scene.name))[0]
@@ -185,7 +200,21 @@ def note_to_sheet(seed: int) -> Task:
 
 
 FAMILIES = (
-    Family("sheet_to_note", (*spreadsheets.PACKAGES, "mousepad"), "hard", sheet_to_note, "look up in a spreadsheet, write into a text"),
-    Family("page_to_note", (*web_pages.PACKAGES, "mousepad"), "medium", page_to_note, "read on a page, write into a text"),
-    Family("note_to_sheet", (*spreadsheets.PACKAGES, "mousepad"), "hard", note_to_sheet, "copy from a text into a spreadsheet"),
+    Family(
+        "sheet_to_note",
+        (*spreadsheets.PACKAGES, "mousepad"),
+        "hard",
+        sheet_to_note,
+        "look up in a spreadsheet, write into a text",
+    ),
+    Family(
+        "page_to_note", (*web_pages.PACKAGES, "mousepad"), "medium", page_to_note, "read on a page, write into a text"
+    ),
+    Family(
+        "note_to_sheet",
+        (*spreadsheets.PACKAGES, "mousepad"),
+        "hard",
+        note_to_sheet,
+        "copy from a text into a spreadsheet",
+    ),
 )

@@ -74,7 +74,9 @@ def choose(seed: int) -> Task:
             cancel: {"extra.txt": b"", "status.txt": b"1\n"},
             ok: {"extra.txt": b"", "status.txt": b"0\n"},
         }
-        near: dict[str, FileContents] = {f"the answer {label}": files[label] for label in scene.labels if label != scene.target}
+        near: dict[str, FileContents] = {
+            f"the answer {label}": files[label] for label in scene.labels if label != scene.target
+        }
         near["no answer but the word"] = {"extra.txt": f"{scene.target}\n".encode()}
         return ExampleEndStates(near, files[scene.target])
 

@@ -39,7 +39,9 @@ def entry(rng: random.Random, colour: str | None = None) -> str:
 class EditorScenario:
     """Two open files; a pure function of family and seed. `texts` are without a line feed at the end."""
 
-    def __init__(self, family: str, seed: int, programs: tuple[str, ...], texts: Callable[[random.Random], str]) -> None:
+    def __init__(
+        self, family: str, seed: int, programs: tuple[str, ...], texts: Callable[[random.Random], str]
+    ) -> None:
         self.rng = rng = random.Random(f"{family}:{seed}")
         self.family, self.seed = family, seed
         self.names = [f"{stem}.txt" for stem in rng.sample(STEMS, 2)]
@@ -133,7 +135,11 @@ class EditorScenario:
         """Editors mark an unsaved change in the title; a saved one is seen on the disk."""
         marked = any(self.target in window.title and "*" in window.title for window in await desktop.windows())
         saved = (await self.saved(desktop)).get(self.target)
-        return CheckResult(float(marked or saved not in (None, self.texts[self.target])), f"{self.target} was edited", untrusted_source=True)
+        return CheckResult(
+            float(marked or saved not in (None, self.texts[self.target])),
+            f"{self.target} was edited",
+            untrusted_source=True,
+        )
 
     async def until_saved(self, desktop: StagedDesktopLike) -> None:
         """Wait for an editor to write a file."""
@@ -152,13 +158,18 @@ class EditorScenario:
 def append_line(seed: int) -> Task:
     """Click at the end of a text, type a line, save."""
     scene = EditorScenario(
-        "editor_append", seed, ("l3afpad", "mousepad"), lambda rng: "\n".join(entry(rng) for _ in range(rng.randint(1, 3)))
+        "editor_append",
+        seed,
+        ("l3afpad", "mousepad"),
+        lambda rng: "\n".join(entry(rng) for _ in range(rng.randint(1, 3))),
     )
     line = entry(scene.rng)
 
     async def line_saved(desktop: StagedDesktopLike) -> CheckResult:
         saved = (await scene.saved(desktop)).get(scene.target, "")
-        return CheckResult(float(saved.count(line) > scene.texts[scene.target].count(line)), f"{scene.target} holds the line")
+        return CheckResult(
+            float(saved.count(line) > scene.texts[scene.target].count(line)), f"{scene.target} holds the line"
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [await scene.click_end(desktop)]
@@ -168,18 +179,27 @@ def append_line(seed: int) -> Task:
         yield [Done()]
 
     wanted = scene.texts[scene.target] + "\n" + line
-    milestones = (Milestone("the right file was edited", 0.15, scene.changed), Milestone("the line is saved", 0.25, line_saved))
-    return scene.task(lambda name: f'Add the line "{line}" at the end of {name} and save it', wanted, oracle, 6, *milestones)
+    milestones = (
+        Milestone("the right file was edited", 0.15, scene.changed),
+        Milestone("the line is saved", 0.25, line_saved),
+    )
+    return scene.task(
+        lambda name: f'Add the line "{line}" at the end of {name} and save it', wanted, oracle, 6, *milestones
+    )
 
 
 def replace_word(seed: int) -> Task:
     """Open the replace dialog, fill it in, replace all, save."""
     first, second = random.Random(f"editor_replace words:{seed}").sample(COLOURS, 2)
-    scene = EditorScenario("editor_replace", seed, ("l3afpad",), lambda rng: "\n".join(entry(rng, first) for _ in range(rng.randint(2, 3))))
+    scene = EditorScenario(
+        "editor_replace", seed, ("l3afpad",), lambda rng: "\n".join(entry(rng, first) for _ in range(rng.randint(2, 3)))
+    )
     wanted = scene.texts[scene.target].replace(first, second)
 
     async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(any(window.title == "Replace" for window in await desktop.windows())), "the replace dialog")
+        return CheckResult(
+            float(any(window.title == "Replace" for window in await desktop.windows())), "the replace dialog"
+        )
 
     async def press(desktop: StagedDesktopLike, title: str, across: float) -> Click:
         """A click in the button row of the dialog with that title, as soon as it is there, `across` of its width from the left."""
@@ -207,10 +227,24 @@ def replace_word(seed: int) -> Task:
         Milestone("the replace dialog is open", 0.1, dialog_open),
         Milestone("the right file was edited", 0.2, scene.changed),
     )
-    return scene.task(lambda name: f"In {name} replace every {first} by {second} and save it", wanted, oracle, 10, *milestones)
+    return scene.task(
+        lambda name: f"In {name} replace every {first} by {second} and save it", wanted, oracle, 10, *milestones
+    )
 
 
 FAMILIES = (
-    Family("editor_append", ("l3afpad", "mousepad"), "medium", append_line, "add a line at the end of the right text and save it"),
-    Family("editor_replace", ("l3afpad",), "medium", replace_word, "replace a word everywhere in the right text and save it"),
+    Family(
+        "editor_append",
+        ("l3afpad", "mousepad"),
+        "medium",
+        append_line,
+        "add a line at the end of the right text and save it",
+    ),
+    Family(
+        "editor_replace",
+        ("l3afpad",),
+        "medium",
+        replace_word,
+        "replace a word everywhere in the right text and save it",
+    ),
 )

@@ -24,7 +24,16 @@ from deskhand.tasks.suites.basics.screen_search import (
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    Rect,
+    StagedDesktopLike,
+    Task,
+)
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
@@ -236,7 +245,9 @@ def rename_file(seed: int) -> Task:
     async def renamed(desktop: StagedDesktopLike) -> CheckResult:
         found = await scene.contents(desktop)
         data = scene.files[scene.target]
-        return CheckResult(float(scene.target not in found and data in found.values()), "the right file has some other name")
+        return CheckResult(
+            float(scene.target not in found and data in found.values()), "the right file has some other name"
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.items(desktop))[scene.target])]
@@ -247,7 +258,10 @@ def rename_file(seed: int) -> Task:
         yield [Done()]
 
     expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
-    milestones = (Milestone("a dialog is open", 0.1, dialog_open), Milestone("the right file has another name", 0.3, renamed))
+    milestones = (
+        Milestone("a dialog is open", 0.1, dialog_open),
+        Milestone("the right file has another name", 0.3, renamed),
+    )
     return scene.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
 
 
@@ -258,10 +272,14 @@ def move_file(seed: int) -> Task:
     moved = f"{goal}/{scene.target}"
 
     async def folder_open(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown")
+        return CheckResult(
+            float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown"
+        )
 
     async def arrived(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there")
+        return CheckResult(
+            float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there"
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         boxes = await scene.items(desktop)
@@ -275,12 +293,17 @@ def move_file(seed: int) -> Task:
         yield [Done()]
 
     expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
-    milestones = (Milestone("the folder is shown", 0.1, folder_open), Milestone("the file is in the folder", 0.3, arrived))
+    milestones = (
+        Milestone("the folder is shown", 0.1, folder_open),
+        Milestone("the file is in the folder", 0.3, arrived),
+    )
     return scene.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
 
 
 FAMILIES = (
     Family("file_delete", ("pcmanfm",), "medium", delete_file, "delete the file of a name in a file manager"),
-    Family("file_rename", ("pcmanfm",), "medium", rename_file, "give the file of a name another name in a file manager"),
+    Family(
+        "file_rename", ("pcmanfm",), "medium", rename_file, "give the file of a name another name in a file manager"
+    ),
     Family("file_move", ("pcmanfm",), "medium", move_file, "move the file of a name into a folder in a file manager"),
 )

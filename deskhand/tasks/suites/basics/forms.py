@@ -17,7 +17,16 @@ from deskhand.tasks.suites.basics.screen_search import (
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    Rect,
+    StagedDesktopLike,
+    Task,
+)
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -60,7 +69,9 @@ class FormScenario:
 
     async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Where each field is typed, in the start state."""
-        boxes = await wait_until_visible(desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields")
+        boxes = await wait_until_visible(
+            desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields"
+        )
         return dict(zip(self.fields, boxes, strict=True))
 
     async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:
@@ -82,7 +93,9 @@ def fill_form(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> CheckResult:
         sent = await scene.sent(desktop)
-        fields = [clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields]
+        fields = [
+            clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields
+        ]
         return judged(clause("the form was sent off", sent is not None, True), *fields)
 
     def end_states() -> ExampleEndStates:
@@ -150,4 +163,6 @@ def fill_form(seed: int) -> Task:
     )
 
 
-FAMILIES = (Family("form_fill", ("zenity",), "medium", fill_form, "type values into the right fields of a form and send it"),)
+FAMILIES = (
+    Family("form_fill", ("zenity",), "medium", fill_form, "type values into the right fields of a form and send it"),
+)

@@ -107,7 +107,9 @@ async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s
         await asyncio.sleep(0.05)
 
 
-async def wait_responsive(desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0) -> None:
+async def wait_responsive(
+    desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
+) -> None:
     """Wait until a program that was just started takes keys: press `probe` until the screen changes, then `back`.
 
     Raises `InfrastructureError` when it never does.
@@ -122,7 +124,9 @@ async def wait_responsive(desktop: StagedDesktopLike, probe: str = "down", back:
             break
         count += 1
         if loop.time() > deadline:
-            raise InfrastructureError(f"the program took none of {count} keys within {timeout_s:g} s; did it start well?")
+            raise InfrastructureError(
+                f"the program took none of {count} keys within {timeout_s:g} s; did it start well?"
+            )
         await asyncio.sleep(0.2)
     await desktop.perform(press(back), action_id=f"awake-{back}-{loop.time()}")
     await wait_still(desktop, 0.3)

@@ -52,7 +52,15 @@ class Workbook:
 async def read_workbook(data: bytes | None) -> Workbook | None:
     """None for what is no XLSX file. Raises `EvaluatorError`."""
     try:
-        return Workbook(**await asyncio.to_thread(subprocess_call.call_in_subprocess, f"{document_readers.__name__}:workbook_facts", data)) if data else None
+        return (
+            Workbook(
+                **await asyncio.to_thread(
+                    subprocess_call.call_in_subprocess, f"{document_readers.__name__}:workbook_facts", data
+                )
+            )
+            if data
+            else None
+        )
     except InvalidDocument:
         return None
 
@@ -103,13 +111,21 @@ class TextDocument:
 async def read_document(data: bytes | None) -> TextDocument | None:
     """None for what is no DOCX file. Raises `EvaluatorError`."""
     try:
-        facts = await asyncio.to_thread(subprocess_call.call_in_subprocess, f"{document_readers.__name__}:document_facts", data) if data else None
+        facts = (
+            await asyncio.to_thread(
+                subprocess_call.call_in_subprocess, f"{document_readers.__name__}:document_facts", data
+            )
+            if data
+            else None
+        )
     except InvalidDocument:
         return None
     if facts is None:
         return None
     paragraphs = [(text, style, alignment) for text, style, alignment in facts["paragraphs"]]
-    return TextDocument(paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"])
+    return TextDocument(
+        paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"]
+    )
 
 
 def _library(name: str) -> Any:

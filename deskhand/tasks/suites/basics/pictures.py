@@ -19,7 +19,16 @@ from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    Difficulty,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    StagedDesktopLike,
+    Task,
+)
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
@@ -144,7 +153,10 @@ class PictureScenario:
             original, done = self.png(), _png(picture)
             near: dict[str, FileContents] = {
                 "as it was": {source: original, result: original},
-                "a row is missing": {source: original, result: _png(picture.crop((0, 0, picture.width, picture.height - 1)))},
+                "a row is missing": {
+                    source: original,
+                    result: _png(picture.crop((0, 0, picture.width, picture.height - 1))),
+                },
                 "its colours are inverted": {source: original, result: _png(ImageOps.invert(picture))},
                 "the original has changed": {source: done + b"\0", result: done},
                 "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
@@ -270,7 +282,9 @@ def scale(seed: int) -> Task:
     text = f"Scale the picture to a width of {width} and a height of {height} pixels"
     milestones = (
         scene.exported(),
-        scene.has_size(0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height),
+        scene.has_size(
+            0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height
+        ),
     )
     return scene.build_with(text, steps, findings, half, tier="hard", milestones=milestones)
 
@@ -311,12 +325,21 @@ def grey(seed: int) -> Task:
         light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
         alike = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
         return [
-            Finding("no pixel has a colour", float(colourful <= NEAR), f"channels differ by up to {colourful}", f"at most {NEAR}"),
+            Finding(
+                "no pixel has a colour",
+                float(colourful <= NEAR),
+                f"channels differ by up to {colourful}",
+                f"at most {NEAR}",
+            ),
             Finding("it shows the same", float(alike > 0.8), f"brightness correlates by {alike:.2f}", "more than 0.8"),
         ]
 
     return scene.build_with(
-        "Turn the picture into shades of grey", steps, findings, lambda: scene.picture.convert("L"), milestones=(scene.exported(),)
+        "Turn the picture into shades of grey",
+        steps,
+        findings,
+        lambda: scene.picture.convert("L"),
+        milestones=(scene.exported(),),
     )
 
 

@@ -118,7 +118,9 @@ def _grow_sideways(rgb: np.ndarray, box: Rect, across: int, top: int, bottom: in
 Find = Callable[[np.ndarray, Rect], list[Rect] | None]
 
 
-async def wait_until_visible(desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0) -> list[Rect]:
+async def wait_until_visible(
+    desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0
+) -> list[Rect]:
     """Look at the first window that matches until `find(rgb, body)` finds something in it.
 
     Raises `InfrastructureError` when it does not within `timeout_s`.
@@ -132,7 +134,9 @@ async def wait_until_visible(desktop: StagedDesktopLike, match: str, find: Find,
             return found
         if asyncio.get_running_loop().time() > deadline:
             where = f"window {window.title!r} of {window.wm_class} ({window.width}x{window.height} at {window.x},{window.y})"
-            raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s; did its program start well?")
+            raise InfrastructureError(
+                f"{where} did not show {what} within {timeout_s:g} s; did its program start well?"
+            )
 
 
 async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 2.0) -> None:

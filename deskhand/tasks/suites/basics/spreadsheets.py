@@ -22,7 +22,20 @@ from deskhand.tasks.task import CheckResult, Difficulty, Family, Milestone, Rect
 
 PACKAGES = ("libreoffice-calc", "libreoffice-gtk3")
 BOOKS = ("budget", "stock", "orders", "prices", "garden", "kitchen", "office", "travel")
-ITEMS = ("Lamp", "Chair", "Table", "Shelf", "Clock", "Mirror", "Basket", "Carpet", "Curtain", "Pillow", "Blanket", "Candle")
+ITEMS = (
+    "Lamp",
+    "Chair",
+    "Table",
+    "Shelf",
+    "Clock",
+    "Mirror",
+    "Basket",
+    "Carpet",
+    "Curtain",
+    "Pillow",
+    "Blanket",
+    "Candle",
+)
 PLACES = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
 HEADER: list[Cell] = ["Item", "Place", "Price", "Number"]
 TABS_PX, TABS_LEFT_PX, TAB_GAP_PX = (680, 693), 142, 12
@@ -145,7 +158,9 @@ def tabs(rgb: np.ndarray) -> list[Rect]:
     ink = (np.abs(band - band[0]).max(axis=2) > INK_CONTRAST).any(axis=0)
     found = [run for run in runs(ink, TAB_GAP_PX) if run[1] - run[0] >= TAB_GAP_PX]
     if not found:
-        raise InfrastructureError("the spreadsheet shows no names of sheets at its lower edge; did it open as large as the screen?")
+        raise InfrastructureError(
+            "the spreadsheet shows no names of sheets at its lower edge; did it open as large as the screen?"
+        )
     return [Rect(TABS_LEFT_PX + left, top, TABS_LEFT_PX + right, bottom) for left, right in found]
 
 
@@ -171,7 +186,9 @@ def add_total(seed: int) -> Task:
     rows = len(scene.first)
     function, word = scene.rng.choice([("SUM", "sum"), ("MAX", "largest"), ("MIN", "smallest"), ("AVERAGE", "average")])
     numbers = [int(str(line[3])) for line in scene.first[1:]]
-    value = {"SUM": sum(numbers), "MAX": max(numbers), "MIN": min(numbers), "AVERAGE": sum(numbers) / len(numbers)}[function]
+    value = {"SUM": sum(numbers), "MAX": max(numbers), "MIN": min(numbers), "AVERAGE": sum(numbers) / len(numbers)}[
+        function
+    ]
     cell = f"D{rows + 2}"
 
     async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
@@ -190,7 +207,9 @@ def add_total(seed: int) -> Task:
             clause(f"only {cell} has a formula", sorted(formulas), [cell]),
         ]
 
-    text = f"In {scene.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
+    text = (
+        f"In {scene.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
+    )
     line: list[Cell] = [None, None, None, f"={function}(D2:D{rows})"]
     return scene.build(
         text, {}, steps, clauses=clauses, forged=lambda: workbook({scene.sheet_names[0]: [*scene.first, [None], line]})
@@ -246,7 +265,9 @@ def delete_column(seed: int) -> Task:
         yield press("ctrl+-")
 
     wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scene.first]
-    text = f"In {scene.name} delete the whole column {HEADER[column]}, so that no empty column is left, and save the file"
+    text = (
+        f"In {scene.name} delete the whole column {HEADER[column]}, so that no empty column is left, and save the file"
+    )
     return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
 
 
@@ -264,7 +285,9 @@ def bold_header(seed: int) -> Task:
     def extra(book: Workbook | None) -> list[Finding]:
         return [clause("the cells in bold", book.bold.get(scene.sheet_names[0]) if book else None, cells)]
 
-    which = "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
+    which = (
+        "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
+    )
     text = f"In {scene.name} make {which} bold and save the file"
     return scene.build(text, scene.sheets, steps, extra=extra, forged=lambda: workbook(scene.sheets, bold=cells))
 

@@ -50,17 +50,27 @@ class TerminalCountScenario:
 
     @property
     def command(self) -> str:
-        return f"grep -c {self.word} {self.target} > {self.result}" if self.word else f"wc -l < {self.target} > {self.result}"
+        return (
+            f"grep -c {self.word} {self.target} > {self.result}"
+            if self.word
+            else f"wc -l < {self.target} > {self.result}"
+        )
 
     @property
     def instruction(self) -> str:
-        what = f"how many lines of {self.target} hold the word {self.word}" if self.word else f"how many lines {self.target} has"
+        what = (
+            f"how many lines of {self.target} hold the word {self.word}"
+            if self.word
+            else f"how many lines {self.target} has"
+        )
         return f"In the terminal count {what} and write just the number to {self.result}"
 
     async def setup(self, desktop: StagedDesktopLike) -> None:
         for name, data in self.files.items():
             await desktop.push(f"{FOLDER}/{name}", data)
-        await desktop.launch(["xfce4-terminal", "--disable-server", f"--geometry={self.columns}x{self.rows}"], cwd=FOLDER)
+        await desktop.launch(
+            ["xfce4-terminal", "--disable-server", f"--geometry={self.columns}x{self.rows}"], cwd=FOLDER
+        )
         await desktop.wait_window("xfce4-terminal")
         other = next(name for name in self.names if name != self.target)
         await desktop.launch(["l3afpad", f"{FOLDER}/{other}"])
@@ -93,7 +103,8 @@ def count_lines(seed: int) -> Task:
         found = await folder_contents(desktop, FOLDER)
         number = (found.pop(scene.result, None) or b"").strip().decode("utf-8", errors="replace")
         return judged(
-            clause(f"the number in {scene.result}", number, str(scene.count)), same_files("the other files", found, scene.files)
+            clause(f"the number in {scene.result}", number, str(scene.count)),
+            same_files("the other files", found, scene.files),
         )
 
     def end_states() -> ExampleEndStates:
@@ -113,7 +124,9 @@ def count_lines(seed: int) -> Task:
         return CheckResult(float(await written(desktop) is not None), f"{scene.result} is there")
 
     async def holds_number(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number")
+        return CheckResult(
+            float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number"
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         terminal, _ = await scene.boxes(desktop)
@@ -144,7 +157,10 @@ def count_lines(seed: int) -> Task:
         oracle=oracle,
         first_click_targets=targets,
         theme=scene.theme,
-        milestones=(Milestone("the result file is there", 0.1, exists), Milestone("it holds just a number", 0.1, holds_number)),
+        milestones=(
+            Milestone("the result file is there", 0.1, exists),
+            Milestone("it holds just a number", 0.1, holds_number),
+        ),
         difficulty="medium",
         shuffle_windows=scene.shuffle_windows,
         example_end_states=end_states,

@@ -19,11 +19,34 @@ from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.hd_screen import click_in, hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES, folder_contents
-from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    Difficulty,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    StagedDesktopLike,
+    Task,
+)
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
-WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon", "north")
+WORDS = (
+    "apple",
+    "bread",
+    "cloud",
+    "delta",
+    "eagle",
+    "flame",
+    "grape",
+    "house",
+    "island",
+    "jewel",
+    "lemon",
+    "melon",
+    "north",
+)
 PLACES = ("north", "south", "east", "west")
 
 
@@ -81,7 +104,9 @@ class TerminalFilesScenario:
         )
 
     def text(self) -> bytes:
-        return "".join(f"{self.rng.choice(WORDS)} {self.rng.randint(1, 99)}\n" for _ in range(self.rng.randint(2, 6))).encode()
+        return "".join(
+            f"{self.rng.choice(WORDS)} {self.rng.randint(1, 99)}\n" for _ in range(self.rng.randint(2, 6))
+        ).encode()
 
 
 def sort_lines(seed: int) -> Task:
@@ -94,14 +119,23 @@ def sort_lines(seed: int) -> Task:
     wanted = "".join(f"{line}\n" for line in sorted(set(lines))).encode()
 
     async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        return [same_files("the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted})]
+        return [
+            same_files(
+                "the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted}
+            )
+        ]
 
     def end_states() -> ExampleEndStates:
-        right, place = {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()}, f"{FOLDER}/{result}"
+        right, place = (
+            {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()},
+            f"{FOLDER}/{result}",
+        )
         doubled = "".join(f"{line}\n" for line in sorted(lines)).encode()
         mixed = "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode()
         in_place = {**right, f"{FOLDER}/words.txt": wanted}
-        return nearly(right, place, with_doubles={**right, place: doubled}, not_sorted={**right, place: mixed}, words_too=in_place)
+        return nearly(
+            right, place, with_doubles={**right, place: doubled}, not_sorted={**right, place: mixed}, words_too=in_place
+        )
 
     text = f"In the terminal write the lines of words.txt into {result}, sorted from A to Z and each only once"
     return scene.build(text, f"sort -u words.txt > {result}", clauses, result, end_states)
@@ -133,11 +167,15 @@ def pack(seed: int) -> Task:
 
     async def some_packed(desktop: StagedDesktopLike) -> CheckResult:
         found = await packed_files(desktop) or {}
-        return CheckResult(sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it")
+        return CheckResult(
+            sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it"
+        )
 
     def end_states() -> ExampleEndStates:
         def with_archive(files: dict[str, bytes]) -> FileContents:
-            return {f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()}
+            return {
+                f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()
+            }
 
         first = next(iter(wanted))
         near = {
@@ -153,7 +191,9 @@ def pack(seed: int) -> Task:
         Milestone("an archive is there", 0.1, archive_there),
         Milestone("the files are in it", 0.2, some_packed),
     )
-    return scene.build(text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, tier="hard")
+    return scene.build(
+        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, tier="hard"
+    )
 
 
 def _archive(files: dict[str, bytes]) -> bytes:
@@ -170,7 +210,9 @@ def _archive(files: dict[str, bytes]) -> bytes:
 async def _members(data: bytes | None) -> dict[str, bytes] | None:
     """Plain files of an archive by name; None for what is none."""
     try:
-        found = await asyncio.to_thread(subprocess_call.call_in_subprocess, f"{document_readers.__name__}:archived", data or b"")
+        found = await asyncio.to_thread(
+            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:archived", data or b""
+        )
     except InvalidDocument:
         return None
     return {name: text.encode("latin-1") for name, text in found.items()}
@@ -202,7 +244,9 @@ def collect(seed: int) -> Task:
 
     async def arrived(desktop: StagedDesktopLike) -> CheckResult:
         found = await folder_contents(desktop, f"{FOLDER}/All")
-        return CheckResult(sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All")
+        return CheckResult(
+            sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All"
+        )
 
     def end_states() -> ExampleEndStates:
         def at_home(files: dict[str, bytes]) -> FileContents:

@@ -12,10 +12,26 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    Rect,
+    StagedDesktopLike,
+    Task,
+)
 
 WIDTH, HEIGHT = 256, 192
-COLOURS = {"red": "#c02020", "green": "#208020", "blue": "#2040c0", "yellow": "#e0d040", "white": "#f4f4f4", "purple": "#8030a0"}
+COLOURS = {
+    "red": "#c02020",
+    "green": "#208020",
+    "blue": "#2040c0",
+    "yellow": "#e0d040",
+    "white": "#f4f4f4",
+    "purple": "#8030a0",
+}
 DARK_TEXT = {"yellow", "white"}
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
 
@@ -35,9 +51,25 @@ class TerminalScenario:
         for colour in self.colours:
             await desktop.push(f"{colour}/.keep", b"")
             foreground = "#000000" if colour in DARK_TEXT else "#ffffff"
-            look = ["-bg", COLOURS[colour], "-fg", foreground, "-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
+            look = [
+                "-bg",
+                COLOURS[colour],
+                "-fg",
+                foreground,
+                "-fa",
+                "DejaVu Sans Mono",
+                "-fs",
+                "6",
+                "-b",
+                "2",
+                "-bw",
+                "0",
+                "+sb",
+            ]
             size = ["-geometry", f"{self.columns}x{self.rows}", "-title", colour, "-xrm", "*cursorBlink: false"]
-            await desktop.launch(["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour)
+            await desktop.launch(
+                ["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour
+            )
             await desktop.wait_window(
                 colour
             )  # one after the other: which comes first would be chance, and with it who stands where
@@ -51,7 +83,11 @@ class TerminalScenario:
 
     async def bodies(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """Client area of each terminal by colour."""
-        return {w.title: Rect(w.x, w.y, w.x + w.width, w.y + w.height) for w in await desktop.windows() if w.title in self.colours}
+        return {
+            w.title: Rect(w.x, w.y, w.x + w.width, w.y + w.height)
+            for w in await desktop.windows()
+            if w.title in self.colours
+        }
 
     async def close_buttons(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
         """The title bar's close button of each terminal by colour."""
@@ -59,7 +95,11 @@ class TerminalScenario:
 
     async def groundings(self, desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
         """What both families could ask of this screen."""
-        run = [(run_instruction(colour, word), box) for colour, box in (await self.bodies(desktop)).items() for word in WORDS]
+        run = [
+            (run_instruction(colour, word), box)
+            for colour, box in (await self.bodies(desktop)).items()
+            for word in WORDS
+        ]
         return run + [(close_instruction(colour), box) for colour, box in (await self.close_buttons(desktop)).items()]
 
 
@@ -133,7 +173,9 @@ def close_terminal(seed: int) -> Task:
 
     async def check(desktop: StagedDesktopLike) -> CheckResult:
         open_now = {window.title for window in await desktop.windows()}.intersection(scene.colours)
-        return judged(clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target})))
+        return judged(
+            clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target}))
+        )
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         yield [click_in((await scene.close_buttons(desktop))[scene.target])]

@@ -18,7 +18,15 @@ PACKAGES = ("libreoffice-writer", "libreoffice-gtk3")
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
 WHO = ("The gardener", "My neighbour", "The teacher", "Our cook", "The pilot", "A painter", "The baker", "The captain")
 DOES = ("waits for", "looks at", "paints", "carries", "describes", "counts", "forgets", "repairs")
-WHAT = ("the old bridge", "a green boat", "the tall tower", "a small garden", "the broken clock", "a quiet street", "the red door")
+WHAT = (
+    "the old bridge",
+    "a green boat",
+    "the tall tower",
+    "a small garden",
+    "the broken clock",
+    "a quiet street",
+    "the red door",
+)
 WHEN = ("in spring", "on Monday", "before noon", "every evening", "after the rain", "without a word")
 
 
@@ -166,10 +174,15 @@ def centre(seed: int) -> Task:
     def findings(text: TextDocument | None) -> list[Finding]:
         aligned = [place for _, _, place in text.paragraphs] if text else []
         found = {number: place for number, place in enumerate(aligned) if place in ("CENTER", "RIGHT", "JUSTIFY")}
-        return [scene.same_lines(text, scene.lines), clause("the paragraphs that are not at the left", found, {index: kept})]
+        return [
+            scene.same_lines(text, scene.lines),
+            clause("the paragraphs that are not at the left", found, {index: kept}),
+        ]
 
     text = f"In {scene.name} let paragraph {index + 1} be {word} and save it"
-    return scene.build(text, findings, steps, tier="easy", forged=lambda: text_document(scene.lines, aligned={index: kept}))
+    return scene.build(
+        text, findings, steps, tier="easy", forged=lambda: text_document(scene.lines, aligned={index: kept})
+    )
 
 
 def insert_table(seed: int) -> Task:

@@ -18,14 +18,36 @@ from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, StagedDesktopLike, Task
+from deskhand.tasks.task import (
+    CheckResult,
+    Difficulty,
+    ExampleEndStates,
+    Family,
+    FileContents,
+    Milestone,
+    StagedDesktopLike,
+    Task,
+)
 
 PACKAGES = ("chromium",)
 SITE = "Documents/site"
 COLOURS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 TOWNS = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
-GOODS = ("kettle", "ladder", "basket", "mirror", "hammer", "pillow", "carpet", "bucket", "teapot", "candle", "blanket", "bottle")
+GOODS = (
+    "kettle",
+    "ladder",
+    "basket",
+    "mirror",
+    "hammer",
+    "pillow",
+    "carpet",
+    "bucket",
+    "teapot",
+    "candle",
+    "blanket",
+    "bottle",
+)
 TOPICS = ("Bridges", "Clouds", "Deserts", "Engines", "Forests", "Glaciers", "Harbours", "Islands")
 SAVE_BUTTON_PX = (48, 26)
 """From the lower right corner of GTK's dialog for files."""
@@ -46,7 +68,11 @@ class WebPageScenario:
         self.rng = rng = random.Random(f"{family}:{seed}")
         self.family, self.seed = family, seed
         self.theme = rng.choice(THEMES)
-        self.look = {"size": rng.choice([14, 16, 18]), "margin": rng.choice([16, 24, 40]), "colour": rng.choice(COLOURS)}
+        self.look = {
+            "size": rng.choice([14, 16, 18]),
+            "margin": rng.choice([16, 24, 40]),
+            "colour": rng.choice(COLOURS),
+        }
         self.pages: dict[str, str] = {}
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
@@ -150,7 +176,9 @@ def download(seed: int) -> Task:
         return ExampleEndStates(near, {target: files[target]})
 
     text = f"On the page get the file of {towns[place]}, and no other"
-    return scene.build(text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states)
+    return scene.build(
+        text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states
+    )
 
 
 def fill_form(seed: int) -> Task:
@@ -265,7 +293,9 @@ def save_page(seed: int) -> Task:
         found = await downloads(desktop)
         there = (found.get(name) or "").count(f"number {code}")
         return [
-            clause("the pages in Downloads", [each for each in found if each.endswith(("html", "htm", "mhtml"))], [name]),
+            clause(
+                "the pages in Downloads", [each for each in found if each.endswith(("html", "htm", "mhtml"))], [name]
+            ),
             Finding("it is the page", float(there == 1), f"its number stands there {there} times", "once"),
         ]
 
@@ -322,7 +352,9 @@ def look_up(seed: int) -> Task:
         place = "Downloads/answer.txt"
         elsewhere = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
         right = {place: price.encode()}
-        return nearly(right, place, of_another_town={place: elsewhere.encode()}, with_more={place: f"{price} ".encode()})
+        return nearly(
+            right, place, of_another_town={place: elsewhere.encode()}, with_more={place: f"{price} ".encode()}
+        )
 
     milestones = (
         Milestone("something was sent", 0.1, something),
@@ -330,7 +362,13 @@ def look_up(seed: int) -> Task:
     )
     text = f"Find in the table what a {good} costs in {town}, type the number into the field Price and send it"
     return scene.build(
-        text, clauses, steps, tier="hard", waits_for="Downloads/answer.txt", end_states=end_states, milestones=milestones
+        text,
+        clauses,
+        steps,
+        tier="hard",
+        waits_for="Downloads/answer.txt",
+        end_states=end_states,
+        milestones=milestones,
     )
 
 

@@ -41,7 +41,9 @@ _START = """(() => {{
   document.head.appendChild(style);
   return true;
 }})()"""
-_INSTRUCTION = "(() => { const told = core.getUtterance(); return typeof told === 'string' ? told : told.utterance; })()"
+_INSTRUCTION = (
+    "(() => { const told = core.getUtterance(); return typeof told === 'string' ? told : told.utterance; })()"
+)
 _STATE = "({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, reason: String(WOB_REWARD_REASON || '')})"
 
 
@@ -51,7 +53,9 @@ def pages() -> Path:
     found = importlib.util.find_spec("miniwob")
     folder = Path(found.origin).parent / "html" if found is not None and found.origin else None
     if folder is None or not (folder / "miniwob").is_dir():
-        raise ConfigError("MiniWoB++ is not installed; pip install --no-deps miniwob (or pip install 'deskhand[miniwob]')")
+        raise ConfigError(
+            "MiniWoB++ is not installed; pip install --no-deps miniwob (or pip install 'deskhand[miniwob]')"
+        )
     return folder
 
 
@@ -127,14 +131,21 @@ async def check(desktop: StagedDesktopLike) -> CheckResult:
         strange = await page.opened_since_mark()
     except (chromium.PageError, chromium.PageGone) as error:
         told = f"no page of the suite: {error}"
-        return CheckResult(0.0, told, untrusted_source=True, findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),))
+        return CheckResult(
+            0.0,
+            told,
+            untrusted_source=True,
+            findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),),
+        )
     page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
     findings = (
         Finding("the page's own reward", reward if reward is not None else 0.0, page_says, "a reward above 0"),
         Finding("nothing but the page was opened", float(not strange), strange or "nothing", "nothing"),
     )
     value = 0.0 if reward is None or strange else min(1.0, max(0.0, reward))
-    return CheckResult(value, f"{page_says}; opened besides: {strange or 'nothing'}", untrusted_source=True, findings=findings)
+    return CheckResult(
+        value, f"{page_says}; opened besides: {strange or 'nothing'}", untrusted_source=True, findings=findings
+    )
 
 
 def make_task(name: str, seed: int) -> Task:
@@ -175,6 +186,8 @@ def make_task(name: str, seed: int) -> Task:
 def families() -> dict[str, Family]:
     """One family for each page."""
     return {
-        f"{PREFIX}{name}": Family(f"{PREFIX}{name}", ("chromium",), "easy", functools.partial(make_task, name), "as the page asks")
+        f"{PREFIX}{name}": Family(
+            f"{PREFIX}{name}", ("chromium",), "easy", functools.partial(make_task, name), "as the page asks"
+        )
         for name in names()
     }
