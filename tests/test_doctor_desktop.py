@@ -11,7 +11,7 @@ from server_client import OWNER_KEY, bridge
 from serving import on_a_port
 
 from deskhand.doctor import check_desktop as check_desktop_module
-from deskhand.doctor.check_desktop import check_desktop as check_desktop_module
+from deskhand.doctor.check_desktop import check_desktop
 from deskhand.errors import ConfigError
 
 LAYERS = ["reach", "desktop", "frame", "input", "file", "judge"]

@@ -25,9 +25,9 @@ __all__ = [
     "DesktopSection",
     "EngineSection",
     "SuiteSection",
+    "config_of_run",
     "known_keys",
     "load_config",
-    "config_of_run",
 ]
 ENVIRONMENT_PREFIX = "DESKHAND_"
 STAGES, FULL = "stages", "full"

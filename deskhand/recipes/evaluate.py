@@ -43,9 +43,9 @@ __all__ = [
     "END_STATES",
     "NOOP",
     "PolicySpec",
-    "resolve_policy",
     "evaluate_policy",
     "open_runner",
+    "resolve_policy",
     "tasks_solved_by_noop",
 ]
 ADDRESS = ("http://", "https://")

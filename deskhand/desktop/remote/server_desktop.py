@@ -29,7 +29,7 @@ from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient, check_base_url
 from deskhand.errors import ConfigError, InfrastructureError
 
-__all__ = ["ServerDesktop", "ServerPool", "RemoteTimeouts"]
+__all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
 
 DESKTOPS_PER_CLIENT = 8
 """An HTTP client looks through all its connections for each request; more desktops get further clients."""
