@@ -112,7 +112,7 @@ class DesktopAgent:
     def view_of(self, width: int, height: int) -> ScreenView:
         """How the model sees a screen of this size."""
         seen = self._model_image_size(width, height) if self._model_image_size else None
-        return replace(ScreenView.of_screen(width, height), seen=seen)
+        return replace(ScreenView.of_screen(width, height), model_image_size=model_image_size)
 
     async def solve(
         self,

@@ -126,7 +126,7 @@ async def open_scripted_policy(
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
-    asked = agent.model_copy(update={"temperature": 1.0, "max_tokens": SCRIPT_TOKENS})
+    asked = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(asked, model_image_size=model_image_size(image_processor))
     runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
     try:
@@ -171,13 +171,13 @@ async def run_training_loop(
 
         # A run that is blind on purpose is not watched for it.
         health = (
-            config.loop.health.model_copy(update={"canary_every": 0})
+            config.loop.health.model_copy(update={"vision_probe_every": 0})
             if config.agent.noise_images
             else config.loop.health
         )
         desktops = train_concurrency(config.loop, config.desktop)
         loop = TrainingLoop(
-            config.loop.model_copy(update={"health": health, "desktops": desktops}),
+            config.loop.model_copy(update={"health": health, "max_concurrent_episodes": max_concurrent_episodes}),
             run,
             parts.runner,
             engine.engine,

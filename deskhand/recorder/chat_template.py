@@ -108,7 +108,7 @@ def _with_history(probe: _Probe, layout: TemplateBehavior, source: str, history:
             f"the chat template of {source} rewrites earlier assistant turns ({what}); no call would extend another; choose "
             'history "keep" to let them stand as they were sampled, or "fork" to follow the template'
         )
-    layout = replace(layout, forgets_thoughts="thoughts" in what, trims_replies=layout.trims)
+    layout = replace(layout, strips_reasoning="thoughts" in what, trims_replies=layout.trims)
     for what, talk in rewritten:
         if difference := probe.difference(talk, layout):
             raise ConfigError(

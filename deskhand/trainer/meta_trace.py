@@ -118,7 +118,7 @@ def trace_language_model(
     """
     config = config.model_copy(update={"train_vision": True})
     if config.lora is not None and config.lora.load_in_4bit:
-        config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+        config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
     values = {**values, "vision_config": {**values["vision_config"], "depth": 1}}
     with torch.device("meta"):
         model = _built(values, dtype)
@@ -238,7 +238,7 @@ def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, confi
             sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True)
         )
         if config.lora is not None:
-            config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+            config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
         policy = Policy(model, config)
         trained = {name: tensor for name, tensor in policy.parameters().items() if ".visual." in name}
         gradients = [torch.zeros_like(tensor) for tensor in trained.values()]

@@ -179,8 +179,8 @@ def round_trip(dialect, view, ops):
 def test_every_kind_of_op_is_carried_absent_or_lossy(dialect):
     view = VIEWS[0]
     at = Point(960, 540, view.screen)
-    assert {carriage.kind for carriage in dialect.carries.values()} <= {"lossless", "lossy", "absent"}
-    for kind, carriage in dialect.carries.items():
+    assert {carriage.kind for carriage in dialect.supported_ops.values()} <= {"lossless", "lossy", "absent"}
+    for kind, carriage in dialect.supported_ops.items():
         fields = {item.name for item in dataclasses.fields(kind)}
         given = {
             "point": at,

@@ -111,7 +111,7 @@ def test_pixels_of_a_group_grow_with_its_rows():
     settings = WorkflowSettings.of(told, {})
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
-    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
+    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"history": "full"})})
     assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
 
 
@@ -137,7 +137,7 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
     content["gconfig"]["n_samples"] = 3
     content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "words"})})
     assert find_config_problems(content, words, None, 10) == []
     assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
 
@@ -169,7 +169,7 @@ def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
     for key, value in beside.items():
         content[key] = content.get(key, {}) | value
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "words"})})
     found = find_config_problems(content, words, None, 10)
     assert len(found) == 1, found
     assert word in found[0]
@@ -183,7 +183,7 @@ def test_an_algorithm_is_what_it_is_called():
     assert "weigh_episodes" in line
     assert (
         find_config_problems(
-            content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10
+            content, settings.model_copy(update={"algorithm": "dr_grpo", "normalize_by_episode": False}), SMALL, 10
         )
         == []
     )
@@ -218,4 +218,4 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
     assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)
-    assert largest_advantage(settings.model_copy(update={"weigh_episodes": False}), 15 * 32) == pytest.approx(7**0.5)
+    assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(7**0.5)
