@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from prompt_samples import offers
-from test_objects import OBJECTS, instances
+from test_json_formats import OBJECTS, instances
 
 from deskhand.actions import conformance, formats
 from deskhand.actions.formats.base import ScreenView
