@@ -82,7 +82,7 @@ async def serve(leases: int) -> None:
     )  # prepared screens take no processor to start, and no memory of their own
     async with (
         DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)

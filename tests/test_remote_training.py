@@ -28,7 +28,7 @@ from test_suite_config import served, with_its_two_lines
 
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.remote.baselines import FILE as FIRST_LOOKS
+from deskhand.desktop.remote.baselines import BASELINES_FILE as FIRST_LOOKS
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run

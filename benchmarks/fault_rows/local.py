@@ -232,8 +232,8 @@ async def row_9(size: float, folder: Path) -> Row:
     fake = FakeOsworld(folder / "frames", (64, 48))
     desktop = OsworldDesktop(
         RetryingClient("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
-        keep_state=True,
-        looking=ScreenPolling(0, 0, 1),
+        skip_reset=True,
+        polling=ScreenPolling(0, 0, 1),
     )
     await desktop.reset(SCREEN)
     whole = fake.guest.picture()

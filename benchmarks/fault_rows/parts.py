@@ -139,7 +139,7 @@ async def bridged(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05
+            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=lot, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book

@@ -108,19 +108,19 @@ def build_remote_pool(
             f"desktop.urls: {kind} takes {'an address each' if kind in MACHINE_BACKENDS else 'one address'}"
         )
     if kind == "bridge":
-        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
+        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
     if kind == "gateway":
-        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
+        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
     return build_machine_pool(
         addresses,
         "osworld" if kind == "osworld" else "waa",
         spec,
         book,
-        keep_state=desktop.skip_reset,
+        skip_reset=desktop.skip_reset,
         monitor_port=desktop.qemu_monitor_port,
         revert=desktop.reset_command,
         timeouts=desktop.timeouts,
-        lot=quota,
+        quota=quota,
         key=key,
         folder=run_dir,
     )
@@ -132,30 +132,30 @@ def build_machine_pool(
     template: DesktopSpec,
     book: LeaseStore | None,
     *,
-    keep_state: bool,
+    skip_reset: bool,
     monitor_port: int | None,
     revert: Sequence[str] = (),
     timeouts: RemoteTimeouts | None = None,
-    lot: QuotaManager | None = None,
+    quota: QuotaManager | None = None,
     key: str | None = None,
     folder: Path | None = None,
 ) -> MachinePool:
     """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
 
     Raises `ConfigError` for an address that is none and a command that is not here."""
-    lot = lot or QuotaManager()
+    quota = quota or QuotaManager()
     looks = baselines.BaselineStore(folder / baselines.FILE if folder is not None else None)
     places = [check_base_url(each, "a machine's address") for each in addresses]
     commands = {address: ResetCommand(revert, address) for address in places} if revert else {}
     proofs = {address: ResetMarker() for address in places}
 
     def make(address: str) -> OsworldDesktop:
-        link = RetryingClient(address, key, timeouts=timeouts, lot=lot, parks=False)
+        client = RetryingClient(address, key, timeouts=timeouts, quota=quota, wait_for_quota=False)
         back: ResetHook | None = commands[address].reset if commands else None
         if kind == "osworld":
-            return OsworldDesktop(link, revert=back, keep_state=keep_state, proof=proofs[address])
+            return OsworldDesktop(client, revert=back, skip_reset=skip_reset, marker=proofs[address])
         if back is None and monitor_port:
             back = QemuMonitor(urlsplit(address).hostname or "", monitor_port).reset
-        return WaaDesktop(link, revert=back, reboots=not commands, first_looks=looks)
+        return WaaDesktop(client, revert=back, reboots=not commands, baselines=looks)
 
-    return MachinePool(places, make, template=template, lot=lot, book=book, timeouts=timeouts)
+    return MachinePool(places, make, template=template, quota=quota, book=book, timeouts=timeouts)

@@ -12,7 +12,7 @@ import httpx2
 from deskhand.errors import EvaluatorError
 from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.setup_runner import SetupRunner
-from deskhand.server.guest import USUAL_HOME, Guest
+from deskhand.server.guest import OSWORLD_HOME, Guest
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats.file_cache import FileCache
 
@@ -21,10 +21,10 @@ class SavedGuest(Guest):
     """The files of the home, as they were."""
 
     async def expand(self, path: str) -> str:
-        return f"{USUAL_HOME}/{path[2:]}" if path.startswith("~/") else path
+        return f"{OSWORLD_HOME}/{path[2:]}" if path.startswith("~/") else path
 
     async def read(self, path: str) -> bytes:
-        if path.startswith("/") and not path.startswith(f"{USUAL_HOME}/"):
+        if path.startswith("/") and not path.startswith(f"{OSWORLD_HOME}/"):
             raise EvaluatorError(f"{path} is not in the home, and was not kept; judge it on a live desktop")
         return await self.desktop.pull(path)
 

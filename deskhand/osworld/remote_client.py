@@ -57,9 +57,9 @@ class RemoteOsworldClient(LocalOsworldClient):
 
     async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         looks = method == "GET" or path in _LOOKS
-        link = self._machine.server.link
+        link = self._machine.server.client
         return await link.send(
-            method, path, repeatable=looks, acts=not looks, parks=False, may_take_s=timeout_s, **body
+            method, path, repeatable=looks, acts=not looks, wait_for_quota=False, may_take_s=timeout_s, **body
         )
 
     async def close(self) -> None:

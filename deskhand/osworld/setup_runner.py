@@ -149,7 +149,7 @@ class SetupRunner:
         if isinstance(command, str) and not given.shell:
             command = command.split()
         program = program_of(command)
-        if program in _FORWARDERS and not await self.wire.guest.finds(program):
+        if program in _FORWARDERS and not await self.wire.guest.has_program(program):
             return
         await self._demand("/setup/launch", {"command": command, "shell": bool(given.shell)})
         if program == "pkill":

@@ -66,7 +66,7 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
     }
     about = run.metadata
     more = {
-        "Parked": quota.saved_summary(run.folder / quota.FILE),
+        "Parked": quota.saved_summary(run.folder / quota.QUOTA_FILE),
         "Taught nothing": families_without_signal(run.episodes(TRAIN)),
     }
     return ReportView(

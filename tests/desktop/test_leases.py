@@ -27,7 +27,7 @@ def test_an_epoch_is_given_out_once_also_by_the_next_book(tmp_path):
     for _ in range(3):
         book = LeaseStore(tmp_path / "leases.sqlite")
         seen += [book.grant("someone", "a desktop") for _ in range(3)]
-        book.end(seen[-1], "released")
+        book.release(seen[-1], "released")
         book.close()
     assert seen == sorted(set(seen))
 
@@ -36,8 +36,8 @@ def test_only_a_lease_that_goes_on_is_good_for_anything():
     book = LeaseStore()
     epoch = book.grant("someone", "a desktop")
     book.check(epoch)
-    assert book.end(epoch, "released")
-    assert not book.end(epoch, "released")
+    assert book.release(epoch, "released")
+    assert not book.release(epoch, "released")
     for wrong, why in ((epoch, "released"), (epoch + 1, "there never was one"), (-1, "there never was one")):
         with pytest.raises(LeaseExpired, match=f"lease {wrong} is over: {why}; take a new lease"):
             book.check(wrong)
@@ -53,7 +53,7 @@ from deskhand.desktop.leases import LeaseBook
 book = LeaseBook(Path(sys.argv[1]))
 for number in range(3):
     book.grant(f"episode {number}", "a desktop")
-book.end(1, "released")
+book.release(1, "released")
 print("ready", flush=True)
 time.sleep(60)
 """

@@ -82,7 +82,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
     async with on_a_port(machine.fake.app) as address:
         rewards = []
         for steps in ((), ([Type("hello")],), ([Type("hello, ")], [Type("wörld"), Done()])):
-            desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+            desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5)
             result = await run_episode(EpisodeRequest("e", task), desktop, Replies(*steps), None)  # type: ignore[arg-type]
             assert isinstance(result.outcome, Scored), result.outcome
             assert result.outcome.guest_trusted
@@ -95,7 +95,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         assert windows, "actions go to /execute_windows"
         machine.fake.running.clear()
         desktop = WaaDesktop(
-            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5
+            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), polling=LOOKING, ready_s=0.5
         )
         lost = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(lost.outcome, Errored)
@@ -117,7 +117,7 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     async with on_a_port(machine.fake.app) as address, on_a_port(machine.evaluate.app) as judge_address:
         evaluator = WaaEvaluatorClient(RetryingClient(judge_address, timeouts=TIMES))
         task = task_of(waa.load(file), lambda _: evaluator, 320, 240)
-        desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+        desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5)
         result = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(result.outcome, Scored)
         assert result.outcome.value == 0.0
@@ -135,7 +135,7 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
         assert isinstance(result.outcome, Errored)
         assert result.outcome.cause == "evaluator"
         await desktop.close()
-        await evaluator.link.close()
+        await evaluator.client.close()
 
 
 def test_what_cannot_be_judged_is_refused_when_the_task_is_made(tmp_path):
@@ -174,7 +174,7 @@ async def test_the_gym_interface_plays_an_episode(tmp_path):
     task = load_task(file, 320, 240)
     machine = Machine(tmp_path / "vm")
     async with on_a_port(machine.fake.app) as address:
-        env = VagenDesktopEnv(WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5), [task])
+        env = VagenDesktopEnv(WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5), [task])
         assert await env.health_check() == {"status": "not_initialized"}
         with pytest.raises(ConfigError):
             await env.step("DONE()")

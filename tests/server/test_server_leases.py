@@ -45,18 +45,18 @@ async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
         book = ActiveLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
         (idle, _), (busy, _) = await book.acquire(None, 30), await book.acquire(None, 30)
         now += 59
-        await book.reclaim()
+        await book.expire_idle()
         assert {held.id for held in book} == {idle.id, busy.id}
         with book.using(busy):
             now += 2
-            await book.reclaim()
+            await book.expire_idle()
             assert [held.id for held in book] == [busy.id]
         assert book.by_port(idle.port) is None
         now += 59
-        await book.reclaim()
+        await book.expire_idle()
         assert [held.id for held in book] == [busy.id]
         now += 2
-        await book.reclaim()
+        await book.expire_idle()
         assert list(book) == []
         await book.close()
 
@@ -65,7 +65,7 @@ async def test_a_door_is_given_out_again_as_late_as_can_be():
     async with DesktopPool(2, SCREEN, spares=0) as pool:
         book = ActiveLeases(pool, (1, 2), idle_s=60)
         first, _ = await book.acquire(None, 30)
-        await book.end(first, "test")
+        await book.release(first, "test")
         second, _ = await book.acquire(None, 30)
         assert (first.port, second.port) == (1, 2)
         await book.close()
@@ -75,8 +75,8 @@ async def test_the_desktops_are_gone_when_the_bridge_ends():
     async with bridge() as running, leased(running) as client:
         desktop, pids = client.desktop, client.desktop.processes()
         assert pids
-        await running.book.close()
-        assert list(running.book) == []
+        await running.leases.close()
+        assert list(running.leases) == []
     assert desktop.processes() == []
 
 
