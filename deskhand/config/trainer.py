@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from deskhand.algorithms.base import AlgorithmName as AlgorithmName
-from deskhand.algorithms.dr_grpo import DIVISOR_TOKENS
+from deskhand import registry
 
 OptimizerName = Literal["adamw_fused", "adamw", "adamw_8bit"]
 
@@ -72,8 +71,8 @@ class TrainerConfig(_Settings):
     """One `Trainer.step`."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
-    algorithm: AlgorithmName = "grpo"
-    """How rewards become advantages and what is clipped; each is a file of `deskhand/algorithms`."""
+    algorithm: str = "grpo"
+    """How rewards become advantages and what is clipped: grpo, dr_grpo, gspo, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
     """AdamW as one kernel, as plain operations, or with moments of 8 bits (a GPU and the package bitsandbytes)."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -101,13 +100,18 @@ class TrainerConfig(_Settings):
     """Factor on the divergence from the untrained model, added to the loss; 0 leaves it out. With adapters the reference is the
     model without them; without adapters it is a second copy of the weights."""
     kl_estimator: Literal["k2", "k3"] = "k3"
-    loss_divisor: float = Field(default=DIVISOR_TOKENS, gt=0)
-    """Dr.GRPO's constant, by which an episode's sum over tokens is divided."""
+    loss_divisor: float = Field(default=256.0, gt=0)
+    """Dr.GRPO's constant, by which an episode's sum over tokens is divided; about the tokens of a 10-step episode."""
     critic: CriticConfig = CriticConfig()
     torch_threads: int | None = Field(default=None, ge=1)
     """Torch threads of a step; None leaves torch's setting."""
     seed: int = 0
     """Of the order in which episodes are split into minibatches."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _is_known(cls, ref: str) -> str:
+        return registry.check("algorithm", ref)
 
     @property
     def supervised(self) -> TrainerConfig:

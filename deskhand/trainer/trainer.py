@@ -20,7 +20,7 @@ from torch import Tensor
 from deskhand.algorithms.kl import kl_estimate, reference_penalty
 from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import RecordError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
@@ -52,7 +52,7 @@ class Trainer:
     def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
         self.policy = policy
         self.config = config = config or TrainerConfig()
-        self.algorithm = ALGORITHMS[config.algorithm]
+        self.algorithm = get_algorithm(config.algorithm)
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(
             policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
@@ -225,8 +225,8 @@ class Trainer:
                 batch.behaviour_logprobs_W,
                 _joined(work.credit.advantages, rows, logprobs_W),
                 torch.ones_like(logprobs_W, dtype=torch.bool),
-                algorithm.clip_low if config.clip_ratio_low is None else config.clip_ratio_low,
-                algorithm.clip_high if config.clip_ratio_high is None else config.clip_ratio_high,
+                algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
+                algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
                 config.importance_weight_cap,
                 config.importance_weight_mode,

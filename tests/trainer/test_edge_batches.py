@@ -12,13 +12,13 @@ import torch
 from test_critic import samples
 from test_trainer import weights
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import available_algorithms
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
 
-KINDS = [*ALGORITHMS, "ppo, own trunk"]
+KINDS = [*available_algorithms(), "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
