@@ -1,8 +1,8 @@
 """Names and import paths of everything that can be plugged in.
 
-A reference is the name of a built-in or registered part, the name of an entry point (group `deskhand.<kind>s`), `module:attr`, or
-`file.py:attr`. The same string works in a config, on the command line, and in Python. Built-in parts are import paths, so that
-`check` needs no import.
+A reference is the name of a built-in or registered part, the name of an entry point (group `deskhand.<kind>s`), `module:attr`,
+or `file.py:attr`. The same string works in a config, on the command line, and in Python. Built-in parts are import paths, so
+that `check` needs no import.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _PARTS: dict[Kind, _Part] = {
     ),
     "algorithm": _Part(
         "trainer.algorithm",
-        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo")} | {"ppo": f"{ALGORITHMS}.ppo:PPO"},
+        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo")}
+        | {"ppo": f"{ALGORITHMS}.ppo:PPO"},
     ),
     "desktop": _Part(
         "desktop.backend",
@@ -135,7 +136,9 @@ def reference(kind: Kind, value: Any) -> str:
             return value
         value = _registered[kind, value]
     named = next((name for (of, name), found in _registered.items() if of == kind and found is value), None)
-    ref = _origin(value) or (named if named is not None else f"object:{getattr(value, '__name__', type(value).__name__)}")
+    ref = _origin(value) or (
+        named if named is not None else f"object:{getattr(value, '__name__', type(value).__name__)}"
+    )
     _objects[kind, ref] = value
     return ref
 
@@ -154,7 +157,9 @@ def import_path(ref: str, key: str) -> Any:
         if not hasattr(value, name):
             close = difflib.get_close_matches(name, [each for each in vars(value) if not each.startswith("_")], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{failed}: {'module' if value is module else 'object'} {where} has no attribute {name}{hint}")
+            raise ConfigError(
+                f"{failed}: {'module' if value is module else 'object'} {where} has no attribute {name}{hint}"
+            )
         value = getattr(value, name)
     return value
 

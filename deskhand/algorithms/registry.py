@@ -16,5 +16,7 @@ def get_algorithm(ref: str) -> Algorithm:
     """The algorithm that a name or an import path stands for. Raises `ConfigError`."""
     found = registry.resolve("algorithm", ref)
     if not isinstance(found, Algorithm):
-        raise ConfigError(f"trainer.algorithm: {ref} is not an algorithm; decorate the function with deskhand.algorithm")
+        raise ConfigError(
+            f"trainer.algorithm: {ref} is not an algorithm; decorate the function with deskhand.algorithm"
+        )
     return found

@@ -21,6 +21,8 @@ from deskhand.errors import ConfigError
 
 __all__ = ["Config", "config_of_run", "known_keys", "load_config", "read_config_file"]
 ENVIRONMENT_PREFIX = "DESKHAND_"
+OPTIONS = ("agent", "options")
+"""Below it every key is allowed: these are the arguments of the user's own agent."""
 STAGES, FULL = "stages", "full"
 
 Setting = tuple[tuple[str, ...], Any, str]
@@ -93,8 +95,8 @@ class _Displaced:
 
 def known_keys(model: type[BaseModel] = Config) -> Iterator[tuple[str, ...]]:
     """Every key that has a value of its own, as a path."""
-    for name, field in model.model_fields.items():
-        inner = _section(field.annotation)
+    for attribute, field in model.model_fields.items():
+        name, inner = field.alias or attribute, _section(field.annotation)
         yield from ((name, *rest) for rest in known_keys(inner)) if inner else [(name,)]
 
 
@@ -226,7 +228,7 @@ def _value(text: str, origin: str) -> Any:
 def _check_key(keys: tuple[str, ...], origin: str) -> None:
     """Raise unless `keys` names a value, or a whole section that may be null."""
     known = list(known_keys())
-    if any(key[: len(keys)] == keys for key in known):
+    if any(key[: len(keys)] == keys for key in known) or keys[:2] == OPTIONS:
         return
     valid = [".".join(key) for key in known]
     name = ".".join(keys)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from deskhand.actions import formats
+from deskhand import registry
 from deskhand.config.loop import LoopConfig
 from deskhand.config.trainer import PolicyConfig, SupervisedConfig, TrainerConfig
 
@@ -45,7 +45,7 @@ class RemoteTimeouts(_Section):
 class DesktopConfig(_Section):
     """Where desktops are. The keys from `isolation` on are of embedded ones."""
 
-    backend: Literal["embedded", "bridge", "gateway", "osworld", "waa"] = "embedded"
+    backend: str = "embedded"
     """"embedded" are on this machine; a "bridge" (`deskhand serve`) or a sandbox "gateway" has them elsewhere; "osworld" and "waa"
     are machines that run those benchmarks' servers."""
     urls: tuple[str, ...] = ()
@@ -77,6 +77,11 @@ class DesktopConfig(_Section):
     memory_request_mib: float = Field(default=160.0, gt=0)
     """What a desktop with its applications usually uses: more desktops than have room for that are refused."""
 
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, ref: str) -> str:
+        return registry.check("desktop", ref)
+
     @model_validator(mode="after")
     def _comes_back_in_one_way(self) -> DesktopConfig:
         if self.reset_command and self.backend not in MACHINE_BACKENDS:
@@ -91,6 +96,12 @@ class DesktopConfig(_Section):
 class AgentConfig(_Section):
     """How the agent asks the model."""
 
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    class_: str = Field(default="desktop", alias="class")
+    """"desktop" is Deskhand's agent; or the import path of your own (`my_agent.py:MyAgent`, `my_package.agents:MyAgent`)."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of an agent of your own."""
     action_format: str = "deskhand_json"
     """The language of actions that the model speaks: a name of `deskhand.actions.formats`."""
     prompt_style: Literal["compact", "full"] = "compact"
@@ -124,10 +135,19 @@ class AgentConfig(_Section):
 
     @field_validator("action_format")
     @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in formats.available_formats():
-            raise ValueError(f"there is no such dialect; {formats.suggest_format(name)}")
-        return name
+    def _is_known_format(cls, ref: str) -> str:
+        return registry.check("action_format", ref)
+
+    @field_validator("class_")
+    @classmethod
+    def _is_known_agent(cls, ref: str) -> str:
+        return registry.check("agent", ref)
+
+    @model_validator(mode="after")
+    def _has_options_of_its_own(self) -> AgentConfig:
+        if self.options and self.class_ == "desktop":
+            raise ValueError("options are for an agent of your own; set class to its import path")
+        return self
 
 
 class ContextConfig(_Section):
@@ -143,7 +163,7 @@ class ContextConfig(_Section):
 class EngineConfig(ContextConfig):
     """What serves the model to the agent."""
 
-    backend: Literal["hf", "vllm", "sglang", "remote"] = "hf"
+    backend: str = "hf"
     """"hf" is in this process; "vllm" is a server that is started here (`python`) or runs already (`url`); "sglang" is a server at
     `url`; "remote" is any OpenAI-compatible endpoint, for evaluation only."""
     max_num_seqs: int = Field(default=16, ge=1)
@@ -171,6 +191,11 @@ class EngineConfig(ContextConfig):
     server_timeout_s: float = Field(default=300.0, gt=0)
     """How long a call waits for a server that is away, and the start of a run for one at `url`."""
 
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, ref: str) -> str:
+        return registry.check("engine", ref)
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> EngineConfig:
         takes = {
@@ -179,6 +204,8 @@ class EngineConfig(ContextConfig):
             "sglang": ("base_url", "api_key_env"),
         }
         allowed = takes.get(self.backend, ("base_url", "api_key_env", "served_model_name"))
+        if not registry.is_builtin("engine", self.backend):
+            return self
         for key in ("base_url", "served_model_name", "api_key_env", "venv_python", "extra_args"):
             if getattr(self, key) and key not in allowed:
                 raise ValueError(
@@ -218,7 +245,8 @@ class SuiteConfig(_Section):
     plain: ClassVar[str] = "name"
     displaces: ClassVar[tuple[str, ...]] = ("name", "osworld", "waa", "native", "openadapt", "python")
 
-    name: Literal["basics", "miniwob"] | None = None
+    name: str | None = None
+    """basics, miniwob, or the import path of a sequence of task families, or of a function that returns one."""
     families: tuple[str, ...] = ()
     """Task families (those of MiniWoB++ as "miniwob/click-button"), of files the tasks or their folders; none named is all of the
     suite, of basics `tasks.suites.catalogue.DEFAULT`."""
@@ -244,6 +272,11 @@ class SuiteConfig(_Section):
     """Whether those of OSWorld's tasks are played that are solved by saying that they cannot be done."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
     """Of WAA's evaluate server, on the host of each machine."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, ref: str | None) -> str | None:
+        return ref if ref is None else registry.check("suite", ref)
 
     @model_validator(mode="after")
     def _is_one(self) -> SuiteConfig:
@@ -288,6 +321,8 @@ class Config(_Section):
     """Training ends after so many minutes, with the step that is being taken; None is when all steps are done."""
     desktop: DesktopConfig = DesktopConfig()
     agent: AgentConfig = AgentConfig()
+    reward: str | None = None
+    """Import path of a function from a judged episode to its reward (`my_rewards.py:shorter`); None is the judge's reward."""
     engine: EngineConfig = EngineConfig()
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
@@ -295,6 +330,11 @@ class Config(_Section):
     sft: SupervisedConfig = Field(default_factory=SupervisedConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("reward")
+    @classmethod
+    def _is_known(cls, ref: str | None) -> str | None:
+        return ref if ref is None else registry.check("reward", ref)
 
     @property
     def eval_agent(self) -> AgentConfig:

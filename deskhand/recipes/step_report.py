@@ -27,6 +27,8 @@ class StepReport:
     episodes_per_minute: float
     reward: float | None
     """Mean over scored episodes that ended since the last step, zero-variance groups included; None when none did."""
+    score: float | None
+    """Mean score by the judge; differs from `reward` if the config names a reward function."""
     success: float | None
     """Share of those."""
     first_click: float | None
@@ -68,6 +70,7 @@ class StepAccumulator:
     """What ended since the last step."""
 
     rewards: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
     successes: list[bool] = field(default_factory=list)
     first_clicks: list[bool] = field(default_factory=list)
     groups: int = 0
@@ -81,6 +84,7 @@ class StepAccumulator:
         """An episode ended, and the group that it closed, if it did."""
         if isinstance(result.outcome, Scored):
             self.rewards.append(result.reward or 0.0)
+            self.scores.append(result.score)
             self.successes.append(result.success)
             self.replies.update(step.reply_error for step in result.transcript.steps)
             if result.first_click_on_target is not None:

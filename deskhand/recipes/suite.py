@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
-import importlib.util
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from deskhand import registry
 from deskhand.config.schema import SuiteConfig
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
@@ -82,6 +82,9 @@ def _loaded(settings: str, backend: str) -> Suite:
         return _of_python(suite.python, suite)
     if suite.files is not None:
         return _of_files(suite, backend)
+    if suite.name is not None and not registry.is_builtin("suite", suite.name):
+        found = registry.resolve("suite", suite.name)
+        return _of_families(found() if callable(found) else found, suite, f"suite.name: {suite.name}")
     names, without = (
         suite.families or (miniwob.names() if suite.name == miniwob.SUITE else family_registry.DEFAULT),
         suite.exclude,
@@ -109,25 +112,23 @@ def require_oracles(tasks: Iterable[Task]) -> None:
 
 
 def _of_python(path: Path, suite: SuiteConfig) -> Suite:
-    """The families of a Python file, which is run."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"suite.python: {path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(
-            f"suite.python: {path} raised {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    found = getattr(module, "FAMILIES", ())
-    if not found or not all(isinstance(family, Family) for family in found):
-        raise ConfigError(f"suite.python: {path} has no FAMILIES, a sequence of deskhand.tasks.task.Family")
+    """The families of a Python file: its `FAMILIES`, or all that `task_family` made."""
+    module = registry.import_file(path, "suite.python: cannot import")
+    found = getattr(module, "FAMILIES", None)
+    if found is None:
+        found = [each for each in vars(module).values() if isinstance(each, Family)]
+    return _of_families(found, suite, f"suite.python: {path}")
+
+
+def _of_families(found: Any, suite: SuiteConfig, where: str) -> Suite:
+    found = (found,) if isinstance(found, Family) else found
+    if not isinstance(found, Sequence) or not found or not all(isinstance(family, Family) for family in found):
+        raise ConfigError(f"{where} has no task families; decorate a function with deskhand.task_family")
     families = {family.name: family for family in found}
     if unknown := [name for name in suite.families if name not in families]:
-        raise ConfigError(f"suite.families: {path} has no family {unknown[0]!r}; it has {', '.join(families)}")
+        raise ConfigError(f"suite.families: unknown family {unknown[0]!r}; {where} has {', '.join(families)}")
     names = suite.families or tuple(families)
-    names = _left(names, suite.exclude, names, str(path))
+    names = _left(names, suite.exclude, names, where)
     return Suite(names, names, lambda name, seed: families[name].generate(seed))
 
 

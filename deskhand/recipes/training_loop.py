@@ -370,6 +370,7 @@ class TrainingLoop:
             episodes=ledger.started - ledger.in_flight,
             episodes_per_minute=self.scheduler.episodes_per_minute,
             reward=float(np.mean(since.rewards)) if since.rewards else None,
+            score=float(np.mean(since.scores)) if since.scores else None,
             success=float(np.mean(since.successes)) if since.successes else None,
             first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
             reply_errors=since.faults,

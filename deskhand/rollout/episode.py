@@ -20,7 +20,17 @@ import structlog
 
 from deskhand import pausable_timeout
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
-from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, OnFrame, Step, Transcript
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.agents.episode_context import (
+    AfterStep,
+    Agent,
+    EpisodeContext,
+    EpisodeOver,
+    EpisodeSettings,
+    OnFrame,
+    Step,
+    Transcript,
+)
 from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
@@ -67,8 +77,9 @@ class _Course:
 async def run_episode(
     ticket: EpisodeRequest,
     desktop: Desktop,
-    agent: DesktopAgent,
+    agent: Agent,
     client: openai.AsyncOpenAI,
+    settings: EpisodeSettings | None = None,
     *,
     end_session: Callable[[], CallGraph] = CallGraph,
     keep_frame: OnFrame | None = None,
@@ -89,7 +100,9 @@ async def run_episode(
     try:
         with pausable_timeout.measure_paused() as course.meter:
             most_s = min((s for s in (longest_s, ticket.task.episode_timeout_s) if s is not None), default=None)
-            outcome = await _in_time(_run(course, desktop, agent, client, keep_frame, seed), most_s)
+            outcome = await _in_time(
+                _run(course, desktop, agent, client, settings or _settings_of(agent), keep_frame, seed), most_s
+            )
         ended, graph = True, end_session()
         if end_states is not None:
             await _keep_end_state(
@@ -151,11 +164,16 @@ def errored_result(ticket: EpisodeRequest, cause: Cause, message: str) -> Episod
     return _result(ticket, _Course(ticket.task), Errored(cause, message), CallGraph())
 
 
+def _settings_of(agent: Agent) -> EpisodeSettings:
+    return agent.settings if isinstance(agent, DesktopAgent) else EpisodeSettings()
+
+
 async def _run(
     course: _Course,
     desktop: Desktop,
-    agent: DesktopAgent,
+    agent: Agent,
     client: openai.AsyncOpenAI,
+    settings: EpisodeSettings,
     keep_frame: OnFrame | None,
     seed: int | None,
 ) -> Outcome:
@@ -175,16 +193,20 @@ async def _run(
         frame = await desktop.observe()
     with course.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
-        course.transcript = await agent.solve(
+        episode = EpisodeContext(
             desktop if task.step_timeout_s is None else _InSteps(desktop, task.step_timeout_s),  # type: ignore[arg-type]
             course.instruction,
             client,
+            settings,
             frame=frame,
             max_steps=task.max_steps,
             after_step=hook,
             keep_frame=keep_frame,
             seed=seed,
         )
+        with suppress(EpisodeOver):
+            await agent.run(episode)
+        course.transcript = episode.transcript
     with course.phase("judge"):
         return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stop_reason == "fail")
 
@@ -264,7 +286,7 @@ class ScoredWorkflow:
     cheap, as it may happen once per episode.
     """
 
-    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: DesktopAgent | None = None) -> None:
+    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: Agent | None = None) -> None:
         self.lease = lease
         self.make_task = make_task
         self.agent = agent or DesktopAgent()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import openai
 
-from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.agents.episode_context import Agent, EpisodeSettings
 from deskhand.desktop.base import Desktop, DesktopPoolProtocol, Frame
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
@@ -23,6 +23,7 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.rollout.episode import desktop_spec, errored_result, run_episode
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.reward import RewardFunction, apply_reward
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
@@ -34,8 +35,12 @@ Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 class _Leasing:
     """The part of a runner that has to do with desktops."""
 
-    def __init__(self, pool: DesktopPoolProtocol, agent: DesktopAgent, frames: Frames | None) -> None:
-        self.pool, self.agent, self.frames = pool, agent, frames
+    def __init__(
+        self, pool: DesktopPoolProtocol, agent: Agent, frames: Frames | None, settings: EpisodeSettings | None
+    ) -> None:
+        self.pool, self.agent, self.frames, self.settings = pool, agent, frames, settings
+        self.reward: RewardFunction | None = None
+        """Replaces the judge's reward; None keeps it."""
         self.end_states: Path | None = None
         """A folder for what episodes were judged on; None keeps nothing."""
 
@@ -68,17 +73,19 @@ class _Leasing:
         seed: int | None = None,
     ) -> EpisodeResult:
         keep = self._keep if self.frames is not None else None
-        return await run_episode(
+        result = await run_episode(
             ticket,
             desktop,
             self.agent,
             client,
+            self.settings,
             end_session=end_session,
             keep_frame=keep,
             end_states=self.end_states,
             seed=seed,
             longest_s=self.pool.episode_timeout_s,
         )
+        return await apply_reward(self.reward, result)
 
     async def _keep(self, frame: Frame) -> None:
         if self.frames is not None:
@@ -95,13 +102,14 @@ class RecordedRunner(_Leasing):
         self,
         pool: DesktopPoolProtocol,
         recorder: Recorder,
-        agent: DesktopAgent,
+        agent: Agent,
         frames: Frames | None = None,
         *,
+        settings: EpisodeSettings | None = None,
         script: Script | None = None,
         playing: Playing | None = None,
     ) -> None:
-        super().__init__(pool, agent, frames)
+        super().__init__(pool, agent, frames, settings)
         self.recorder = recorder
         self._script, self._playing = script, playing
         self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
@@ -136,9 +144,15 @@ class ApiRunner(_Leasing):
     """
 
     def __init__(
-        self, pool: DesktopPoolProtocol, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None
+        self,
+        pool: DesktopPoolProtocol,
+        client: openai.AsyncOpenAI,
+        agent: Agent,
+        frames: Frames | None = None,
+        *,
+        settings: EpisodeSettings | None = None,
     ) -> None:
-        super().__init__(pool, agent, frames)
+        super().__init__(pool, agent, frames, settings)
         self.client = client
 
     async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
