@@ -148,7 +148,7 @@ class DesktopAgent:
             reply = await self._ask(client, instruction, turns, view, first, drawn)
             while (
                 reply is None
-                and config.on_overflow == "drop"
+                and config.on_overflow == "truncate"
                 and (later := drop_older_half(first, len(turns))) is not None
             ):
                 first = later
@@ -184,7 +184,7 @@ class DesktopAgent:
         return Transcript(tuple(steps), stopped, sha256, waited_s, answer)
 
     async def _words(self, desktop: Desktop) -> str | None:
-        return await describe_screen(desktop) if self.config.observation == "words" else None
+        return await describe_screen(desktop) if self.config.observation == "a11y_tree" else None
 
     async def _show(
         self, frame: Frame, seed: str, keep_frame: OnFrame | None, zooms: Sequence[Zoom] = ()

@@ -126,7 +126,7 @@ async def open_scripted_policy(
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
-    asked = agent.model_copy(update={"temperature": 1.0, "max_tokens": SCRIPT_TOKENS})
+    asked = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(asked, model_image_size=model_image_size(image_processor))
     runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
     try:
@@ -171,13 +171,13 @@ async def run_training_loop(
 
         # A run that is blind on purpose is not watched for it.
         health = (
-            config.loop.health.model_copy(update={"canary_every": 0})
+            config.loop.health.model_copy(update={"vision_probe_every": 0})
             if config.agent.noise_images
             else config.loop.health
         )
         desktops = train_concurrency(config.loop, config.desktop)
         loop = TrainingLoop(
-            config.loop.model_copy(update={"health": health, "desktops": desktops}),
+            config.loop.model_copy(update={"health": health, "max_concurrent_episodes": desktops}),
             run,
             parts.runner,
             engine.engine,
@@ -204,10 +204,10 @@ def version_label(version: int) -> str:
 
 RESULT_RELEVANT_SETTINGS = {
     "agent": None,
-    "desktop": ("kind", "quiet_ms", "cap_s", "isolation"),
-    "engine": ("max_tokens", "history"),
+    "desktop": ("backend", "settle_ms", "settle_timeout_s", "isolation"),
+    "engine": ("max_model_len", "rewritten_history"),
     "evaluation": ("temperature",),
-    "suite": ("screen", "max_steps"),
+    "suite": ("screen_size", "max_episode_steps"),
 }
 """Settings that bear on what an evaluation finds, by section; None is all of the section."""
 
@@ -217,7 +217,7 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
     after what else is different: results that were made in another way never stand under one name."""
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
-    remote = ("kind", "url", "name") if "remote" in (each.get("kind") for each in engines) else ()
+    remote = ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
     for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
             named = keys is None or key in keys or (section == "engine" and key in remote)

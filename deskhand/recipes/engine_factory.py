@@ -66,7 +66,7 @@ async def build_engine(
     tokenizer, processor = load_processors(checkpoint)
     renderer = ChatRenderer(tokenizer, source=checkpoint, history=engine.rewritten_history)
     key = _key(engine.api_key_env, environment)
-    if engine.backend == "remote":
+    if engine.backend == "openai":
         assert engine.base_url is not None
         assert engine.served_model_name is not None
         remote = OpenAIEndpointEngine(engine.base_url, engine.served_model_name, tokenizer, read_png, api_key=key)
