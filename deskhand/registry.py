@@ -65,8 +65,8 @@ _PARTS: dict[Kind, _Part] = {
     ),
     "desktop": _Part(
         "desktop.backend",
-        {"embedded": "deskhand.desktop.factory:open_local_pool"}
-        | {name: "deskhand.desktop.factory:open_remote_pool" for name in ("bridge", "gateway", "osworld", "waa")},
+        {"local": "deskhand.desktop.factory:open_local_pool"}
+        | {name: "deskhand.desktop.factory:open_remote_pool" for name in ("server", "sandbox", "osworld", "waa")},
     ),
     "engine": _Part(
         "engine.backend",
@@ -74,7 +74,7 @@ _PARTS: dict[Kind, _Part] = {
             "hf": "deskhand.recipes.engine_factory:build_hf",
             "vllm": "deskhand.recipes.engine_factory:build_vllm",
             "sglang": "deskhand.recipes.engine_factory:build_sglang",
-            "remote": "deskhand.recipes.engine_factory:build_endpoint",
+            "openai": "deskhand.recipes.engine_factory:build_endpoint",
         },
     ),
     "reward": _Part("reward", {}),

@@ -123,7 +123,7 @@ class DesktopAgent:
             reply = await self._ask(episode, turns, view, first)
             while (
                 reply is None
-                and config.on_overflow == "drop"
+                and config.on_overflow == "truncate"
                 and (later := drop_older_half(first, len(turns))) is not None
             ):
                 first = later
@@ -160,7 +160,7 @@ class DesktopAgent:
         return None, ops
 
     async def _words(self, desktop: Desktop) -> str | None:
-        return await describe_screen(desktop) if self.config.observation == "words" else None
+        return await describe_screen(desktop) if self.config.observation == "a11y_tree" else None
 
     async def _zoom(self, episode: EpisodeContext, zoom: Zoom) -> str:
         closer = await asyncio.to_thread(crop_and_enlarge, episode.frame, zoom)

@@ -35,7 +35,7 @@ from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import ConfigError
 
-DEFAULT_API_KEY_ENV: dict[str, str] = {"bridge": "DESKHAND_SERVER_API_KEY", "gateway": TOKEN}
+DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}
 LEASE_DB = "leases.sqlite"
 """The book of leases in a run's folder."""
 
@@ -129,16 +129,16 @@ def build_remote_pool(
     key = environment.get(variable) if variable else None
     if desktop.api_key_env and not key:
         raise ConfigError(f"the environment variable {desktop.api_key_env} (desktop.api_key_env) is not set")
-    if kind == "gateway" and not addresses:
+    if kind == "sandbox" and not addresses:
         endpoint, key = endpoint_of(environment)
         addresses = [endpoint]
     if not addresses or (kind not in MACHINE_BACKENDS and len(addresses) > 1):
         raise ConfigError(
             f"desktop.urls: {kind} takes {'an address each' if kind in MACHINE_BACKENDS else 'one address'}"
         )
-    if kind == "bridge":
+    if kind == "server":
         return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
-    if kind == "gateway":
+    if kind == "sandbox":
         return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
     return build_machine_pool(
         addresses,

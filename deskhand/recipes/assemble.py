@@ -175,7 +175,7 @@ async def run_training_loop(
 
         # A run that is blind on purpose is not watched for it.
         health = (
-            config.loop.health.model_copy(update={"canary_every": 0})
+            config.loop.health.model_copy(update={"vision_probe_every": 0})
             if config.agent.noise_images
             else config.loop.health
         )
@@ -208,10 +208,10 @@ def version_label(version: int) -> str:
 
 RESULT_RELEVANT_SETTINGS = {
     "agent": None,
-    "desktop": ("kind", "quiet_ms", "cap_s", "isolation"),
-    "engine": ("max_tokens", "history"),
+    "desktop": ("backend", "settle_ms", "settle_timeout_s", "isolation"),
+    "engine": ("max_model_len", "rewritten_history"),
     "evaluation": ("temperature",),
-    "suite": ("screen", "max_steps"),
+    "suite": ("screen_size", "max_episode_steps"),
 }
 """Settings that bear on what an evaluation finds, by section; None is all of the section."""
 
@@ -221,7 +221,7 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
     after what else is different: results that were made in another way never stand under one name."""
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
-    remote = ("kind", "url", "name") if "remote" in (each.get("kind") for each in engines) else ()
+    remote = ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
     for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
             named = keys is None or key in keys or (section == "engine" and key in remote)

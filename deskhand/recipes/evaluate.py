@@ -75,7 +75,7 @@ def resolve_policy(
         found = PolicySpec("weights", version_label(version), source, version)
     else:
         found = _named(policy, step, served_name, config.model)
-        if found.kind == "weights" and config.engine.backend == "remote":
+        if found.kind == "weights" and config.engine.backend == "openai":
             raise ConfigError(
                 f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
             )

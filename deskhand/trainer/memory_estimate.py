@@ -268,7 +268,7 @@ def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -
         MemoryTerm("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
     ]
     yield from (term for term in own if term.bytes or term.name != "masters")
-    if get_algorithm(trainer.algorithm).uses_critic and trainer.critic.backbone == "own":
+    if get_algorithm(trainer.algorithm).uses_critic and trainer.critic.backbone == "separate":
         yield MemoryTerm("critic", sum(term.bytes for term in own), "a second model, trained as the first")
     if trainer.kl_loss_coef and adapter is None:
         yield MemoryTerm("reference", weights, "the untrained model, for the KL penalty")
@@ -280,7 +280,7 @@ def _image_terms(made: _Traced, kept_patches: int, trainer: TrainerConfig, work:
 
     The tower keeps its graph beside the micro-batches when it takes all at once; otherwise it works before and after them.
     """
-    scored = trainer.proximal == "start" or trainer.kl_loss_coef or get_algorithm(trainer.algorithm).uses_critic
+    scored = trainer.decoupled_loss or trainer.kl_loss_coef or get_algorithm(trainer.algorithm).uses_critic
     images = work.step_images if scored else -(-work.step_images // trainer.num_minibatches)
     tower, learns = made.tower, made.tower.trained > 0
     each = made.token_features * (2 * max(4, made.size) / made.size if learns else 1)

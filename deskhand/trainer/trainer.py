@@ -167,14 +167,14 @@ class Trainer:
         """Whether the policy scores the rows before the first update, so that their pictures are needed more than once."""
         config = self.config
         several = config.ppo_epochs * config.num_minibatches > 1
-        proximal, reference = config.proximal == "start" and several, config.kl_loss_coef and self.policy.config.lora
+        proximal, reference = config.decoupled_loss and several, config.kl_loss_coef and self.policy.config.lora
         return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _Work:
         """Score the rows under the weights before the first update, as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
         several = config.ppo_epochs * config.num_minibatches > 1
-        proximal = self.policy.logprobs(rows, images) if config.proximal == "start" and several else None
+        proximal = self.policy.logprobs(rows, images) if config.decoupled_loss and several else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             credit = group_advantages_of(samples)
@@ -214,7 +214,7 @@ class Trainer:
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_row([coefficients[index] for index in rows], batch.rows_W)
-            if config.proximal == "behaviour":
+            if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
                 proximal_W = logprobs_W.detach()

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "desktops": {"make": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
     "agent": {
-        "history": "grow_drop",
+        "history": "chunked",
         "history_max_turns": 4,
         "history_keep_turns": 2,
         "max_new_tokens": 5,

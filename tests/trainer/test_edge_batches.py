@@ -22,7 +22,7 @@ KINDS = [*available_algorithms(), "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
-    critic = CriticConfig(backbone="own" if "own" in kind else "policy")
+    critic = CriticConfig(backbone="separate" if "own" in kind else "shared")
     settings = {"learning_rate": 1e-3, "passes": 2, "minibatches": 2, "kl_coefficient": 0.1, **settings}
     return Trainer(make_policy(), TrainerConfig(algorithm=kind.split(",")[0], critic=critic, **settings))
 

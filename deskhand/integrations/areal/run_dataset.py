@@ -28,7 +28,7 @@ def load_trajectories(
 
     tokenizer, processor = load_processors(model)
     renderer, images = (
-        ChatRenderer(tokenizer, source=model, history="keep"),
+        ChatRenderer(tokenizer, source=model, history="preserve"),
         ImageCache(processor, fetch=run.frames.png),
     )
     limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
