@@ -179,7 +179,7 @@ WRONG = {
             "--policy",
             "tiny",
             "--set",
-            "engine.backend=remote",
+            "engine.backend=openai",
             "--set",
             "engine.base_url=http://host/v1",
             "--set",
@@ -217,11 +217,11 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
             "it is not asked"
         )
         remote = load_config(
-            None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
+            None, ["engine.backend=openai", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
         )
         assert (
             resolve_policy(remote, run, None).name
-            == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+            == "version-0 (engine.backend=openai, engine.base_url=http://host/v1, engine.served_model_name=m)"
         )
         longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
         assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"

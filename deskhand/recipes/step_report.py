@@ -46,6 +46,8 @@ class StepAccumulator:
     """Episodes and groups that ended since the previous step."""
 
     rewards: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    """Scores of the task's check; they differ from the rewards if the config names a reward function."""
     successes: list[bool] = field(default_factory=list)
     first_clicks: list[bool] = field(default_factory=list)
     num_groups: int = 0
@@ -59,6 +61,7 @@ class StepAccumulator:
         """Add an episode that ended, and the group that it completed, if any."""
         if isinstance(result.outcome, Scored):
             self.rewards.append(result.reward or 0.0)
+            self.scores.append(result.score)
             self.successes.append(result.success)
             self.replies.update(step.reply_error for step in result.transcript.steps)
             if result.first_click_on_target is not None:
@@ -78,6 +81,7 @@ class StepAccumulator:
         replies, truncated = self.replies.total(), self.replies["truncated"]
         return {
             "reward/mean": self.mean_reward,
+            "reward/score": _mean(self.scores),
             "reward/success_rate": _mean(self.successes),
             "reward/first_click_accuracy": _mean(self.first_clicks),
             "replies/unparsed_frac": _ratio(self.replies["format"], replies),

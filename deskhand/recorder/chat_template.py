@@ -39,7 +39,7 @@ class TemplateBehavior:
     """Why messages of a role ("tool") or pictures in them ("tool image") cannot be rendered."""
 
 
-RewrittenHistory = Literal["refuse", "keep", "fork"]
+RewrittenHistory = Literal["error", "preserve", "fork"]
 """What is done about a template that rewrites earlier replies: it is refused; earlier replies stand as they were sampled, against
 the template, so that calls extend each other; or they stand as the template writes them, and each such call is a fork."""
 Render = Callable[[tuple[Message, ...], TemplateBehavior], list[int]]
@@ -100,13 +100,13 @@ def _with_history(probe: _Probe, layout: TemplateBehavior, source: str, history:
         for later in ((user,), (user, reply, user))
         if probe.difference(talk := (user, message("assistant", text), *later), kept)
     ]
-    if not rewritten or history == "keep":
+    if not rewritten or history == "preserve":
         return layout
     what = ", ".join(sorted({what for what, _ in rewritten}))
-    if history == "refuse":
+    if history == "error":
         raise ConfigError(
             f"the chat template of {source} rewrites earlier assistant turns ({what}); no call would extend another; choose "
-            'history "keep" to let them stand as they were sampled, or "fork" to follow the template'
+            'history "preserve" to let them stand as they were sampled, or "fork" to follow the template'
         )
     layout = replace(layout, forgets_thoughts="thoughts" in what, trims_replies=layout.trims)
     for what, talk in rewritten:

@@ -43,7 +43,7 @@ class ChatRenderer:
     refused too, unless `history` says otherwise (`template.History`); what was chosen then is logged.
     """
 
-    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "refuse") -> None:
+    def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "error") -> None:
         self.source = source
         backend = tokenizer.backend_tokenizer
         self._backend = type(backend).from_str(

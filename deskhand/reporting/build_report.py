@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.actions.ops import Drag, Op, Point, to_screen_px
-from deskhand.agents.desktop_agent import Step
+from deskhand.agents.episode_context import Step
 from deskhand.desktop.remote import quota
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph

@@ -20,7 +20,17 @@ import structlog
 
 from deskhand import pausable_timeout
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
-from deskhand.agents.desktop_agent import AfterStep, DesktopAgent, OnFrame, Step, Transcript
+from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.agents.episode_context import (
+    AfterStep,
+    Agent,
+    EpisodeContext,
+    EpisodeOver,
+    EpisodeSettings,
+    OnFrame,
+    Step,
+    Transcript,
+)
 from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
@@ -67,8 +77,9 @@ class _Progress:
 async def run_episode(
     request: EpisodeRequest,
     desktop: Desktop,
-    agent: DesktopAgent,
+    agent: Agent,
     client: openai.AsyncOpenAI,
+    settings: EpisodeSettings | None = None,
     *,
     close_session: Callable[[], CallGraph] = CallGraph,
     on_frame: OnFrame | None = None,
@@ -90,7 +101,9 @@ async def run_episode(
     try:
         with pausable_timeout.measure_paused() as progress.paused:
             limit_s = min((s for s in (timeout_s, request.task.episode_timeout_s) if s is not None), default=None)
-            outcome = await _with_timeout(_run(progress, desktop, agent, client, on_frame, seed), limit_s)
+            outcome = await _with_timeout(
+                _run(progress, desktop, agent, client, settings or _settings_of(agent), on_frame, seed), limit_s
+            )
         closed, graph = True, close_session()
         if end_state_dir is not None:
             await _save_end_state(
@@ -150,11 +163,16 @@ def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> Episo
     return _result(request, _Progress(request.task), Errored(cause, message), CallGraph())
 
 
+def _settings_of(agent: Agent) -> EpisodeSettings:
+    return agent.settings if isinstance(agent, DesktopAgent) else EpisodeSettings()
+
+
 async def _run(
     progress: _Progress,
     desktop: Desktop,
-    agent: DesktopAgent,
+    agent: Agent,
     client: openai.AsyncOpenAI,
+    settings: EpisodeSettings,
     on_frame: OnFrame | None,
     seed: int | None,
 ) -> Outcome:
@@ -173,16 +191,20 @@ async def _run(
         frame = await desktop.observe()
     with progress.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
-        progress.transcript = await agent.solve(
+        episode = EpisodeContext(
             desktop if task.step_timeout_s is None else _StepTimeout(desktop, task.step_timeout_s),  # type: ignore[arg-type]
             progress.instruction,
             client,
+            settings,
             frame=frame,
             max_steps=task.max_steps,
             after_step=hook,
             keep_frame=on_frame,
             seed=seed,
         )
+        with suppress(EpisodeOver):
+            await agent.run(episode)
+        progress.transcript = episode.transcript
     with progress.phase("judge"):
         return await judge(
             task, desktop, milestones=progress.milestones, failed=progress.transcript.stop_reason == "fail"
@@ -263,7 +285,7 @@ class ScoredWorkflow:
     `lease()` returns an async context manager that yields a desktop; `make_task(family, seed)` returns the task.
     """
 
-    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: DesktopAgent | None = None) -> None:
+    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: Agent | None = None) -> None:
         self.lease = lease
         self.make_task = make_task
         self.agent = agent or DesktopAgent()

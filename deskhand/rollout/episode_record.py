@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 
 from deskhand.actions import ops as ir
 from deskhand.actions.ops import Op, Point, Space
-from deskhand.agents.desktop_agent import Step, Transcript
+from deskhand.agents.episode_context import Step, Transcript
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.session_store import decode_arrays, encode_arrays
@@ -55,6 +55,18 @@ class EpisodeResult:
     instruction: str = ""
     target: tuple[int, int, int, int] | None = None
     """(left, top, right, bottom) of the first-click target in screen pixels."""
+
+    @property
+    def score(self) -> float:
+        """The judge's score in [0, 1]. Raises `ValueError` for an errored episode."""
+        if not isinstance(self.outcome, Scored):
+            raise ValueError(f"{self.episode_id} has no score: {self.outcome.message}")
+        return self.outcome.value
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Its model calls and their results."""
+        return self.transcript.steps
 
     @property
     def success(self) -> bool:

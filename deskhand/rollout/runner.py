@@ -16,7 +16,7 @@ from pathlib import Path
 
 import openai
 
-from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.agents.episode_context import Agent, EpisodeSettings
 from deskhand.desktop.base import Desktop, DesktopPoolProtocol, Frame
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
@@ -26,6 +26,7 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.rollout.episode import desktop_spec, errored_result, run_episode
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.reward import RewardFunction, apply_reward
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
@@ -35,8 +36,12 @@ Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 
 
 class _LeasingRunner:
-    def __init__(self, pool: DesktopPoolProtocol, agent: DesktopAgent, frames: Frames | None) -> None:
-        self.pool, self.agent, self.frames = pool, agent, frames
+    def __init__(
+        self, pool: DesktopPoolProtocol, agent: Agent, frames: Frames | None, settings: EpisodeSettings | None
+    ) -> None:
+        self.pool, self.agent, self.frames, self.settings = pool, agent, frames, settings
+        self.reward: RewardFunction | None = None
+        """Replaces the judge's reward; None keeps it."""
         self.end_states: Path | None = None
         """Folder for judged end states; None saves none."""
 
@@ -67,17 +72,19 @@ class _LeasingRunner:
         close_session: Callable[[], CallGraph] = CallGraph,
         seed: int | None = None,
     ) -> EpisodeResult:
-        return await run_episode(
+        result = await run_episode(
             request,
             desktop,
             self.agent,
             client,
+            self.settings,
             close_session=close_session,
             on_frame=self._save_frame if self.frames is not None else None,
             end_state_dir=self.end_states,
             seed=seed,
             timeout_s=self.pool.episode_timeout_s,
         )
+        return await apply_reward(self.reward, result)
 
     async def _save_frame(self, frame: Frame) -> None:
         if self.frames is not None:
@@ -94,13 +101,14 @@ class RecordedRunner(_LeasingRunner):
         self,
         pool: DesktopPoolProtocol,
         recorder: Recorder,
-        agent: DesktopAgent,
+        agent: Agent,
         frames: Frames | None = None,
         *,
+        settings: EpisodeSettings | None = None,
         script: Script | None = None,
         playing: Playing | None = None,
     ) -> None:
-        super().__init__(pool, agent, frames)
+        super().__init__(pool, agent, frames, settings)
         self.recorder = recorder
         self._script, self._playing = script, playing
         self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
@@ -135,9 +143,15 @@ class ApiRunner(_LeasingRunner):
     """
 
     def __init__(
-        self, pool: DesktopPoolProtocol, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None
+        self,
+        pool: DesktopPoolProtocol,
+        client: openai.AsyncOpenAI,
+        agent: Agent,
+        frames: Frames | None = None,
+        *,
+        settings: EpisodeSettings | None = None,
     ) -> None:
-        super().__init__(pool, agent, frames)
+        super().__init__(pool, agent, frames, settings)
         self.client = client
 
     async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:

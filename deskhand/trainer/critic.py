@@ -36,7 +36,7 @@ class Critic:
         self.head = torch.nn.Linear(lm_head.in_features, 1, device=lm_head.weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.own = policy.copy() if self.config.backbone == "own" else None
+        self.own = policy.copy() if self.config.backbone == "separate" else None
         self.backbone = self.own or policy
         betas = (config.beta1, config.beta2)
         self._heads: dict[str, Tensor] = dict(self.head.named_parameters())

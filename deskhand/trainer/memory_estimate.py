@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.trainer import meta_trace
@@ -269,7 +269,7 @@ def _weight_terms(made: _Traced, policy: PolicyConfig, trainer: TrainerConfig) -
         MemoryTerm("moments", 2 * trained * (1 if eight else wide), f"AdamW, 2 x {many} x {1 if eight else wide} B"),
     ]
     yield from (term for term in own if term.bytes or term.name != "masters")
-    if ALGORITHMS[trainer.algorithm].uses_critic and trainer.critic.backbone == "own":
+    if get_algorithm(trainer.algorithm).uses_critic and trainer.critic.backbone == "separate":
         yield MemoryTerm("critic", sum(term.bytes for term in own), "a second trained model")
     if trainer.kl_loss_coef and adapter is None:
         yield MemoryTerm("reference", weights, "the initial model, for the KL penalty")
@@ -280,7 +280,7 @@ def _image_terms(made: _Traced, max_patches: int, trainer: TrainerConfig, work: 
 
     The tower holds its graph during the micro-batches only if all screenshots fit at once.
     """
-    scored = trainer.proximal == "start" or trainer.kl_loss_coef or ALGORITHMS[trainer.algorithm].uses_critic
+    scored = trainer.decoupled_loss or trainer.kl_loss_coef or get_algorithm(trainer.algorithm).uses_critic
     images = work.step_images if scored else -(-work.step_images // trainer.num_minibatches)
     tower, learns = made.tower, made.tower.trained > 0
     each = made.token_features * (2 * max(4, made.size) / made.size if learns else 1)

@@ -161,7 +161,7 @@ def estimate_throughput(
     """Return the expected speed on `device` with `requests` concurrent requests."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
-    scored = trainer.proximal == "start" and trainer.ppo_epochs * trainer.num_minibatches > 1
+    scored = trainer.decoupled_loss and trainer.ppo_epochs * trainer.num_minibatches > 1
     again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
     peak = TRAIN_MFU * device.flops(dtype)
     step_s = (done.total * trainer.ppo_epochs + again) / peak

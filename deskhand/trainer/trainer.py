@@ -22,7 +22,7 @@ from torch import Tensor
 from deskhand.algorithms.kl import kl_estimate, reference_penalty
 from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import RecordError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
@@ -57,7 +57,7 @@ class Trainer:
     def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
         self.policy = policy
         self.config = config = config or TrainerConfig()
-        self.algorithm = ALGORITHMS[config.algorithm]
+        self.algorithm = get_algorithm(config.algorithm)
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(
             policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
@@ -172,14 +172,14 @@ class Trainer:
         """Whether sequences are scored before the first update, so that images are encoded more than once."""
         config = self.config
         several = config.ppo_epochs * config.num_minibatches > 1
-        proximal, reference = config.proximal == "start" and several, config.kl_loss_coef and self.policy.config.lora
+        proximal, reference = config.decoupled_loss and several, config.kl_loss_coef and self.policy.config.lora
         return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
         """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
         several = config.ppo_epochs * config.num_minibatches > 1
-        proximal = self.policy.logprobs(rows, images) if config.proximal == "start" and several else None
+        proximal = self.policy.logprobs(rows, images) if config.decoupled_loss and several else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             estimate = group_advantages_of(samples)
@@ -221,7 +221,7 @@ class Trainer:
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_token([coefficients[index] for index in rows], batch.rows_W)
-            if config.proximal == "behaviour":
+            if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
                 proximal_W = logprobs_W.detach()
@@ -232,8 +232,8 @@ class Trainer:
                 batch.behaviour_logprobs_W,
                 _concat(work.estimate.advantages, rows, logprobs_W),
                 torch.ones_like(logprobs_W, dtype=torch.bool),
-                algorithm.clip_low if config.clip_ratio_low is None else config.clip_ratio_low,
-                algorithm.clip_high if config.clip_ratio_high is None else config.clip_ratio_high,
+                algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
+                algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
                 config.importance_weight_cap,
                 config.importance_weight_mode,

@@ -67,7 +67,7 @@ TEXTS = st.text(st.sampled_from("ab 1\n\t.é<|>\u4e2d"), max_size=12)
 
 @pytest.mark.parametrize(
     ("template", "history"),
-    [("QWEN2_5_VL", "refuse"), ("QWEN3_VL", "refuse"), ("QWEN3_THINKING", "fork"), ("QWEN3_5", "fork")],
+    [("QWEN2_5_VL", "error"), ("QWEN3_VL", "error"), ("QWEN3_THINKING", "fork"), ("QWEN3_5", "fork")],
 )
 def test_conversations_with_images_are_rendered_as_the_template_does(
     tokenizer: PreTrainedTokenizerFast, image_processor: Any, template: str, history: Any
@@ -149,7 +149,7 @@ def test_roles_that_the_template_refuses_are_refused_by_name(
 def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
-    renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="keep")
+    renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="preserve")
     assert renderer.layout.generation_prompt == "assistant\n<think>\n"
     talk, recall = (message("user", "go"),), ReplyIndex()
     call = answered(

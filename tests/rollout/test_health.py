@@ -14,7 +14,7 @@ import training_fixture
 from patience import limit
 
 from deskhand.actions.ops import Done, Wait
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
 from deskhand.recipes.health import Alert, HealthMetrics, find_alerts, no_signal_alert

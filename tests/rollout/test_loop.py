@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import training_fixture
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recipes.samples import group_to_samples
 from deskhand.rollout.groups import Group
@@ -82,7 +82,7 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     name = run.episodes(TRAIN, "trained")[0].group_id
     members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
     group = Group(name, 0, fake_desktop.square_task(0), 4, 0, scored=members)
-    samples = group_to_samples(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
+    samples = group_to_samples(group, get_algorithm("dr_grpo"), lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
     worth = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])
