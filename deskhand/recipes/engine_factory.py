@@ -61,7 +61,7 @@ async def build_engine(
         return EngineBundle(remote, tokenizer, processor, settings.max_model_len)
     served = _served(config, source, processor, version, folder, key, environment)
     await served.start()
-    if settings.base_url is not None and (source != config.model or served.was_told):
+    if settings.base_url is not None and (source != config.model or served.had_other_weights):
         await served.load_checkpoint(version, checkpoint_folder(source).resolve())
     return EngineBundle(served, tokenizer, processor, min(served.max_tokens, settings.max_model_len))
 

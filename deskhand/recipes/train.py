@@ -225,7 +225,7 @@ async def _watch(run: Run, display: Display) -> None:
         books = await asyncio.to_thread(run.episode_counts)
         if books:
             ended = books["started"] - books["in_flight"]
-            lost = sum(books["unscored"].values())
+            lost = sum(books["errored"].values())
             display.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 

@@ -22,7 +22,7 @@ from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.session_store import decode_arrays, encode_arrays
 from deskhand.tasks.outcome import Errored, Finding, Outcome, Scored
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
     for item in fields(result):
         value = getattr(result, item.name)
         if item.name == "outcome":
-            record["outcome"] = {"kind": "scored" if isinstance(value, Scored) else "unscored", **asdict(value)}
+            record["outcome"] = {"kind": "scored" if isinstance(value, Scored) else "errored", **asdict(value)}
         elif item.name == "transcript":
             steps = [{**_shallow(step), "ops": [op_to_dict(op) for op in step.ops]} for step in value.steps]
             record["transcript"] = {**_shallow(value), "steps": steps}

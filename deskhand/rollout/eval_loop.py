@@ -65,7 +65,7 @@ def build_eval_report(run: Run, name: str, asked: Collection[tuple[str, int]] | 
     part_of = _parts(rows)
     families = sorted({part_of[row.family] for row in scored})
     done = {(row.task_id, row.member) for row in scored}
-    lost = {(row.task_id, row.member): row for row in rows if row.state == "unscored"}
+    lost = {(row.task_id, row.member): row for row in rows if row.state == "errored"}
     lost = {key: row for key, row in lost.items() if key not in done}
     of_family = {family: [row for row in scored if part_of[row.family] == family] for family in families}
     return EvalReport(
@@ -161,7 +161,7 @@ class _EvaluationSource:
 
     async def on_result(self, result: EpisodeResult) -> None:
         scored = isinstance(result.outcome, Scored)
-        row = row_of(result, self._name, "scored" if scored else "unscored")
+        row = row_of(result, self._name, "scored" if scored else "errored")
 
         def write() -> None:
             record, tensors = to_record(result)

@@ -48,7 +48,7 @@ class Group:
     in_flight: int = 0
     scored: list[EpisodeResult] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
-    state: Literal["open", "waiting", "closed"] = "open"
+    state: Literal["open", "queued", "closed"] = "open"
     keep_zero_variance: bool = False
     """Whether a group of equal rewards is trained on: a critic compares with its values, not with the group."""
 
@@ -100,7 +100,7 @@ class GroupBuffer:
         """Open and waiting groups, oldest first."""
 
     def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
-        """Take over groups of an earlier process: (id, number, "open" or "waiting", members ever started, scored members).
+        """Take over groups of an earlier process: (id, number, "open" or "queued", members ever started, scored members).
 
         An open group that has as many scored members as `size` asks for now, or more, takes one more and closes. Raises
         `ConfigError` when members played another task than `make_task` gives now: what is compared must be of one task.
@@ -109,13 +109,13 @@ class GroupBuffer:
             group = self._group(name, number, members)
             group.scored = list(scored)
             played = {result.task_id for result in scored} - {group.task.id}
-            if played and state != "waiting":
+            if played and state != "queued":
                 raise ConfigError(
                     f"group {number} was begun on {min(played)}, and these settings make it {group.task.id}; go on with the "
                     "families and the seed that the run was started with, or start a new run from its last checkpoint"
                 )
             group.size = max(group.size, len(scored) + 1)
-            group.state = "waiting" if state == "waiting" else "open"
+            group.state = "queued" if state == "queued" else "open"
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
 
@@ -143,7 +143,7 @@ class GroupBuffer:
         )
 
     def finish(self, result: EpisodeResult) -> Group | None:
-        """Take a result back; returns the group when this closed it, in state "waiting" or "closed" (zero variance, nothing
+        """Take a result back; returns the group when this closed it, in state "queued" or "closed" (zero variance, nothing
         scored)."""
         group = self.live[result.group_id or ""]
         group.in_flight -= 1
@@ -161,14 +161,14 @@ class GroupBuffer:
         """Close the group when no member is missing and none is in flight."""
         if group.in_flight or group.open_slots > 0:
             return None
-        group.state = "waiting" if group.has_signal else "closed"
+        group.state = "queued" if group.has_signal else "closed"
         if group.state == "closed":
             del self.live[group.id]
         return group
 
     def waiting(self) -> list[Group]:
         """Groups that the trainer can take, oldest first."""
-        return [group for group in self.live.values() if group.state == "waiting"]
+        return [group for group in self.live.values() if group.state == "queued"]
 
     def remove(self, groups: Iterable[Group]) -> None:
         """The trainer is done with these: they no longer count against the bound."""

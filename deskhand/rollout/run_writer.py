@@ -84,7 +84,7 @@ class RunWriter:
     async def finish(self, result: EpisodeResult, closed: Group | None) -> None:
         """An episode ended; `closed` is the group that this closed, if it did."""
         scored = isinstance(result.outcome, Scored)
-        row = row_of(result, TRAIN, "waiting" if scored else "unscored")
+        row = row_of(result, TRAIN, "queued" if scored else "errored")
         useless = (
             [member.episode_id for member in closed.scored] if closed is not None and closed.state == "closed" else []
         )
@@ -100,7 +100,7 @@ class RunWriter:
         def write(books: dict[str, Any]) -> None:
             record, tensors = to_record(result)
             states = [(name, "zero_variance") for name in useless]
-            self.run.finish_episode(row, record, tensors, books=books, states=states, group=group)
+            self.run.finish_episode(row, record, tensors, counts=books, states=states, group=group)
 
         await self._book(change, write)
 
@@ -117,7 +117,7 @@ class RunWriter:
 
         def write(books: dict[str, Any]) -> None:
             self.run.commit(
-                books=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics
+                counts=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics
             )
 
         await self._book(lambda: self.ledger.mark_done(trained=trained, stale=len(states) - trained), write)
@@ -158,6 +158,6 @@ class RunWriter:
         for group in self.run.groups():
             if group.state != "closed":
                 rows = self.run.episodes(TRAIN, group_id=group.id)
-                scored = [load_result(self.run, row.id) for row in rows if row.state == "waiting"]
+                scored = [load_result(self.run, row.id) for row in rows if row.state == "queued"]
                 found.append((group.id, group.number, group.state, len(rows), scored))
         return found

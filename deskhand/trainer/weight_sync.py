@@ -39,7 +39,7 @@ async def push_weights(policy: Policy, engine: Engine, version: int) -> None:
     if isinstance(engine, SupportsSharedWeights) and engine.shares(policy.model):
         await engine.adopt(version)
         return
-    if isinstance(engine, SupportsLora) and engine.takes_adapters:
+    if isinstance(engine, SupportsLora) and engine.supports_lora:
         adapter = await asyncio.to_thread(policy.adapter, tower=engine.supports_vision_lora)
         if adapter is not None:
             await engine.update_lora(version, adapter)
