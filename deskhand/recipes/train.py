@@ -217,11 +217,11 @@ async def _watch(run: Run, listener: ProgressListener) -> None:
     """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
     while True:
         await asyncio.sleep(WATCH_S)
-        books = await asyncio.to_thread(run.episode_counts)
-        if books:
-            ended = books["started"] - books["in_flight"]
-            lost = sum(books["unscored"].values())
-            listener.episodes(ended, books["trained"], books["zero_variance"], lost)
+        counts = await asyncio.to_thread(run.episode_counts)
+        if counts:
+            ended = counts["started"] - counts["in_flight"]
+            errored = sum(counts["errored"].values())
+            listener.episodes(ended, counts["trained"], counts["zero_variance"], errored)
 
 
 async def evaluate_step(
