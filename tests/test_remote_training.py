@@ -61,7 +61,7 @@ def checked(folder: Path, steps: int, machines: int) -> list[EpisodeRow]:
         assert point is not None
         assert point.step == steps
         EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
-        assert {row.cause for row in rows if row.state == "unscored"} <= {"infrastructure", "cancelled"}
+        assert {row.cause for row in rows if row.state == "errored"} <= {"infrastructure", "cancelled"}
     book = LeaseStore(folder / LEASE_DB)
     try:
         leases = book._select("1")

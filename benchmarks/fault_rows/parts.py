@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool

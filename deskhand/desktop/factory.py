@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from deskhand import registry
 from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopPoolProtocol, DesktopSpec
 from deskhand.desktop.lease_store import LeaseStore
@@ -33,42 +35,69 @@ from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import ConfigError
 
-DEFAULT_API_KEY_ENV: dict[str, str] = {"bridge": "DESKHAND_SERVER_API_KEY", "gateway": TOKEN}
+DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}
 LEASE_DB = "leases.sqlite"
 """The book of leases in a run's folder."""
 
 
-@asynccontextmanager
-async def open_pool(
+@dataclass(frozen=True)
+class PoolRequest:
+    """What a pool is opened for: the argument of a function that `desktop.backend` names, which returns an async context manager
+    that yields a pool."""
+
+    config: DesktopConfig
+    spec: DesktopSpec
+    size: int
+    """Concurrent desktops."""
+    run_dir: Path | None = None
+    """Leases and quota state are kept there."""
+    on_wait: Callable[[str], None] | None = None
+    """Gets a line about what waits for a quota whenever that changes."""
+
+    def lease_store(self) -> LeaseStore:
+        return LeaseStore(self.run_dir / LEASE_DB if self.run_dir is not None else None)
+
+
+def open_pool(
     desktop: DesktopConfig,
     spec: DesktopSpec,
     size: int,
     *,
     run_dir: Path | None = None,
     on_wait: Callable[[str], None] | None = None,
-) -> AsyncIterator[DesktopPoolProtocol]:
-    """`size` desktops at a time: of this machine, their leases booked in `run_dir`, or those of other machines, with what is
-    known of their quotas there. `on_wait` is told what waits for a quota whenever that changes.
+) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
+    """The pool of `desktop.backend`; the arguments are those of `PoolRequest`.
 
-    Raises `ConfigError` or `InfrastructureError` when none starts.
+    Raises `ConfigError` or `InfrastructureError` if no desktop starts.
     """
+    return registry.resolve("desktop", desktop.backend)(PoolRequest(desktop, spec, size, run_dir, on_wait))
 
-    def leases() -> LeaseStore:
-        return LeaseStore(run_dir / LEASE_DB if run_dir is not None else None)
 
-    if desktop.backend == "embedded":
-        make = local_desktop_factory(desktop)
-        async with DesktopPool(
-            size, spec, spares=desktop.prewarm, make=make, book=leases(), expected_mib=desktop.memory_request_mib
-        ) as pool:
-            yield pool
-        return
-    quota = QuotaManager(run_dir / quota_module.FILE if run_dir is not None else None)
+@asynccontextmanager
+async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
+    """Desktops of this machine."""
+    desktop = request.config
+    async with DesktopPool(
+        request.size,
+        request.spec,
+        spares=desktop.prewarm,
+        make=local_desktop_factory(desktop),
+        book=request.lease_store(),
+        expected_mib=desktop.memory_request_mib,
+    ) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def open_remote_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
+    """Desktops of a server, of a sandbox provider, or machines of a benchmark."""
+    desktop, on_wait = request.config, request.on_wait
+    quota = QuotaManager(request.run_dir / quota_module.FILE if request.run_dir is not None else None)
     if on_wait is not None:
         quota.listen(lambda: on_wait(quota.line()))
-    book = leases() if desktop.backend in MACHINE_BACKENDS else None
+    book = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
     try:
-        async with build_remote_pool(desktop, spec, quota, run_dir=run_dir, book=book) as pool:
+        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, book=book) as pool:
             yield pool
     finally:
         if book is not None:
@@ -100,27 +129,27 @@ def build_remote_pool(
     key = environment.get(variable) if variable else None
     if desktop.api_key_env and not key:
         raise ConfigError(f"the environment variable {desktop.api_key_env} (desktop.api_key_env) is not set")
-    if kind == "gateway" and not addresses:
+    if kind == "sandbox" and not addresses:
         endpoint, key = endpoint_of(environment)
         addresses = [endpoint]
     if not addresses or (kind not in MACHINE_BACKENDS and len(addresses) > 1):
         raise ConfigError(
             f"desktop.urls: {kind} takes {'an address each' if kind in MACHINE_BACKENDS else 'one address'}"
         )
-    if kind == "bridge":
-        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
-    if kind == "gateway":
-        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
+    if kind == "server":
+        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
+    if kind == "sandbox":
+        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
     return build_machine_pool(
         addresses,
         "osworld" if kind == "osworld" else "waa",
         spec,
         book,
-        skip_reset=desktop.skip_reset,
+        keep_state=desktop.skip_reset,
         monitor_port=desktop.qemu_monitor_port,
         revert=desktop.reset_command,
         timeouts=desktop.timeouts,
-        quota=quota,
+        lot=quota,
         key=key,
         folder=run_dir,
     )
@@ -132,30 +161,30 @@ def build_machine_pool(
     template: DesktopSpec,
     book: LeaseStore | None,
     *,
-    skip_reset: bool,
+    keep_state: bool,
     monitor_port: int | None,
     revert: Sequence[str] = (),
     timeouts: RemoteTimeouts | None = None,
-    quota: QuotaManager | None = None,
+    lot: QuotaManager | None = None,
     key: str | None = None,
     folder: Path | None = None,
 ) -> MachinePool:
     """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
 
     Raises `ConfigError` for an address that is none and a command that is not here."""
-    quota = quota or QuotaManager()
+    lot = lot or QuotaManager()
     looks = baselines.BaselineStore(folder / baselines.FILE if folder is not None else None)
     places = [check_base_url(each, "a machine's address") for each in addresses]
     commands = {address: ResetCommand(revert, address) for address in places} if revert else {}
     proofs = {address: ResetMarker() for address in places}
 
     def make(address: str) -> OsworldDesktop:
-        client = RetryingClient(address, key, timeouts=timeouts, quota=quota, wait_for_quota=False)
+        link = RetryingClient(address, key, timeouts=timeouts, lot=lot, parks=False)
         back: ResetHook | None = commands[address].reset if commands else None
         if kind == "osworld":
-            return OsworldDesktop(client, revert=back, skip_reset=skip_reset, marker=proofs[address])
+            return OsworldDesktop(link, revert=back, keep_state=keep_state, proof=proofs[address])
         if back is None and monitor_port:
             back = QemuMonitor(urlsplit(address).hostname or "", monitor_port).reset
-        return WaaDesktop(client, revert=back, reboots=not commands, baselines=looks)
+        return WaaDesktop(link, revert=back, reboots=not commands, first_looks=looks)
 
-    return MachinePool(places, make, template=template, quota=quota, book=book, timeouts=timeouts)
+    return MachinePool(places, make, template=template, lot=lot, book=book, timeouts=timeouts)

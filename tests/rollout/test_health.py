@@ -14,7 +14,7 @@ import training_fixture
 from patience import limit
 
 from deskhand.actions.ops import Done, Wait
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
 from deskhand.recipes.health import Alert, HealthMetrics, find_alerts, no_signal_alert
@@ -107,7 +107,7 @@ def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
 
 def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
     since = StepAccumulator()
-    for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "waiting")):
+    for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "queued")):
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0, state=group_state)
         group.scored = [episode_results.result(reward) for reward in rewards]
         since.add(episode_results.result(0.0), group)

@@ -121,7 +121,7 @@ def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
 
 
 @pytest.mark.parametrize(
-    ("settings", "moves"), [({"trunk": "own"}, False), ({"through_trunk": False}, False), ({}, True)]
+    ("settings", "moves"), [({"backbone": "separate"}, False), ({"train_backbone": False}, False), ({}, True)]
 )
 def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_policy, world, settings, moves):
     """Equal rewards, values of 0 and no discount: no token is better than another, and the policy's own loss has no gradient.
@@ -156,10 +156,10 @@ def test_what_is_published_holds_nothing_of_the_critic(make_policy, world):
     assert made.policy.snapshot().keys() == make_policy().snapshot().keys()
 
 
-@pytest.mark.parametrize("trunk", ["policy", "own"])
-def test_a_resumed_critic_goes_on_bit_for_bit(make_policy, world, tmp_path, trunk):
+@pytest.mark.parametrize("backbone", ["shared", "separate"])
+def test_a_resumed_critic_goes_on_bit_for_bit(make_policy, world, tmp_path, backbone):
     def make():
-        return trainer(make_policy, trunk=trunk)
+        return trainer(make_policy, backbone=backbone)
 
     straight, first = make(), make()
     for _ in range(3):

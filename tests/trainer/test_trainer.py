@@ -106,7 +106,7 @@ def test_the_clip_stops_the_tokens_that_ran_away(make_policy, world):
         )
         for sample in samples(world)
     ]
-    config = TrainerConfig(proximal="behaviour", max_grad_norm=1e9)
+    config = TrainerConfig(decoupled_loss=False, max_grad_norm=1e9)
     up = [dataclasses.replace(row, advantage=1.0) for row in rows]
     down = [dataclasses.replace(row, advantage=-1.0) for row in rows]
     change, metrics = after(make_policy, up, world.images, config)

@@ -13,7 +13,7 @@ import yaml
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.settings import WorkflowSettings, stage_overrides
+from deskhand.integrations.areal.settings import WorkflowSettings, profile_overrides
 from deskhand.integrations.areal.tensors import _scales
 from deskhand.integrations.areal.validate_budget import (
     ImageCost,
@@ -111,23 +111,23 @@ def test_pixels_of_a_group_grow_with_its_rows():
     settings = WorkflowSettings.of(told, {})
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
-    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"history": "full"})})
+    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
     assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
 
 
 def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(
-        "stages: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
+        "profiles: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
     )
-    assert stage_overrides(path, "smoke") == [
+    assert profile_overrides(path, "smoke") == [
         "++total_train_steps=1",
         "++deskhand.workflow.loop.group_size=2",
         "++deskhand.workflow.journal=null",
     ]
-    assert stage_overrides(path, None) == stage_overrides(path, "full") == []
+    assert profile_overrides(path, None) == profile_overrides(path, "full") == []
     with pytest.raises(ConfigError, match="smoke, full"):
-        stage_overrides(path, "nothing")
+        profile_overrides(path, "nothing")
 
 
 def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
@@ -137,7 +137,7 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
     content["gconfig"]["n_samples"] = 3
     content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "a11y_tree"})})
     assert find_config_problems(content, words, None, 10) == []
     assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
 
@@ -169,7 +169,7 @@ def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
     for key, value in beside.items():
         content[key] = content.get(key, {}) | value
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "a11y_tree"})})
     found = find_config_problems(content, words, None, 10)
     assert len(found) == 1, found
     assert word in found[0]
@@ -183,7 +183,7 @@ def test_an_algorithm_is_what_it_is_called():
     assert "weigh_episodes" in line
     assert (
         find_config_problems(
-            content, settings.model_copy(update={"algorithm": "dr_grpo", "normalize_by_episode": False}), SMALL, 10
+            content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10
         )
         == []
     )
@@ -218,4 +218,4 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
     assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)
-    assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(7**0.5)
+    assert largest_advantage(settings.model_copy(update={"weigh_episodes": False}), 15 * 32) == pytest.approx(7**0.5)
