@@ -84,7 +84,7 @@ def answering() -> Starlette:
 async def play(desktops: int, rounds: int) -> dict[str, float]:
     """`rounds` times as many episodes as desktops; what was measured."""
     # prepared screens take no processor to start, and no memory of their own
-    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = desktops, 1
+    host_capacity.MAX_DESKTOPS_PER_CORE, host_capacity.SHARED_MEMORY_MIB = desktops, 1
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
     server = uvicorn.Server(uvicorn.Config(answering(), host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
     serve = asyncio.create_task(server.serve())
@@ -92,7 +92,7 @@ async def play(desktops: int, rounds: int) -> dict[str, float]:
         await asyncio.sleep(0.01)
     model = f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     async with (
-        DesktopPool(desktops, template, spares=0, make=prepared, expected_mib=1) as pool,
+        DesktopPool(desktops, template, prewarm=0, make=prepared, memory_request_mib=1) as pool,
         serve_pool(pool, ServerConfig(port=0, idle_s=3600)) as running,
     ):
         python = areal_python(os.environ)

@@ -18,11 +18,11 @@ from benchmarks import desktop_parts as parts
 from benchmarks.osworld.vm_client_recipe import PAUSE_S, Recipe, set_up
 from benchmarks.thresholds import Bars, print_head
 from deskhand.desktop.applications import install
-from deskhand.desktop.applications.catalog import profile
+from deskhand.desktop.applications.catalog import get_profile
 from deskhand.desktop.local.desktop import LocalDesktop
 
 median = statistics.median
-CALC = parts.Program(profile("calc").argv, profile("calc").window)
+CALC = parts.Program(get_profile("calc").argv, get_profile("calc").window)
 
 
 def show(found: dict[str, list[float]]) -> None:
@@ -32,8 +32,8 @@ def show(found: dict[str, list[float]]) -> None:
 
 async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions: int) -> dict[str, list[float]]:
     """Milliseconds of a click until the server's round trip returns, and of a whole picture in memory; the recipe's of the same."""
-    session, performer = desktop._parts()
-    hand, connection = performer.hand, session.connection
+    session, executor = desktop._parts()
+    hand, connection = executor.xtest, session.connection
     places = [(40 + 60 * (index % 20), 100 + 50 * (index % 12)) for index in range(240)]
     turn = iter(range(10**9))
 
@@ -51,7 +51,7 @@ async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions:
             "action": parts.durations_ms(act, repetitions * 50),
             "recipe's frame, Pillow": parts.durations_ms(recipe.look, repetitions),
             "recipe's frame, scrot": parts.durations_ms(lambda: recipe.look(scrot=True), repetitions),
-            "frame": parts.durations_ms(performer.settler.capture, repetitions * 20),
+            "frame": parts.durations_ms(executor.settler.capture, repetitions * 20),
         }
 
     return await asyncio.to_thread(measured)
@@ -136,7 +136,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more repetitions")
     full = parser.parse_args().full
-    if missing := install.missing(list(profile("calc").packages)):
+    if missing := install.missing(list(get_profile("calc").packages)):
         install.install(missing)
     print_head()
     bars = Bars()

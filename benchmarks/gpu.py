@@ -175,7 +175,7 @@ async def playing(
             noise_images=True,
         )
     )
-    async with DesktopPool(size.desktops, spares=0) as pool:
+    async with DesktopPool(size.desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent)
         try:
             yield runner, images, renderer.banned_ids

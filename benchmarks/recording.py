@@ -95,7 +95,7 @@ async def record(
     if turns is not None:
         config = replace(config, dialect=Endless(), max_errors=turns + 1)
         tasks = [replace(task, max_steps=turns) for task in tasks]
-    async with DesktopPool(desktops, spares=0) as pool:
+    async with DesktopPool(desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, DesktopAgent(config), frames)
         try:
             async with _bystanders(engine, renderer, model.image_processor, bystanders):

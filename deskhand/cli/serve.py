@@ -101,7 +101,7 @@ def serve(
             return build_machine_pool(
                 machine, machine_kind, template, kept, keep_state=keep_state, monitor_port=monitor_port, revert=back
             )
-        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
+        return DesktopPool(desktops, template, prewarm=spares, make=make, lease_store=LeaseStore(book))
 
     async def main() -> None:
         # Not by an exception wherever the program happens to be: within a request the server would take it for the request's own.

@@ -119,13 +119,13 @@ async def open_pool(
     def make() -> LocalDesktop:
         isolation = None if desktop.isolation == "best" else desktop.isolation
         return LocalDesktop(
-            isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s
+            isolation_level=isolation, limits=limits, settle_ms=desktop.settle_ms, settle_timeout_s=desktop.settle_timeout_s
         )
 
     template = desktop_spec(first)
     book = LeaseStore(folder / LEASE_DB if folder is not None else None)
     async with DesktopPool(
-        count, template, spares=desktop.prewarm, make=make, book=book, expected_mib=desktop.memory_request_mib
+        count, template, prewarm=desktop.prewarm, make=make, lease_store=book, memory_request_mib=desktop.memory_request_mib
     ) as pool:
         yield pool
 

@@ -57,11 +57,11 @@ class _Course:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Seconds of a phase, what it was parked left out."""
-        before, parked_s = time.monotonic(), self.meter.parked_s
+        before, parked_s = time.monotonic(), self.meter.paused_s
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - before - (self.meter.parked_s - parked_s)
+            self.seconds[name] = time.monotonic() - before - (self.meter.paused_s - parked_s)
 
 
 async def run_episode(
@@ -103,8 +103,8 @@ async def run_episode(
         if not ended:
             with suppress(DeskhandError):
                 graph = end_session()
-    course.seconds["parked"] = course.meter.parked_s
-    course.seconds["total"] = time.monotonic() - began - course.meter.parked_s
+    course.seconds["parked"] = course.meter.paused_s
+    course.seconds["total"] = time.monotonic() - began - course.meter.paused_s
     course.seconds["model"] = course.transcript.model_seconds
     return _result(ticket, course, outcome, graph)
 

@@ -48,7 +48,7 @@ async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenize
     recorder = Recorder(renderer, engine, ImageCache(image_processor))
     settings = AgentConfig(action_format=dialect, max_new_tokens=1000)
     agent = DesktopAgent(settings)
-    async with DesktopPool(DESKTOPS, spares=0) as pool:
+    async with DesktopPool(DESKTOPS, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
         tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
         try:

@@ -142,10 +142,10 @@ async def _pool(desktops: Desktops) -> Any:
     def make() -> LocalDesktop:
         isolation = None if section.isolation == "best" else section.isolation
         return LocalDesktop(
-            isolation=isolation, limits=walls, quiet_ms=section.settle_ms, cap_s=section.settle_timeout_s
+            isolation_level=isolation, limits=walls, settle_ms=section.settle_ms, settle_timeout_s=section.settle_timeout_s
         )
 
-    pool = DesktopPool(desktops.local, spares=section.prewarm, make=make, expected_mib=section.memory_request_mib)
+    pool = DesktopPool(desktops.local, prewarm=section.prewarm, make=make, memory_request_mib=section.memory_request_mib)
     await pool.start()
     return pool
 

@@ -23,7 +23,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deskhand" / "compat" / "osworld"))
     process: Any = importlib.import_module("judge_process")
-    process.STAND_INS = SERVICES
+    process.STUBBED_LIBRARIES = SERVICES
     sys.meta_path.append(process.StandIns())
     agent: Any = None
     for line in sys.stdin:

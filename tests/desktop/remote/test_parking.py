@@ -295,7 +295,7 @@ async def test_parked_time_counts_against_no_deadline():
             with pausable_timeout.pause_timeouts():
                 await asyncio.gather(asyncio.sleep(0.3), asyncio.create_task(nested()))
             await asyncio.sleep(0.05)
-        assert 0.3 <= meter.parked_s < 1.0
+        assert 0.3 <= meter.paused_s < 1.0
     async with pausable_timeout.pausable_timeout(None):
         with pytest.raises(TimeoutError):
             await late()
