@@ -82,7 +82,7 @@ _VIDEO_TYPES = (
 """Video types that OSWorld queries twice."""
 _VIDEO_TYPES_ONCE = "x-ogm+ogg"
 """Video type queried once. The most frequent player is the default."""
-_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; done'
+_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; result'
 _VLC_STATUS = """\
 import sys, urllib.request
 handler = urllib.request.HTTPBasicAuthHandler()
@@ -135,17 +135,14 @@ class GetterReader:
         if (method := self._kinds.get(kind)) is not None:
             return await method(getter)
         if kind in _BY_GETTER:
-            asked: Any = getter
-            config = asked.model_dump(by_alias=True, exclude_unset=True)
+            config = getter.model_dump(by_alias=True, exclude_unset=True)
             if kind == "rule_relativeTime" and isinstance(config["rules"], dict):
-                config["rules"] = {"timezone": "UTC"} | config[
-                    "rules"
-                ]  # the guest's; OSWorld would look it up on the web
+                # The guest's time zone; OSWorld would look it up on the web.
+                config["rules"] = {"timezone": "UTC"} | config["rules"]
             return GetterRequest(kind, config, {path: await self._file(path) for path in _BY_GETTER[kind]})
         if kind in _FILES:
-            asked = getter
-            path = _FILES[kind].format(file_name=getattr(asked, "file_name", ""), path=getattr(asked, "path", ""))
-            return Files(((_name(asked.dest), await self._file(path)),))
+            path = _FILES[kind].format(file_name=getattr(getter, "file_name", ""), path=getattr(getter, "path", ""))
+            return Files(((_name(getattr(getter, "dest", "")), await self._file(path)),))
         return Value(chrome_preferences.value(kind, await self._file(f"{_PROFILE}/Preferences")))
 
     async def _file(self, path: str) -> bytes | None:
@@ -228,20 +225,22 @@ class GetterReader:
     async def _appearance(self, getter: osworld_getters.BareGetter) -> Read:
         """Return what the settings page shows, or the profile's value (which Chrome writes late) if it is not open."""
         for application in await self._browsers():
-            for box in application.iter("combo-box"):
+            for combo_box in application.iter("combo-box"):
                 shown = [
-                    item.get("name", "").strip().lower() for item in box.iter("menu-item") if _SELECTED in item.attrib
+                    item.get("name", "").strip().lower()
+                    for item in combo_box.iter("menu-item")
+                    if _SELECTED in item.attrib
                 ]
-                if box.get("name") == "Mode" and shown and shown[0] in _MODES:
+                if combo_box.get("name") == "Mode" and shown and shown[0] in _MODES:
                     return Value(_MODES[shown[0]])
         return Value(chrome_preferences.value(getter.type, await self._file(f"{_PROFILE}/Preferences")))
 
     async def _tabs(self, getter: osworld_getters.BareGetter) -> Read:
         try:
-            found = await chrome_devtools.list_tabs(self._guest)
+            tabs = await chrome_devtools.list_tabs(self._guest)
         except chrome_devtools.DevToolsUnavailable:
             return Value([])  # as OSWorld's getter: Chrome is closed or does not listen
-        return Value([{"title": tab["title"], "url": tab["url"]} for tab in found])
+        return Value([{"title": tab["title"], "url": tab["url"]} for tab in tabs])
 
     async def _screen_size(self, getter: osworld_getters.BareGetter) -> Read:
         width, height = self._client.size
@@ -261,15 +260,15 @@ class GetterReader:
 
     async def _video_player(self, getter: osworld_getters.BareGetter) -> Read:
         twice, once = _VIDEO_TYPES.split(), _VIDEO_TYPES_ONCE.split()
-        done = await self._desktop.run(["/bin/sh", "-c", _PLAYERS, "sh", *twice, *once], timeout_s=60.0)
-        lines = (line.partition("\t") for line in done.stdout.decode(errors="replace").splitlines())
-        found = {kind: player for kind, _, player in lines if player}
-        counts = Counter(found[kind] + "\n" for kind in (*twice, *twice, *once) if kind in found)
+        result = await self._desktop.run(["/bin/sh", "-c", _PLAYERS, "sh", *twice, *once], timeout_s=60.0)
+        lines = (line.partition("\t") for line in result.stdout.decode(errors="replace").splitlines())
+        players = {kind: player for kind, _, player in lines if player}
+        counts = Counter(players[kind] + "\n" for kind in (*twice, *twice, *once) if kind in players)
         return Value(counts.most_common(1)[0][0] if counts else "unknown")
 
     async def _vlc_status(self, getter: osworld_getters.NamedFileGetter) -> Read:
-        done = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
-        return Files(((_name(getter.dest), done.stdout if done.returncode == 0 else None),))
+        result = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
+        return Files(((_name(getter.dest), result.stdout if result.returncode == 0 else None),))
 
     async def _bookmarks(self, getter: osworld_getters.BareGetter) -> Read:
         return Value(chrome_preferences.bookmarks(await self._file(f"{_PROFILE}/Bookmarks")))
@@ -304,8 +303,8 @@ def _pairs(getter: osworld_getters.FileGetter) -> list[tuple[str, str]]:
 
 def _select_files(getter: osworld_getters.FileGetter, files: list[tuple[str, bytes | None]]) -> Files:
     """Return the files that the metric gets: the first, or those in `gives`."""
-    given = sorted(set(getter.gives if getter.gives is not None else [0]))
-    chosen = tuple(files[index] for index in given if 0 <= index < len(files))
+    indices = sorted(set(getter.gives if getter.gives is not None else [0]))
+    chosen = tuple(files[index] for index in indices if 0 <= index < len(files))
     return Files(chosen, single=len(chosen) == 1)
 
 

@@ -103,12 +103,12 @@ async def _is_running(runner: SetupRunner, program: str) -> bool:
 
 
 async def _build_requests(clauses: Sequence[EvaluatorClause], reader: GetterReader) -> list[MetricRequest]:
-    found = []
+    requests = []
     for clause in clauses:
         result = await reader.read(clause.result) if _is_set(clause.result) else Value(None)
         expected = await reader.read(clause.expected) if _is_set(clause.expected) else None
-        found.append(MetricRequest(clause.metric, result, expected, clause.options))
-    return found
+        requests.append(MetricRequest(clause.metric, result, expected, clause.options))
+    return requests
 
 
 def _is_set(getter: osworld_getters.Getter) -> bool:
@@ -142,17 +142,17 @@ def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
 
     Excludes requirements on the machine (`tasks.formats.requirements`).
     """
-    found = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
+    reasons = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
     if not task.infeasible:
-        found += [
+        reasons += [
             f"getter {getattr(getter, 'type', '')}: {why}"
             for _, getter in task.getters()
             if (why := unavailable(getter))
         ]
         if not with_official:
             missing = {clause.metric for clause in task.evaluator.clauses} - osworld_metrics.available()
-            found += [f"metric {name}: needs OSWorld's own evaluators" for name in sorted(missing)]
-    return list(dict.fromkeys(found))
+            reasons += [f"metric {name}: needs OSWorld's own evaluators" for name in sorted(missing)]
+    return list(dict.fromkeys(reasons))
 
 
 def needs_accessibility(task: JsonTask) -> bool:

@@ -119,7 +119,7 @@ async def test_disk_usage_is_limited(desktop):
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_system(level, place, monkeypatch):
-    monkeypatch.setattr(isolation, "bound_folder", lambda folder, mib: False)  # as where this process may not mount
+    monkeypatch.setattr(isolation, "size_limited_folder", lambda folder, mib: False)  # as where this process may not mount
     desktop = LocalDesktop(isolation_level=level, limits=LIMITS)
     try:
         await desktop.reset(SMALL)
@@ -333,16 +333,16 @@ def test_concurrent_desktops_have_different_user_ids():
 
 
 def test_missing_protections_are_listed(monkeypatch):
-    monkeypatch.setattr(isolation, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
     monkeypatch.setattr(isolation.landlock, "landlock_version", lambda: 0)
     assert isolation.missing_protections("namespaces") == []
     named = " ".join(isolation.missing_protections("plain"))
     assert "read every file" in named
-    assert "end every process" in named
+    assert "kill every process" in named
 
 
 async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
-    monkeypatch.setattr(isolation, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
     desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(SMALL)

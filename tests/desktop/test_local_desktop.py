@@ -348,7 +348,7 @@ async def test_the_x_server_requires_its_cookie(desktop):
 
 
 async def test_a_frozen_x_server_is_detected(desktop, monkeypatch):
-    monkeypatch.setattr("deskhand.desktop.local.desktop.ANSWER_MARGIN_S", 0.5)
+    monkeypatch.setattr("deskhand.desktop.local.desktop.REPLY_MARGIN_S", 0.5)
     processes.kill(desktop._session.x_server.process.pid, signal.SIGSTOP)
     start = time.monotonic()
     with pytest.raises(InfrastructureError, match="did not respond"):

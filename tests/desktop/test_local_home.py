@@ -61,7 +61,7 @@ def test_a_link_cycle_is_rejected(home):
 
 
 def test_a_file_swapped_for_a_link_is_not_read(home, monkeypatch):
-    monkeypatch.setattr(home, "_resolved", home._parts)
+    monkeypatch.setattr(home, "_resolve", home._parts)
     os.symlink("../secret", home.root / "link")
     with pytest.raises(PermissionError):
         home.read("link")

@@ -67,11 +67,11 @@ def process_ids() -> Iterator[int]:
 
 def find_labeled(label: str, value: str) -> list[int]:
     """Return the processes (not zombies) whose initial environment contains `label=value`."""
-    wanted = f"{label}={value}".encode()
+    entry = f"{label}={value}".encode()
     found = []
     for pid in process_ids():
         try:
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
         except OSError:
             continue
