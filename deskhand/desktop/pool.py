@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from deskhand.desktop import host_capacity
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseStore
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, InfrastructureError
@@ -24,14 +23,6 @@ from deskhand.errors import ConfigError, InfrastructureError
 START_ATTEMPTS = 3
 MAX_RECENT_SPECS = 16
 MIN_TTL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to use `desktop` until it is released; `epoch` is unique in the pool's lease store."""
-
-    desktop: StageableDesktop
-    epoch: int
 
 
 class DesktopPool:
@@ -57,6 +48,7 @@ class DesktopPool:
         if memory_request_mib is not None:
             host_capacity.check_fits(size + prewarm, memory_request_mib)
         self.lease_store = lease_store or LeaseStore()
+        self.quota = self.episode_timeout_s = None
         self.size = size
         self.template = template or DesktopSpec()
         self._prewarm = prewarm

@@ -1,7 +1,7 @@
 """Linear layers by oneDNN where torch's own library is slow. Invariant: same parameters, same names, same function in float32.
 
 Torch multiplies float32 matrices on a CPU by MKL, which takes its AVX-512 kernels on Intel's processors only; oneDNN, which torch
-brings along and uses for other types, takes them wherever they are. `python -m benchmarks.onednn_linear` prints the ratio.
+brings along and uses for other types, takes them wherever they are.
 """
 
 from __future__ import annotations

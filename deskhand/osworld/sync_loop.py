@@ -1,17 +1,19 @@
-"""`SyncLoop`: an event loop in a background thread, for synchronous APIs."""
+"""`SyncLoop`: an event loop in a background thread, for synchronous APIs. Uses only the standard library."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 
+if TYPE_CHECKING:
+    from deskhand.desktop.base import StageableDesktop
+
 Result = TypeVar("Result")
-MakeDesktop = Callable[[], StageableDesktop | Awaitable[StageableDesktop]]
+MakeDesktop: TypeAlias = "Callable[[], StageableDesktop | Awaitable[StageableDesktop]]"
 """Creates or leases a desktop; called in the loop in which the desktop is used."""
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf.decode_batch import DecodeBatch, DecodeRequest, EngineStats
 from deskhand.engines.hf.grammar import GrammarCompiler, GrammarState
 from deskhand.engines.hf.lora_overlay import LoraOverlay
@@ -39,9 +40,6 @@ _SMALL_PARAMETERS = 50_000_000
 class HfEngine:
     """Serves `engines.base.Engine` from a model in this process, which it owns from now on.
 
-    `max_batch`: requests in flight at once; more wait. `max_tokens`: prompt and output of one request together.
-    `prefill_tokens`: padded prompt tokens in one forward pass. `parked_tokens`: positions of finished requests that are kept
-    for prompts that continue them (0 turns this off). `image_tokens`: tokens of images whose features are kept.
     `threads`: processor threads of the engine; None means one for a model of fewer than 5e7 parameters, whose operations are
     too small to share, and torch's setting for a larger one. The threads of callers are as before.
     """
@@ -49,18 +47,15 @@ class HfEngine:
     def __init__(
         self,
         model: LoadedModel,
+        config: EngineConfig | None = None,
         *,
-        max_batch: int = 16,
-        max_tokens: int = 8192,
-        prefill_tokens: int = 8192,
-        parked_tokens: int = 32768,
-        image_tokens: int = 65536,
         threads: int | None = None,
         version: int = 0,
     ) -> None:
         self._core = unwrap(model.model)
         self._core.eval()
-        self._max_tokens = max_tokens
+        config = config or EngineConfig()
+        self._max_tokens = config.max_model_len
         self._image_token_id = model.image_token_id
         self._tokenizer = model.tokenizer.backend_tokenizer if model.tokenizer is not None else None
         vocabulary = self._core.config.text_config.vocab_size
@@ -68,14 +63,7 @@ class HfEngine:
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
         self._laid = LoraOverlay(self._core)
-        self._batch = DecodeBatch(
-            model.model,
-            max_batch=max_batch,
-            max_tokens=max_tokens,
-            prefill_tokens=prefill_tokens,
-            parked_tokens=parked_tokens,
-            image_tokens=image_tokens,
-        )
+        self._batch = DecodeBatch(model.model, config)
         self._version = version
         self._wake = threading.Condition()
         self._waiting: deque[DecodeRequest] = deque()
