@@ -135,6 +135,7 @@ class GetterReader:
         if (method := self._kinds.get(kind)) is not None:
             return await method(getter)
         if kind in _BY_GETTER:
+            assert getter is not None
             config = getter.model_dump(by_alias=True, exclude_unset=True)
             if kind == "rule_relativeTime" and isinstance(config["rules"], dict):
                 # The guest's time zone; OSWorld would look it up on the web.

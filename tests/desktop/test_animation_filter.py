@@ -31,7 +31,7 @@ CLOCK = (500, 380, 560, 396)
 def test_a_caret_is_recognized_after_some_changes():
     motion = AnimationFilter(WIDTH, HEIGHT)
     assert changes(motion, [CARET] * 10, 0.1) == [False] * 4 + [True] * 6
-    motion.begin(timed_out=False)
+    motion.start_settle(timed_out=False)
     assert changes(motion, [CARET], 0.1) == [True]
     assert motion.boxes() == ((96, 48, 112, 80),)
 
@@ -61,7 +61,7 @@ def test_large_changes_are_not_animations():
 def test_responses_to_repeated_actions_are_not_animations():
     motion = AnimationFilter(WIDTH, HEIGHT)
     for _ in range(20):
-        motion.begin(timed_out=False)
+        motion.start_settle(timed_out=False)
         assert changes(motion, [CARET] * (MIN_CHANGES - 1), 0.2) == [False] * (MIN_CHANGES - 1)
 
 
@@ -69,7 +69,7 @@ def test_a_slow_clock_delays_only_the_first_settle():
     motion = AnimationFilter(WIDTH, HEIGHT)
     answers = []
     for _ in range(4):
-        motion.begin(timed_out=True)
+        motion.start_settle(timed_out=True)
         answers += changes(motion, [CLOCK] * 2, 1.0)
     assert answers == [False] * 3 + [True] * 5
 

@@ -143,7 +143,7 @@ def test_unknown_packages_are_missing():
 @needs("calc")
 async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
     monkeypatch.setattr(
-        isolation, "own_uids", lambda: False
+        isolation, "guest_uids", lambda: False
     )  # as where Deskhand does not run as root: /tmp's rights let guests in
     desktop = LocalDesktop(isolation_level="plain")
     try:

@@ -76,7 +76,7 @@ async def test_a_normal_exit_is_not_a_failure(desktop):
 
 async def test_a_program_that_crashes_by_itself_fails_the_desktop(desktop):
     await desktop.launch(["sh", "-c", f"sleep 0.1; kill -{signal.SIGSEGV.value} $$"])
-    assert "sh was ended by SIGSEGV" in await failure_of(desktop)
+    assert "sh was killed by SIGSEGV" in await failure_of(desktop)
 
 
 async def test_a_window_that_closes_while_listed_is_skipped(desktop, monkeypatch):

@@ -76,7 +76,7 @@ async def test_a_fork_bomb_stays_in_its_jail(desktop):
         most, deadline = 0, time.monotonic() + limit(2.0)
         while time.monotonic() < deadline:
             most = max(most, len(desktop.processes()))
-        assert 20 < most <= LIMITS.processes + 2
+        assert 20 < most <= LIMITS.max_processes + 2
         assert (await shell(other, "echo fine"))[1] == "fine\n"
         everything = desktop.processes()
         await desktop.close()
@@ -93,7 +93,7 @@ async def test_exceeding_the_memory_limit_fails_the_desktop(desktop):
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
             await desktop.launch(["sh", "-c", "(head -c 50m /dev/zero; sleep 9) | tail -n 1 >/dev/null"])
-    assert "memory; 96 are allowed" in await failure_of(desktop)
+    assert "the limit is 96" in await failure_of(desktop)
 
 
 async def test_disk_usage_is_limited(desktop):
@@ -106,7 +106,7 @@ async def test_disk_usage_is_limited(desktop):
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     assert used < (LIMITS.disk_mib + HOST_DISK_MIB + 8) * 2**20
-    if not desktop._session._disk_is_bounded:
+    if not desktop._session._is_disk_limited:
         assert "guest files use more than 16 MiB" in await failure_of(desktop)
         return
     with pytest.raises(InfrastructureError, match="No space left"):

@@ -34,7 +34,7 @@ def test_cached_frames_are_identical():
         for name in (
             "sequence",
             "content_hash",
-            "settled_ms",
+            "settle_ms",
             "settle_reason",
             "changed_bbox",
             "cursor",

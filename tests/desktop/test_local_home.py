@@ -50,7 +50,7 @@ def test_links_inside_the_home_are_followed_for_reading(home):
     os.symlink("inside", home.root / "folder")
     os.symlink("/home/user/folder/file.txt", home.root / "inside" / "again")
     assert home.read("folder/again") == b"mine"
-    assert home.names("folder") == ["again", "file.txt"]
+    assert home.listdir("folder") == ["again", "file.txt"]
 
 
 def test_a_link_cycle_is_rejected(home):
@@ -104,6 +104,6 @@ def test_a_file_above_the_limit_is_rejected(home):
 def test_writing_creates_folders_and_reading_gives_it_back(home):
     home.write("/home/user/new/folder/file", b"\0data")
     assert home.read("new/folder/file") == b"\0data"
-    assert home.names("new") == ["folder"]
+    assert home.listdir("new") == ["folder"]
     with pytest.raises(FileNotFoundError):
-        home.names("nothing")
+        home.listdir("nothing")

@@ -87,7 +87,7 @@ async def test_settling_waits_for_a_response_next_to_a_spinner(desktop):
     await desktop.observe()
     frame = await desktop.perform([Key(("enter",))], action_id="go")
     assert frame.settle_reason == "moving"
-    assert frame.settled_ms > 500
+    assert frame.settle_ms > 500
     assert await desktop.pull("finished") == b"\n"
 
 

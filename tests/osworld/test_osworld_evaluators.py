@@ -31,7 +31,7 @@ WALLED = isolation.available_isolation()[0] == "namespaces"
 @pytest.fixture(scope="module")
 def judge() -> Iterator[OfficialEvaluators]:
     limits = JudgeLimits(seconds=2.0, memory_mib=512, output_bytes=1 << 20)
-    evaluators = OfficialEvaluators(Path(sys.executable), ("hostile_metrics",), readable=(SUPPORT,), limits=limits)
+    evaluators = OfficialEvaluators(Path(sys.executable), ("bad_metrics",), readable=(SUPPORT,), limits=limits)
     yield evaluators
     evaluators.close()
 

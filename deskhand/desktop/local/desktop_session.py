@@ -21,14 +21,12 @@ from deskhand.desktop.local import (
     accessibility,
     egress_proxy,
     home_template,
+    isolation,
     network_namespace,
     processes,
     resource_monitor,
     theme,
     windows,
-)
-from deskhand.desktop.local import (
-    isolation as isolation,
 )
 from deskhand.desktop.local.home import Home
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits
@@ -99,25 +97,13 @@ class DesktopSession:
         if self.template.network and isolation_level != "namespaces":
             raise ConfigError("network destinations need isolation 'namespaces'; remove the spec's network")
         allowed = [egress_proxy.parse_destination(text) for text in self.template.network]
-        self.jail = Jail(
-            self.folder,
-            home_folder,
-            label,
-            token,
-            self._environment(isolation_level),
-            binds,
-            isolation_level,
-            uid,
-            limits,
-        )
+        environment = self._environment(isolation_level)
+        self.jail = Jail(self.folder, home_folder, label, token, environment, binds, isolation_level, uid, limits)
         self._parts.append(self.jail)
         resource_monitor.monitor(self.jail, limits, checks_disk=not self._is_disk_limited)
         if allowed:
-            self._parts.append(
-                egress_proxy.EgressProxy(
-                    network_namespace.listener(self.jail.first_pid(), egress_proxy.PORT, uid), allowed
-                )
-            )
+            listener = network_namespace.listener(self.jail.first_pid(), egress_proxy.PORT, uid)
+            self._parts.append(egress_proxy.EgressProxy(listener, allowed))
         self.home = Home(home_folder, self.jail.guest_home, uid)
         if self.template.accessibility:
             self._start_bus(isolation_level)
@@ -188,12 +174,9 @@ class DesktopSession:
     def _environment(self, isolation_level: IsolationLevel) -> dict[str, str]:
         plain = isolation_level == "plain"
         bus = f"unix:path={isolation.guest_runtime_dir(self.folder, isolation_level)}/bus"
-        tree_environment = (
-            accessibility.environment(bus) if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT
-        )
         return (
             catalog.environment()
-            | tree_environment
+            | (accessibility.environment(bus) if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT)
             | {
                 "DISPLAY": self.x_server.name,
                 "XAUTHORITY": str(self.x_server.authority),

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.desktop.base import CommandResult
-from deskhand.desktop.local import isolation as isolation
-from deskhand.desktop.local import processes
+from deskhand.desktop.local import isolation, processes
 from deskhand.desktop.local.isolation import GUEST_HOME, IsolationLevel, ResourceLimits
 from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.errors import ConfigError, InfrastructureError
