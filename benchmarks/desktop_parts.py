@@ -152,7 +152,7 @@ async def cold_starts(template: DesktopSpec, repetitions: int, program: Program 
 async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
     """Milliseconds from asking the pool to the first frame, with the next desktop prepared beforehand."""
     found = []
-    async with DesktopPool(1, template, spares=1) as pool:
+    async with DesktopPool(1, template, prewarm=1) as pool:
         for _ in range(repetitions):
             await pool.warm_up()
             start = time.perf_counter()

@@ -167,7 +167,7 @@ async def playing(
         ),
         action_format=AnyClick(),  # type: ignore[arg-type]
     )
-    async with DesktopPool(size.desktops, spares=0) as pool:
+    async with DesktopPool(size.desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent)
         try:
             yield runner, images, renderer.banned_ids

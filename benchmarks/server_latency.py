@@ -76,12 +76,12 @@ def prepared() -> StageableDesktop:
 async def serve(leases: int) -> None:
     """Prints the port, and serves until standard input ends."""
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
-    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
+    host_capacity.MAX_DESKTOPS_PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
         leases,
         1,
     )  # prepared screens take no processor to start, and no memory of their own
     async with (
-        DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
+        DesktopPool(leases, template, prewarm=0, make=prepared, memory_request_mib=4) as pool,
         serve_pool(pool, ServerConfig(port=0, admin_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)

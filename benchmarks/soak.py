@@ -103,7 +103,7 @@ def _there() -> set[str]:
     """This process's desktops and evaluators: the pids that run with its label, and the folders that it made."""
     own = runtime()
     pids = (
-        pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
+        pid for pid in processes.find_labeled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
     )
     return {*map(str, pids), *(path.name for path in own.folder.iterdir() if path.name != "templates")}
 

@@ -39,7 +39,7 @@ async def row_6(size: float, folder: Path) -> Row:
     """An X server or an application that stands still."""
     row = Row(6, "SIGSTOP X server / application")
     for part in ("x server", "applications"):
-        desktop = LocalDesktop(cap_s=1.0)
+        desktop = LocalDesktop(settle_timeout_s=1.0)
         await desktop.reset(SMALL)
         await desktop.launch(["xterm", "-geometry", "20x4"])
         await desktop.wait_window("xterm")

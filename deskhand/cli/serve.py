@@ -97,7 +97,7 @@ def serve(
             return build_machine_pool(
                 machine, machine_kind, template, kept, skip_reset=keep_state, monitor_port=monitor_port, revert=back
             )
-        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
+        return DesktopPool(desktops, template, prewarm=spares, make=make, lease_store=LeaseStore(book))
 
     async def main() -> None:
         async with pool_of() as pool, serve_pool(pool, settings) as running:

@@ -67,11 +67,11 @@ class _Progress:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure a phase, without the time spent waiting for quota."""
-        started, paused_s = time.monotonic(), self.paused.parked_s
+        started, paused_s = time.monotonic(), self.paused.paused_s
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - started - (self.paused.parked_s - paused_s)
+            self.seconds[name] = time.monotonic() - started - (self.paused.paused_s - paused_s)
 
 
 async def run_episode(
@@ -117,8 +117,8 @@ async def run_episode(
         if not closed:
             with suppress(DeskhandError):
                 graph = close_session()
-    progress.seconds["quota_wait"] = progress.paused.parked_s
-    progress.seconds["total"] = time.monotonic() - started - progress.paused.parked_s
+    progress.seconds["quota_wait"] = progress.paused.paused_s
+    progress.seconds["total"] = time.monotonic() - started - progress.paused.paused_s
     progress.seconds["model"] = progress.transcript.model_seconds
     return _result(request, progress, outcome, graph)
 

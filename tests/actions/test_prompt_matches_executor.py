@@ -49,7 +49,7 @@ def test_what_the_prompt_offers_is_read_within_the_limits(name, view):
 
 async def perform(replies):
     """Perform the ops of (text, ops) on one desktop, waits cut short; what was raised, by text."""
-    desktop, raised, sequence = LocalDesktop(quiet_ms=1, cap_s=0.2), {}, 0
+    desktop, raised, sequence = LocalDesktop(settle_ms=1, settle_timeout_s=0.2), {}, 0
     try:
         await desktop.reset(DesktopSpec("plain", VIEW.screen_width, VIEW.screen_height))
         for number, (text, ops) in enumerate(replies):

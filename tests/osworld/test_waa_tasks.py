@@ -1,4 +1,4 @@
-"""Tasks of Windows Agent Arena and of OpenAdapt's files on a machine with WAA's servers, from set-up to reward."""
+"""Windows Agent Arena and OpenAdapt tasks, from set-up to reward."""
 
 from __future__ import annotations
 
@@ -106,9 +106,11 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
 
 async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     document = {
-        "id": "a-wos", "snapshot": "s", "instruction": "Write yes into a.txt", "source": "x", "related_apps": ["notepad"],
+        "id": "a-wos", "snapshot": "s", "instruction": "Write yes into a.txt", "source": "x",
+        "related_apps": ["notepad"],
         "config": [{"type": "launch", "parameters": {"command": "notepad"}}],
-        "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt", "dest": "a.txt"},
+        "evaluator": {"func": "exact_match",
+                      "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt", "dest": "a.txt"},
                       "expected": {"type": "rule", "rules": {"expected": "yes"}}},
     }  # fmt: skip
     file = tmp_path / "a.json"
@@ -138,7 +140,7 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
         await evaluator.client.close()
 
 
-def test_what_cannot_be_judged_is_refused_when_the_task_is_made(tmp_path):
+def test_tasks_that_cannot_be_scored_are_rejected_at_load(tmp_path):
     for check in ("{check: screenshot, description: a red circle}", "{check: python, code: pass}"):
         file = tmp_path / "a.yaml"
         file.write_text(f"name: a\nevaluate:\n  - {check}\n")
@@ -158,7 +160,7 @@ def test_two_files_with_one_id_are_two_tasks(tmp_path):
     assert [(task.id, task.family) for task in made] == [("waa/a-WOS/0", "a-WOS"), ("waa/a-2-WOS/0", "a-2-WOS")]
 
 
-def test_every_waa_file_there_is_becomes_a_task():
+def test_every_waa_file_becomes_a_task():
     if not (SHARED / "waa").is_dir():
         pytest.skip(f"{SHARED}/waa is not there")
     corpus = waa.load_folder(SHARED / "waa")

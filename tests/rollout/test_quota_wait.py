@@ -135,7 +135,7 @@ async def test_meters_of_episodes_at_the_same_time_are_their_own():
         with pausable_timeout.measure_paused() as meter:
             with pausable_timeout.pause_timeouts():
                 await asyncio.sleep(seconds)
-            return meter.parked_s
+            return meter.paused_s
 
     found = await asyncio.gather(episode(0.05), episode(0.2))
     assert 0.05 <= found[0] < 0.15 < found[1]

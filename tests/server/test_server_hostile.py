@@ -139,7 +139,7 @@ async def test_a_path_leads_nowhere_but_into_the_guest(client):
     for path in ("~/root/tmp/out", "~/passwd", "~/pipe", "~/note/../../../tmp/../..", "/proc/1/mem"):
         reply = await client.post("/setup/upload", data={"file_path": path}, files={"file_data": ("x", b"x")})
         assert reply.status_code == 500, path
-    if client.desktop.isolation == "namespaces":
+    if client.desktop.isolation_level == "namespaces":
         for path in ("/etc/passwd", "~/../../etc/passwd", "../../etc/passwd"):
             content = (await client.post("/file", data={"file_path": path})).text
             assert content.startswith("root:x:0:0:root:/root:/bin/sh\nuser:"), path

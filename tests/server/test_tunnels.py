@@ -203,7 +203,7 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
 
 
 async def test_a_guest_without_a_network_cannot_be_called():
-    desktop = LocalDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(DesktopSpec("plain", 256, 192))
         with pytest.raises(ConfigError, match="isolation 'namespaces'"):

@@ -53,7 +53,7 @@ async def bridge(
     size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any
 ) -> AsyncIterator[RunningServer]:
     async with (
-        DesktopPool(size, SCREEN, spares=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
+        DesktopPool(size, SCREEN, prewarm=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
         serve_pool(pool, ServerConfig(port=0, admin_key=key, **settings)) as running,
     ):
         yield running
