@@ -113,7 +113,7 @@ def expand_twice(line: Any, sha256: str) -> None:
     line.token_ids.extend([line.renderer.image_id] * (line.images[sha256].tokens - 1 if line.images is not None else 0))
 
 
-pictures = [renderer_module._Line.picture]
+pictures = [renderer_module._PromptBuilder.image]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
 node_to_dict, put_image = CallGraph._node_to_dict, SessionStore.save_image
 
@@ -164,7 +164,7 @@ def last_parent(graph: CallGraph, prompt_ids: Any, spans: Any, temperature: floa
     return graph.calls[-1].id if graph.calls else None
 
 
-row_of = graph_module._row
+row_of = graph_module._sequence
 
 
 def all_sampled(line: Any, trained: Any) -> Any:
@@ -173,7 +173,7 @@ def all_sampled(line: Any, trained: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {
-    "2: placeholders are expanded twice": (renderer_module._Line, "picture", expand_twice, "placeholders"),
+    "2: placeholders are expanded twice": (renderer_module._PromptBuilder, "image", expand_twice, "placeholders"),
     "4: pictures in tool messages are dropped": (ChatRenderer, "_put_parts", drop_tool_pictures, "images_dropped"),
     "6: truncation cuts through a picture": (ChatRenderer, "render", cut_the_front, "placeholders"),
     "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenized"),
@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "12: screenshots are stored in another encoding": (SessionStore, "put_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),
-    "15: the mask of sampled tokens does nothing": (graph_module, "_row", all_sampled, "no_prompt"),
+    "15: the mask of sampled tokens does nothing": (graph_module, "_sequence", all_sampled, "no_prompt"),
 }
 
 
