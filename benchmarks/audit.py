@@ -12,7 +12,7 @@ import sys
 import time
 
 from deskhand.cli import audit
-from deskhand.tasks.audit import ALLOWED
+from deskhand.tasks.audit import LIMITS
 from deskhand.tasks.suites.basics import FAMILIES
 from deskhand.tasks.task import seed_for
 
@@ -30,7 +30,7 @@ def main() -> None:
     wrong = [line for row in rows for line in row.wrong]
     for line in [*skipped, *wrong]:
         print(line)
-    cheats = [name for name, allowed in ALLOWED.items() if allowed == "nothing"]
+    cheats = [name for name, limit in LIMITS.items() if limit == "zero"]
     paid = sum((row.values.get(name) or 0.0) > 0 for row in rows for name in cheats)
     print(
         f"{len(rows)} families, {len(cheats)} agents that may earn nothing: {paid} of {len(rows) * len(cheats)} were paid"

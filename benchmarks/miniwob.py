@@ -43,17 +43,17 @@ async def loads(seeds: int) -> list[str]:
     """What is wrong with the pages, in one browser that goes from one to the next."""
     wrong, told, began = [], set[str](), time.monotonic()
     async with fresh_desktop() as desktop:
-        for name in miniwob.names():
-            for place, path in miniwob.files_of(name).items():
+        for name in miniwob.task_names():
+            for place, path in miniwob.page_files(name).items():
                 await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
-        await miniwob.start(desktop, miniwob.names()[0], 0)
-        page = chromium.of(desktop)
+        await miniwob.start(desktop, miniwob.task_names()[0], 0)
+        page = chromium.session_of(desktop)
         folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
-        for name in miniwob.names():
+        for name in miniwob.task_names():
             for seed in range(seeds):
                 try:
-                    await page.go_to(f"{folder}/{name}.html")
-                    await miniwob.begin(page, seed)
+                    await page.navigate(f"{folder}/{name}.html")
+                    await miniwob.begin_episode(page, seed)
                     instruction = await miniwob.instruction(desktop)
                     if (
                         not instruction
@@ -64,7 +64,7 @@ async def loads(seeds: int) -> list[str]:
                     told.add(f"{name}: {instruction}")
                 except DeskhandError as error:
                     wrong.append(f"{name} seed {seed}: {error}")
-    count = len(miniwob.names())
+    count = len(miniwob.task_names())
     seconds = time.monotonic() - began
     begun = f"{count * seeds - len(wrong)} of {count * seeds} begin their episode ({seconds:.0f} s)"
     print(f"{count} pages with {seeds} seeds each: {begun}")

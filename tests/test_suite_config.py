@@ -29,7 +29,7 @@ from deskhand.tasks.suites import miniwob
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 NATIVE = """\
-deskhand: 1
+deskhand: 2
 id: {id}
 instruction: Run touch {id} in the terminal
 screen: {{width: 256, height: 192}}
@@ -203,7 +203,7 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
         tmp_path / "web", osworld_task(1, "x") | {"instruction": "Open https://a.example/ and buy it"}, "os/w.json"
     )
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 1\nchek: {}\n")
+    (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 2\nchek: {}\n")
     for mark, place in places.items():
         settings, expected = [setting.replace(mark, place) for setting in settings], expected.replace(mark, place)
     with pytest.raises(ConfigError) as raised:
@@ -361,7 +361,7 @@ def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: P
             load_suite(load_config(None, [f"suite.python={tmp_path}/other.py", f"families=[{said.split()[0]}]"]))
 
 
-@pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")
+@pytest.mark.skipif(miniwob.unavailable_reason() is not None, reason="MiniWoB++ is not installed")
 def test_miniwob_is_a_suite_by_its_name() -> None:
     found = load_suite(load_config(None, ["suite=miniwob"]))
     assert len(found.train_tasks) == 130

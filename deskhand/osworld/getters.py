@@ -162,7 +162,7 @@ class GetterReader:
         return _given(getter, [(named(name), await self._file(path)) for path, name in _pairs(getter)])
 
     async def _cloud_file(self, getter: osworld_getters.FileGetter) -> Read:
-        return _given(getter, [(name, self._stage.cache.data_of(path)) for path, name in _pairs(getter)])
+        return _given(getter, [(name, self._stage.cache.read(path)) for path, name in _pairs(getter)])
 
     async def _step_output(self, getter: osworld_getters.StepOutputGetter) -> Read:
         if getter.path not in self._stage.outputs:

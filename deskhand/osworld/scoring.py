@@ -118,7 +118,7 @@ def score_with_own_metrics(questions: Sequence[MetricRequest], conj: str) -> Met
     scores: list[float] = []
     for question in questions:
         result, expected = _by_value(question.result), _by_value(question.expected)
-        scores.append(osworld_metrics.score_apart(question.metric, result, expected, dict(question.options)))
+        scores.append(osworld_metrics.score_in_subprocess(question.metric, result, expected, dict(question.options)))
         if len(questions) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return MetricResult(scores[-1], tuple(scores))
     return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))

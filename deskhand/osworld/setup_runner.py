@@ -95,7 +95,7 @@ class SetupRunner:
         match step:
             case osworld_setup_steps.DownloadStep(parameters=given):
                 for file in given.files:
-                    await self._upload(file.path, await asyncio.to_thread(self.cache.data_of, file.url))
+                    await self._upload(file.path, await asyncio.to_thread(self.cache.read, file.url))
             case osworld_setup_steps.UploadStep(parameters=given):
                 for file in given.files:
                     await self._upload(file.path, await asyncio.to_thread(self.cache.upload, file.local_path))
@@ -207,12 +207,12 @@ class SetupRunner:
             "{SCREEN_HEIGHT}": str(height),
         }
 
-        def fill(text: str) -> str:
+        def prefetch(text: str) -> str:
             for mark, value in values.items():
                 text = text.replace(mark, value)
             return text
 
-        return fill(command) if isinstance(command, str) else [fill(word) for word in command]
+        return prefetch(command) if isinstance(command, str) else [prefetch(word) for word in command]
 
 
 def unavailable(step: Step) -> str | None:

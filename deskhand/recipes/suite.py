@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from deskhand.config.load import Config, SuiteSection
+from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
@@ -28,12 +29,12 @@ from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt_task, osworld, task_files, waa, waa_task, yaml_schema
-from deskhand.tasks.formats.file_cache import FileCache, addresses_of
+from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, requirements_of
 from deskhand.tasks.formats.yaml_task import task_of as native_task_of
 from deskhand.tasks.suites import family_registry, miniwob
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, seed_for, split_of
+from deskhand.tasks.task import Family, Task, seed_for, split_of
 
 SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
 """Of the benchmarks' own machines, in pixels."""
@@ -79,7 +80,7 @@ def load_suite(config: Config) -> Suite:
         return replace(found, trained=names, held_out=names)
     if section.files is not None:
         return _of_files(section.model_dump_json(), wanted, config.desktop.backend)
-    names = wanted or (miniwob.names() if section.name == miniwob.SUITE else family_registry.DEFAULT)
+    names = wanted or (miniwob.task_names() if section.name == miniwob.SUITE else family_registry.DEFAULT)
     without = section.exclude
     if section.name == miniwob.SUITE:
         names, without = (
@@ -181,7 +182,7 @@ def _paths(source: str, folder: Path) -> dict[str, Path]:
     if source in ("osworld", "waa"):
         found = osworld.task_files(folder, osworld.FOLDERS if source == "osworld" else waa.FOLDERS)
         return {f"{path.parent.name}/{path.stem}": path for path in found if path.name != "index.json"}
-    yaml = [path for path in task_files.below([folder]) if path.suffix != ".json"]
+    yaml = [path for path in task_files.find_task_files([folder]) if path.suffix != ".json"]
     mine = [path for path in yaml if yaml_schema.is_native(load_yaml(path)) == (source == "native")]
     if not mine:
         raise ConfigError(f"suite.{source}: {folder} has no file of this kind (*.yaml)")
@@ -245,7 +246,7 @@ def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Ta
 
     def of_waa(path: Path) -> Task:
         beside = functools.partial(PerHostEvaluator, port=section.evaluator_port)
-        return waa_task.task_of(waa.load(path), beside, width, height, steps or waa_task.STEPS)
+        return waa_task.task_of(waa.load(path), beside, width, height, steps or waa_task.DEFAULT_MAX_STEPS)
 
     def of_openadapt(path: Path) -> Task:
         task = openadapt_task.load_task(path, width, height)
@@ -264,7 +265,7 @@ def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Ta
 def _runs(path: Path, task: osworld.JsonTask, kind: str) -> None:
     """Raise `ConfigError` when a task needs what desktops of this kind have not; OSWorld's own machines have it."""
     cache = FileCache()
-    absent = [address for address in addresses_of(task) if not cache.has(address)]
+    absent = [address for address in urls_of(task) if not cache.has(address)]
     if absent:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise ConfigError(f"{path}: {absent[0]}{more} is not in {cache.folder}; fill it with deskhand tasks prefetch")
@@ -280,7 +281,7 @@ class PerHostEvaluator:
     """The evaluate server of the machine that a task is played on: on its host, at `port`. Fulfils `waa_task.Evaluator`; a
     connection lasts for one request, in whatever event loop there is."""
 
-    def __init__(self, desktop: StagedDesktopLike, port: int) -> None:
+    def __init__(self, desktop: StageableDesktop, port: int) -> None:
         if isinstance(desktop, EndState):
             raise EvaluatorError(
                 "WAA's evaluate server reads the live machine, so a state that was kept of it cannot be judged"

@@ -130,7 +130,7 @@ class _InSteps:
 
 async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
-        await end_state.save_end_state(task, desktop, outcome, folder, failed=failed)
+        await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=failed)
     except Exception as error:  # also of a desktop that cannot tell its files
         log.warning("end state not kept", task=task.id, error=_line(error))
 
@@ -186,7 +186,7 @@ async def _run(
             seed=seed,
         )
     with course.phase("judge"):
-        return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stop_reason == "fail")
+        return await judge(task, desktop, milestones=course.milestones, declared_infeasible=course.transcript.stop_reason == "fail")
 
 
 def _result(ticket: EpisodeRequest, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:

@@ -187,7 +187,7 @@ def _variants(name: str, family: Family) -> Iterator[tuple[str, str]]:
         told.append(task.instruction)
     yield f"family/{name}/variants", "\n".join(shapes)
     yield f"family/{name}/instructions", "\n".join(told)
-    yield f"family/{name}/tier", family.tier
+    yield f"family/{name}/tier", family.difficulty
 
 
 TOOLS: tuple[dict[str, Any], ...] = (

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.gtk_compact import use_compact_look
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
 WIDTH, HEIGHT = 320, 256
 CONFIGURATION = """[general]
@@ -36,7 +37,7 @@ def key_box(window_x: int, window_y: int, digit: int) -> Rect:
     return Rect(left, top, left + KEY_WIDTH_PX, top + KEY_HEIGHT_PX)
 
 
-async def setup_calculator(desktop: StagedDesktopLike, place_seed: int) -> None:
+async def setup_calculator(desktop: StageableDesktop, place_seed: int) -> None:
     """Start the calculator with small keys at a random place."""
     await use_compact_look(desktop)
     await desktop.push(".config/galculator/galculator.conf", CONFIGURATION.encode())
@@ -44,13 +45,13 @@ async def setup_calculator(desktop: StagedDesktopLike, place_seed: int) -> None:
     await place_calculator(desktop, place_seed)
 
 
-async def place_calculator(desktop: StagedDesktopLike, seed: int) -> None:
+async def place_calculator(desktop: StageableDesktop, seed: int) -> None:
     (window,) = await desktop.wait_window("galculator")
     ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
     await desktop.place_window(window, x, y)
 
 
-async def display_value(desktop: StagedDesktopLike) -> str:
+async def display_value(desktop: StageableDesktop) -> str:
     """What the display holds, as the program's own copy command gives it."""
     await desktop.perform([Key(("ctrl", "c"))], action_id=f"judge-copy-{uuid.uuid4()}")
     return (await desktop.clipboard() or "").strip()
@@ -63,31 +64,31 @@ def enter_number(seed: int) -> Task:
     place_seed = rng.randrange(2**31)
     number = f"{first}{second}"
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         await setup_calculator(desktop, place_seed)
 
-    async def boxes(desktop: StagedDesktopLike) -> dict[int, Rect]:
+    async def boxes(desktop: StageableDesktop) -> dict[int, Rect]:
         (window,) = await desktop.wait_window("galculator")
         return {digit: key_box(window.x, window.y, digit) for digit in range(10)}
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
         value, told = worth(shown, number), f"the display holds {shown!r}"
         return CheckResult(
             value, told, untrusted_source=True, findings=(Finding("the display", value, repr(shown), repr(number)),)
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         keys = await boxes(desktop)
         for digit in (first, second):
             yield [Click(Point(*keys[digit].center, screen_px(WIDTH, HEIGHT)))]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         keys = await boxes(desktop)
         return keys[first], [box for digit, box in keys.items() if digit != first]
 
-    async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+    async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
         keys = await boxes(desktop)
         return [(instruction(a, b), keys[a]) for a in range(1, 10) for b in range(1, 10) if a != b]
 
@@ -104,7 +105,7 @@ def enter_number(seed: int) -> Task:
         check=check,
         oracle=oracle,
         first_click_targets=targets,
-        grounding_targets=groundings,
+        grounding_targets=grounding_targets,
         shuffle_windows=place_calculator,
         metadata={"number": number},
     )

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.suites.basics.calculator import (
     COLUMN_PITCH_PX,
     HEIGHT,
@@ -20,7 +21,7 @@ from deskhand.tasks.suites.basics.calculator import (
 )
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
 OPERATORS = ("*", "-", "+")
 """From the row of 4, 5, 6 downwards, right of the digits."""
@@ -54,24 +55,24 @@ def enter_sum(seed: int) -> Task:
     keys, result = sum_of(rng)
     place_seed, theme = rng.randrange(2**31), rng.choice(THEMES)
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         await setup_calculator(desktop, place_seed)
 
-    async def boxes(desktop: StagedDesktopLike) -> dict[str, Rect]:
+    async def boxes(desktop: StageableDesktop) -> dict[str, Rect]:
         (window,) = await desktop.wait_window("galculator")
         return all_key_boxes(window.x, window.y)
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
         return judged(clause("the display", shown, str(result)), guest_trusted=True)
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         places = await boxes(desktop)
         for key in keys:
             yield [Click(Point(*places[key].center, screen_px(WIDTH, HEIGHT)))]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         places = await boxes(desktop)
         return places[keys[0]], [box for key, box in places.items() if key != keys[0]]
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.suites.basics.clauses import judged, same_files
 from deskhand.tasks.suites.basics.layout import WindowLike, scatter
 from deskhand.tasks.suites.basics.screen_search import (
@@ -24,16 +25,7 @@ from deskhand.tasks.suites.basics.screen_search import (
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
@@ -101,7 +93,7 @@ class FileManagerScenario:
         self.place_seed = rng.randrange(2**31)
         self.theme = rng.choice(THEMES)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for name, data in self.files.items():
             await desktop.push(f"{self.folder}/{name}", data)
         for name in self.subfolders:
@@ -113,16 +105,16 @@ class FileManagerScenario:
         await self.shuffle_windows(desktop, self.place_seed)
         await self.items(desktop)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         window = await self.window(desktop)
         ((x, y),) = scatter(random.Random(seed), [(self.width, self.height)], WIDTH, HEIGHT)
         await desktop.place_window(window, x, y, self.width, self.height)
 
-    async def window(self, desktop: StagedDesktopLike) -> WindowLike:
+    async def window(self, desktop: StageableDesktop) -> WindowLike:
         """The file manager's window: its first, whatever folder it shows now."""
         return (await desktop.wait_window("pcmanfm"))[0]
 
-    async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+    async def items(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
         ordered = [*sorted(self.subfolders), *sorted(self.names)]
 
@@ -134,7 +126,7 @@ class FileManagerScenario:
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))
 
-    async def contents(self, desktop: StagedDesktopLike) -> dict[str, bytes | None]:
+    async def contents(self, desktop: StageableDesktop) -> dict[str, bytes | None]:
         """Files of the folder and its subfolders; subfolders themselves appear only when they are missing or new."""
         found: dict[str, bytes | None] = {}
         for name, data in (await folder_contents(desktop, self.folder)).items():
@@ -145,7 +137,7 @@ class FileManagerScenario:
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
-    async def until_changed(self, desktop: StagedDesktopLike) -> None:
+    async def until_changed(self, desktop: StageableDesktop) -> None:
         """Wait for the file manager to do its work."""
 
         async def changed() -> bool:
@@ -153,7 +145,7 @@ class FileManagerScenario:
 
         await wait_until(changed)
 
-    async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         boxes = await self.items(desktop)
         return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
 
@@ -161,14 +153,14 @@ class FileManagerScenario:
         self,
         wording: Callable[[str], str],
         expected: dict[str, bytes],
-        oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]],
+        oracle: Callable[[StageableDesktop], AsyncIterator[list[Op]]],
         max_steps: int,
         *milestones: Milestone,
     ) -> Task:
         """`wording(name)` is the instruction for a file of that name. `expected` are just the files that the folder holds at the
         end, those of a subfolder as "SUBFOLDER/NAME"."""
 
-        async def check(desktop: StagedDesktopLike) -> CheckResult:
+        async def check(desktop: StageableDesktop) -> CheckResult:
             return judged(same_files(f"the files in {self.folder}", await self.contents(desktop), expected))
 
         def end_states() -> ExampleEndStates:
@@ -186,7 +178,7 @@ class FileManagerScenario:
 
             return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
 
-        async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+        async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
             boxes = await self.items(desktop)
             return [(wording(name), boxes[name]) for name in self.names]
 
@@ -206,14 +198,14 @@ class FileManagerScenario:
             theme=self.theme,
             milestones=milestones,
             difficulty="medium",
-            grounding_targets=groundings,
+            grounding_targets=grounding_targets,
             shuffle_windows=self.shuffle_windows,
             example_end_states=end_states,
             metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
         )
 
 
-async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
+async def dialog_open(desktop: StageableDesktop) -> CheckResult:
     """Whether the file manager shows a second window."""
     shown = sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows())
     return CheckResult(float(shown > 1), "a dialog of the file manager")
@@ -221,83 +213,83 @@ async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
 
 def delete_file(seed: int) -> Task:
     """Click the file of a name, press Delete, and say yes where the file manager asks."""
-    scene = FileManagerScenario("file_delete", seed)
+    scenario = FileManagerScenario("file_delete", seed)
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.items(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.items(desktop))[scenario.target])]
         yield [Key(("Delete",))]
-        if scene.confirm:
+        if scenario.confirm:
             await desktop.wait_window("Confirm")
             yield [Key(("Return",))]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {name: data for name, data in scene.files.items() if name != scene.target}
-    asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scene.confirm else ()
-    return scene.task(lambda name: f"Delete the file {name}", expected, oracle, 6, *asked)
+    expected = {name: data for name, data in scenario.files.items() if name != scenario.target}
+    asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scenario.confirm else ()
+    return scenario.task(lambda name: f"Delete the file {name}", expected, oracle, 6, *asked)
 
 
 def rename_file(seed: int) -> Task:
     """Click the file of a name, press F2, type the new name, Return."""
-    scene = FileManagerScenario("file_rename", seed)
-    new_name = scene.unused_stem + scene.rng.choice(ENDINGS)
+    scenario = FileManagerScenario("file_rename", seed)
+    new_name = scenario.unused_stem + scenario.rng.choice(ENDINGS)
 
-    async def renamed(desktop: StagedDesktopLike) -> CheckResult:
-        found = await scene.contents(desktop)
-        data = scene.files[scene.target]
+    async def renamed(desktop: StageableDesktop) -> CheckResult:
+        found = await scenario.contents(desktop)
+        data = scenario.files[scenario.target]
         return CheckResult(
-            float(scene.target not in found and data in found.values()), "the right file has some other name"
+            float(scenario.target not in found and data in found.values()), "the right file has some other name"
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.items(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.items(desktop))[scenario.target])]
         yield [Key(("F2",))]
         await desktop.wait_window("Rename")
         yield [Key(("ctrl", "a")), Type(new_name + "\n")]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
+    expected = {(new_name if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
         Milestone("a dialog is open", 0.1, dialog_open),
         Milestone("the right file has another name", 0.3, renamed),
     )
-    return scene.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
+    return scenario.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
 
 
 def move_file(seed: int) -> Task:
     """Cut the file of a name, open a folder, paste."""
-    scene = FileManagerScenario("file_move", seed, subfolders=2)
-    goal = scene.rng.choice(scene.subfolders)
-    moved = f"{goal}/{scene.target}"
+    scenario = FileManagerScenario("file_move", seed, subfolders=2)
+    goal = scenario.rng.choice(scenario.subfolders)
+    moved = f"{goal}/{scenario.target}"
 
-    async def folder_open(desktop: StagedDesktopLike) -> CheckResult:
+    async def folder_open(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(
             float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown"
         )
 
-    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
+    async def arrived(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(
-            float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there"
+            float((await scenario.contents(desktop)).get(moved) == scenario.files[scenario.target]), f"{moved} is there"
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        boxes = await scene.items(desktop)
-        yield [click_in(boxes[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        boxes = await scenario.items(desktop)
+        yield [click_in(boxes[scenario.target])]
         yield [Key(("ctrl", "x"))]
         yield [click_in(boxes[goal]), Wait(SELECTION_DELAY_S)]
         yield [Key(("Return",))]
         await desktop.wait_window(goal)
         yield [Key(("ctrl", "v"))]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
+    expected = {(moved if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
         Milestone("the folder is shown", 0.1, folder_open),
         Milestone("the file is in the folder", 0.3, arrived),
     )
-    return scene.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
+    return scenario.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
 
 
 FAMILIES = (

@@ -6,13 +6,14 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import UNREADABLE, folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import ExampleEndStates, Family, StagedDesktopLike, Task
+from deskhand.tasks.task import ExampleEndStates, Family, Task
 
 SHELF = "Documents"
 NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
@@ -25,14 +26,14 @@ def make_folder(seed: int) -> Task:
     inside = rng.choice(there)
     theme = rng.choice(THEMES)
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         for name in there:
             await desktop.push(f"{SHELF}/{name}/about.txt", f"{name}\n".encode())
         await desktop.launch(["pcmanfm", f"{SHELF}/{inside}"])
         await desktop.wait_window(inside)
         await hd_screen.wait_still(desktop, 0.5)
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = {name: await folder_names(desktop, f"{SHELF}/{name}") for name in await folder_names(desktop, SHELF)}
         wanted = {name: sorted(["about.txt", *([new] if name == inside else [])]) for name in sorted(there)}
         try:
@@ -55,7 +56,7 @@ def make_folder(seed: int) -> Task:
             }
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("ctrl+shift+n")
         await hd_screen.wait_still(desktop, 0.4)
         yield [*press("ctrl+a"), Type(new)]

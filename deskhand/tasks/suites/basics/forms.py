@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import file_text, scatter
 from deskhand.tasks.suites.basics.screen_search import (
@@ -17,16 +18,7 @@ from deskhand.tasks.suites.basics.screen_search import (
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -55,26 +47,26 @@ class FormScenario:
         self.place_seed = rng.randrange(2**31)
         self.theme = rng.choice(THEMES)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         words = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|", f"--width={self.width}"]
         words += [f"--add-entry={field}" for field in self.fields]
         await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *words])
         await self.shuffle_windows(desktop, self.place_seed)
         await self.entries(desktop)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         (window,) = await desktop.wait_window("zenity")
         ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
         await desktop.place_window(window, x, y)
 
-    async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+    async def entries(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Where each field is typed, in the start state."""
         boxes = await wait_until_visible(
             desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields"
         )
         return dict(zip(self.fields, boxes, strict=True))
 
-    async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:
+    async def sent(self, desktop: StageableDesktop) -> dict[str, str] | None:
         """What was sent off by OK, by field; None when nothing was."""
         if (await file_text(desktop, "status.txt") or "").strip() != "0":
             return None
@@ -88,19 +80,20 @@ class FormScenario:
 
 def fill_form(seed: int) -> Task:
     """Type some values into their fields, leave the others empty, press OK."""
-    scene = FormScenario(seed)
-    wishes = ", ".join(f"{field} {value}" for field, value in scene.values.items())
+    scenario = FormScenario(seed)
+    wishes = ", ".join(f"{field} {value}" for field, value in scenario.values.items())
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        sent = await scene.sent(desktop)
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        sent = await scenario.sent(desktop)
         fields = [
-            clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields
+            clause(f"the field {field}", (sent or {}).get(field), scenario.values.get(field, ""))
+            for field in scenario.fields
         ]
         return judged(clause("the form was sent off", sent is not None, True), *fields)
 
     def end_states() -> ExampleEndStates:
-        words = [scene.values.get(field, "") for field in scene.fields]
-        first = scene.fields.index(next(iter(scene.values)))
+        words = [scenario.values.get(field, "") for field in scenario.fields]
+        first = scenario.fields.index(next(iter(scenario.values)))
 
         def sent(words: list[str], status: str = "0") -> FileContents:
             return {"answers.txt": f"{'|'.join(words)}\n".encode(), "status.txt": f"{status}\n".encode()}
@@ -113,17 +106,17 @@ def fill_form(seed: int) -> Task:
         }
         return ExampleEndStates(near, sent(words))
 
-    async def sent_off(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await scene.sent(desktop) is not None), "the form was sent off")
+    async def sent_off(desktop: StageableDesktop) -> CheckResult:
+        return CheckResult(float(await scenario.sent(desktop) is not None), "the form was sent off")
 
-    async def filled(desktop: StagedDesktopLike) -> CheckResult:
-        sent = await scene.sent(desktop) or {}
-        asked = [sent.get(field) == value for field, value in scene.values.items()]
+    async def filled(desktop: StageableDesktop) -> CheckResult:
+        sent = await scenario.sent(desktop) or {}
+        asked = [sent.get(field) == value for field, value in scenario.values.items()]
         return CheckResult(sum(asked) / len(asked), "share of the asked values that were sent")
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        places = await scene.entries(desktop)
-        for field, value in scene.values.items():
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        places = await scenario.entries(desktop)
+        for field, value in scenario.values.items():
             yield [click_in(places[field])]
             yield [Type(value)]
         (window,) = await desktop.wait_window("zenity")
@@ -131,14 +124,14 @@ def fill_form(seed: int) -> Task:
         yield [Click(Point(x, y, screen_px(WIDTH, HEIGHT)))]
 
         async def sent() -> bool:
-            return await scene.sent(desktop) is not None
+            return await scenario.sent(desktop) is not None
 
         await wait_until(sent)
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        places = await scene.entries(desktop)
-        first = next(iter(scene.values))
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        places = await scenario.entries(desktop)
+        first = next(iter(scenario.values))
         return places[first], [box for field, box in places.items() if field != first]
 
     return Task(
@@ -149,17 +142,17 @@ def fill_form(seed: int) -> Task:
         instruction=f"Fill in the form and press OK: {wishes}. Leave the rest empty",
         width=WIDTH,
         height=HEIGHT,
-        max_steps=2 * len(scene.values) + 4,
-        setup=scene.setup,
+        max_steps=2 * len(scenario.values) + 4,
+        setup=scenario.setup,
         check=check,
         oracle=oracle,
         first_click_targets=targets,
-        theme=scene.theme,
+        theme=scenario.theme,
         milestones=(Milestone("the form was sent off", 0.1, sent_off), Milestone("asked values arrived", 0.3, filled)),
         difficulty="medium",
-        shuffle_windows=scene.shuffle_windows,
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"fields": scene.fields, "values": scene.values},
+        metadata={"fields": scenario.fields, "values": scenario.values},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deskhand.tasks.task import StagedDesktopLike
+from deskhand.desktop.base import StageableDesktop
 
 DIALOG_BUTTON_PX = 50
 FONT_PX = 10
@@ -22,6 +22,6 @@ dialog box, messagedialog box {{ margin: 0; padding: 0; }}
 """
 
 
-async def use_compact_look(desktop: StagedDesktopLike) -> None:
+async def use_compact_look(desktop: StageableDesktop) -> None:
     """Write the style sheet into the guest's home; programs started later follow it."""
     await desktop.push(".config/gtk-3.0/gtk.css", GTK_CSS.encode())

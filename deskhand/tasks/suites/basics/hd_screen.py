@@ -7,32 +7,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from deskhand.actions.ops import Click, Key, Op, Point, Type, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.clauses import judged
 from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike
-from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Milestone, Rect, Task
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
-WINDOW_S = 60.0
+WINDOW_TIMEOUT_S = 60.0
 """Office programs and GIMP may take so long on a busy machine."""
 REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)
 """In LibreOffice's dialog: the field from the upper left corner, the button from the upper right one."""
-LATE_S = 6.0
+BROWSER_GRACE_S = 6.0
 """Within which a browser writes what it keeps."""
 
-Clauses = Callable[[StagedDesktopLike], Awaitable[list[Finding]]]
-Oracle = Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
+Clauses = Callable[[StageableDesktop], Awaitable[list[Finding]]]
+Oracle = Callable[[StageableDesktop], AsyncIterator[list[Op]]]
 
 
 def hd_task(
     family: str,
     seed: int,
-    tier: Difficulty,
+    difficulty: Difficulty,
     *,
     instruction: str,
-    setup: Callable[[StagedDesktopLike], Awaitable[None]],
+    setup: Callable[[StageableDesktop], Awaitable[None]],
     clauses: Clauses,
     oracle: Oracle,
     max_steps: int,
@@ -45,10 +46,10 @@ def hd_task(
 ) -> Task:
     """A task of the suite on the wide screen."""
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         return judged(*await clauses(desktop))
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         return None, []
 
     return Task(
@@ -66,7 +67,7 @@ def hd_task(
         first_click_targets=targets,
         theme=theme,
         milestones=milestones,
-        difficulty=tier,
+        difficulty=difficulty,
         settle_grace_s=grace_s,
         metadata=metadata or {},
         forged_files=forged or {},
@@ -88,7 +89,7 @@ def click_in(window: WindowLike, across: float = 0.5, down: float = 0.5) -> Clic
     return click_at(window.x + int(window.width * across), window.y + int(window.height * down))
 
 
-async def file_bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
+async def file_bytes(desktop: StageableDesktop, path: str) -> bytes | None:
     """A file's bytes; None when there is no such plain file."""
     try:
         return await desktop.pull(path)
@@ -96,7 +97,7 @@ async def file_bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
         return None
 
 
-async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
+async def wait_still(desktop: StageableDesktop, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
     """Wait until the screen has not changed for `quiet_s`; a screen that never rests is left as it is after `timeout_s`."""
     loop = asyncio.get_running_loop()
     deadline, same_since, last = loop.time() + timeout_s, loop.time(), ""
@@ -108,7 +109,7 @@ async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s
 
 
 async def wait_responsive(
-    desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
+    desktop: StageableDesktop, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
 ) -> None:
     """Wait until a program that was just started takes keys: press `probe` until the screen changes, then `back`.
 
@@ -132,14 +133,14 @@ async def wait_responsive(
     await wait_still(desktop, 0.3)
 
 
-async def shown(desktop: StagedDesktopLike, title: str, timeout_s: float = 10.0) -> WindowLike:
+async def shown(desktop: StageableDesktop, title: str, timeout_s: float = 10.0) -> WindowLike:
     """The newest window with this piece of title, once it is there and the screen is still."""
     window = (await desktop.wait_window(title, timeout_s=timeout_s))[-1]
     await wait_still(desktop, 0.2)
     return window
 
 
-async def gone(desktop: StagedDesktopLike, title: str, timeout_s: float = 5.0) -> None:
+async def gone(desktop: StageableDesktop, title: str, timeout_s: float = 5.0) -> None:
     """Wait until no window has this piece of title; returns at `timeout_s` in any case."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while any(title in window.title for window in await desktop.windows()):
@@ -148,7 +149,7 @@ async def gone(desktop: StagedDesktopLike, title: str, timeout_s: float = 5.0) -
         await asyncio.sleep(0.05)
 
 
-async def written(desktop: StagedDesktopLike, path: str, before: bytes | None, timeout_s: float = 10.0) -> None:
+async def written(desktop: StageableDesktop, path: str, before: bytes | None, timeout_s: float = 10.0) -> None:
     """Wait until a file is there and is not `before`; returns at `timeout_s` in any case: the judge has the last word."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while (data := await file_bytes(desktop, path)) in (None, before, b""):
@@ -160,7 +161,7 @@ async def written(desktop: StagedDesktopLike, path: str, before: bytes | None, t
         await asyncio.sleep(0.1)
 
 
-async def replace_all(desktop: StagedDesktopLike, old: str, new: str) -> AsyncIterator[list[Op]]:
+async def replace_all(desktop: StageableDesktop, old: str, new: str) -> AsyncIterator[list[Op]]:
     """LibreOffice's dialog to replace a text everywhere. Its upper part is the same in all of its programs."""
     title = "Find and Replace"
     yield press("ctrl+h")
@@ -174,7 +175,7 @@ async def replace_all(desktop: StagedDesktopLike, old: str, new: str) -> AsyncIt
         await wait_still(desktop, 0.3)
 
 
-async def side_by_side(desktop: StagedDesktopLike, left: WindowLike, right: WindowLike, share: float = 0.6) -> None:
+async def side_by_side(desktop: StageableDesktop, left: WindowLike, right: WindowLike, share: float = 0.6) -> None:
     """Two windows beside each other on the whole screen, `left` with `share` of the width."""
     middle = int(WIDTH * share)
     await desktop.place_window(left, 4, 24, middle - 8, HEIGHT - 32)

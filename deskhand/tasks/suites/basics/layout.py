@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from deskhand.tasks.task import Rect, StagedDesktopLike
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.task import Rect
 
 WindowLike = Any  # deskhand.desktop.base.Window; tasks do not import desktop
 
@@ -50,7 +51,7 @@ UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 so a check takes it for a wrong answer and not for its own failure."""
 
 
-async def file_text(desktop: StagedDesktopLike, path: str) -> str | None:
+async def file_text(desktop: StageableDesktop, path: str) -> str | None:
     """The text of a guest file, or None when there is no such plain file. Bytes that are not UTF-8 become U+FFFD."""
     try:
         return (await desktop.pull(path)).decode("utf-8", errors="replace")
@@ -58,7 +59,7 @@ async def file_text(desktop: StagedDesktopLike, path: str) -> str | None:
         return None
 
 
-async def folder_names(desktop: StagedDesktopLike, path: str) -> list[str]:
+async def folder_names(desktop: StageableDesktop, path: str) -> list[str]:
     """Names in a guest folder; none when there is no such folder."""
     try:
         return await desktop.listdir(path)

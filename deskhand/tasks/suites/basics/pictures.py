@@ -13,29 +13,21 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, Task
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
 NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
 RESULTS = ("result", "copy", "final", "other", "new", "second")
-LARGEST_PX = 4_000_000
-NEAR = 2
+MAX_PIXELS = 4_000_000
+CHANNEL_TOLERANCE = 2
 """How far a channel (0 to 255) may be off in exact work."""
 
 
@@ -53,26 +45,26 @@ class PictureScenario:
 
     def _draw(self) -> Image.Image:
         rng, (width, height) = self.rng, self.size
-        picture = Image.new("RGB", self.size, self._colour())
+        picture = Image.new("RGB", self.size, self._color())
         draw = ImageDraw.Draw(picture)
-        draw.rectangle((0, 0, width // 3, height // 4), fill=self._colour())
-        draw.polygon([(width // 2, 4), (width - 6, height // 2), (width // 2, height // 3)], fill=self._colour())
+        draw.rectangle((0, 0, width // 3, height // 4), fill=self._color())
+        draw.polygon([(width // 2, 4), (width - 6, height // 2), (width // 2, height // 3)], fill=self._color())
         for _ in range(4):
             x, y = rng.randrange(width - 40), rng.randrange(height - 40)
-            draw.ellipse((x, y, x + rng.randint(12, 38), y + rng.randint(12, 38)), fill=self._colour())
+            draw.ellipse((x, y, x + rng.randint(12, 38), y + rng.randint(12, 38)), fill=self._color())
         return picture
 
-    def _colour(self) -> tuple[int, int, int]:
+    def _color(self) -> tuple[int, int, int]:
         first, second, third = (self.rng.randrange(8) * 30 + 20 for _ in range(3))
         return first, second, third
 
     def png(self) -> bytes:
         return _png(self.picture)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
         await desktop.launch(["gimp", "--no-splash", f"{FOLDER}/{self.source}"])
-        await desktop.wait_window(self.source.split(".")[0], timeout_s=hd_screen.WINDOW_S)
+        await desktop.wait_window(self.source.split(".")[0], timeout_s=hd_screen.WINDOW_TIMEOUT_S)
         await hd_screen.wait_still(desktop, 1.0, 30.0)
 
     def build(
@@ -81,7 +73,7 @@ class PictureScenario:
         steps: hd_screen.Oracle,
         wanted: Callable[[Image.Image], Image.Image],
         *,
-        tier: Difficulty = "medium",
+        difficulty: Difficulty = "medium",
         milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`what` is the middle of the instruction; `wanted` makes of the original what the result must be."""
@@ -90,25 +82,25 @@ class PictureScenario:
             steps,
             lambda picture: [same_pixels(picture, wanted(self.picture))],
             lambda: wanted(self.picture),
-            tier=tier,
+            difficulty=difficulty,
             milestones=(self.exported(), *milestones),
         )
 
     def exported(self) -> Milestone:
         """A picture was exported by the name that was asked for, whatever it shows."""
 
-        async def there(desktop: StagedDesktopLike) -> CheckResult:
+        async def there(desktop: StageableDesktop) -> CheckResult:
             return CheckResult(float(await self.picture_at_end(desktop) is not None), f"{self.result} is a picture")
 
         return Milestone("a picture was exported", 0.1, there)
 
-    async def picture_at_end(self, desktop: StagedDesktopLike) -> Image.Image | None:
+    async def picture_at_end(self, desktop: StageableDesktop) -> Image.Image | None:
         return await asyncio.to_thread(opened, await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.result}"))
 
     def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
         """A milestone of the exported picture's width and height."""
 
-        async def check(desktop: StagedDesktopLike) -> CheckResult:
+        async def check(desktop: StageableDesktop) -> CheckResult:
             picture = await self.picture_at_end(desktop)
             return CheckResult(float(picture is not None and holds(*picture.size)), name)
 
@@ -121,12 +113,12 @@ class PictureScenario:
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
         *,
-        tier: Difficulty = "medium",
+        difficulty: Difficulty = "medium",
         milestones: tuple[Milestone, ...] = (),
     ) -> Task:
         """`right` makes a picture that the clauses `findings` take."""
 
-        async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+        async def clauses(desktop: StageableDesktop) -> list[Finding]:
             picture = await self.picture_at_end(desktop)
             original = await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.source}")
             names = await folder_names(desktop, FOLDER)
@@ -136,7 +128,7 @@ class PictureScenario:
                 *await asyncio.to_thread(findings, picture),
             ]
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
                 yield ops
             yield press("ctrl+shift+e")
@@ -166,7 +158,7 @@ class PictureScenario:
         return hd_task(
             self.family,
             self.seed,
-            tier,
+            difficulty,
             instruction=f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
             setup=self.setup,
             clauses=clauses,
@@ -191,7 +183,7 @@ def opened(data: bytes | None) -> Image.Image | None:
         return None
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
-            return picture.convert("RGB") if picture.width * picture.height <= LARGEST_PX else None
+            return picture.convert("RGB") if picture.width * picture.height <= MAX_PIXELS else None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
@@ -201,11 +193,11 @@ def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float =
     expected = f"{wanted.size[0]}x{wanted.size[1]} pixels as asked"
     if picture is None or picture.size != wanted.size:
         return Finding("the picture", 0.0, f"{'no picture' if picture is None else picture.size}", expected)
-    off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > NEAR
+    off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > CHANNEL_TOLERANCE
     return Finding("the picture", float(1 - off.mean() >= share), f"{off.mean():.4f} of its pixels differ", expected)
 
 
-async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[Op]]:
+async def command(desktop: StageableDesktop, words: str) -> AsyncIterator[list[Op]]:
     """GIMP's search for a command, by its name."""
     yield press("/")
     await hd_screen.shown(desktop, "Search Actions")
@@ -218,54 +210,54 @@ async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[
 
 def flip(seed: int) -> Task:
     """Mirror a picture."""
-    scene = PictureScenario("picture_flip", seed)
-    across = scene.rng.random() < 0.5
+    scenario = PictureScenario("picture_flip", seed)
+    across = scenario.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
     how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, name)
 
     what = "Mirror the picture left to right" if across else "Turn the picture upside down like its reflection in water"
-    return scene.build(what, steps, lambda picture: picture.transpose(how), tier="easy")
+    return scenario.build(what, steps, lambda picture: picture.transpose(how), difficulty="easy")
 
 
 def turn(seed: int) -> Task:
     """Turn a picture by a quarter."""
-    scene = PictureScenario("picture_turn", seed)
-    right = scene.rng.random() < 0.5
+    scenario = PictureScenario("picture_turn", seed)
+    right = scenario.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
     name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, name)
 
     what = f"Turn the picture by 90 degrees {'to the right' if right else 'to the left'}"
-    return scene.build(what, steps, lambda picture: picture.transpose(how))
+    return scenario.build(what, steps, lambda picture: picture.transpose(how))
 
 
 def invert(seed: int) -> Task:
     """Invert the colours."""
-    scene = PictureScenario("picture_invert", seed)
+    scenario = PictureScenario("picture_invert", seed)
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, "Invert the components (except alpha) perceptually")
 
     def inverted(picture: Image.Image) -> Image.Image:
         return Image.fromarray(255 - np.asarray(picture))
 
-    return scene.build("Invert the colours of the picture", steps, inverted)
+    return scenario.build("Invert the colours of the picture", steps, inverted)
 
 
 def scale(seed: int) -> Task:
     """Give a picture another size."""
-    scene = PictureScenario("picture_scale", seed)
-    width, height = scene.size[0] // 2, scene.size[1] // 2
+    scenario = PictureScenario("picture_scale", seed)
+    width, height = scenario.size[0] // 2, scenario.size[1] // 2
 
     def half() -> Image.Image:
-        return scene.picture.resize((width, height), Image.Resampling.BOX)
+        return scenario.picture.resize((width, height), Image.Resampling.BOX)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Scale Image"):
             yield ops
         await hd_screen.shown(desktop, "Scale Image")
@@ -281,65 +273,65 @@ def scale(seed: int) -> Task:
 
     text = f"Scale the picture to a width of {width} and a height of {height} pixels"
     milestones = (
-        scene.exported(),
-        scene.has_size(
+        scenario.exported(),
+        scenario.has_size(
             0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height
         ),
     )
-    return scene.build_with(text, steps, findings, half, tier="hard", milestones=milestones)
+    return scenario.build_with(text, steps, findings, half, difficulty="hard", milestones=milestones)
 
 
 def crop(seed: int) -> Task:
     """Take the empty margin away."""
-    scene = PictureScenario("picture_crop", seed)
-    inner = scene.picture
-    left, top, right, bottom = (scene.rng.randrange(12, 60) for _ in range(4))
-    margin = scene.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
+    scenario = PictureScenario("picture_crop", seed)
+    inner = scenario.picture
+    left, top, right, bottom = (scenario.rng.randrange(12, 60) for _ in range(4))
+    margin = scenario.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
     whole = Image.new("RGB", (inner.width + left + right, inner.height + top + bottom), margin)
     whole.paste(inner, (left, top))
-    scene.picture = whole
+    scenario.picture = whole
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, "Crop the image to the extents of its content")
 
-    smaller = scene.has_size(
+    smaller = scenario.has_size(
         0.1, "it is smaller than it was", lambda wide, high: (wide, high) != whole.size and wide <= whole.width
     )
     what = "Crop the picture so that the margin of one colour is gone"
-    return scene.build(what, steps, lambda _: inner, tier="hard", milestones=(smaller,))
+    return scenario.build(what, steps, lambda _: inner, difficulty="hard", milestones=(smaller,))
 
 
 def grey(seed: int) -> Task:
     """Take the colours out."""
-    scene = PictureScenario("picture_grey", seed)
+    scenario = PictureScenario("picture_grey", seed)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Convert the image to grayscale"):
             yield ops
 
     def findings(picture: Image.Image | None) -> list[Finding]:
-        if picture is None or picture.size != scene.size:
-            return [clause("the size", picture and picture.size, scene.size)]
-        pixels, before = np.asarray(picture, np.int16), np.asarray(scene.picture, np.int16)
-        colourful = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
+        if picture is None or picture.size != scenario.size:
+            return [clause("the size", picture and picture.size, scenario.size)]
+        pixels, before = np.asarray(picture, np.int16), np.asarray(scenario.picture, np.int16)
+        spread = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
         light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
         alike = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
         return [
             Finding(
                 "no pixel has a colour",
-                float(colourful <= NEAR),
-                f"channels differ by up to {colourful}",
-                f"at most {NEAR}",
+                float(spread <= CHANNEL_TOLERANCE),
+                f"channels differ by up to {spread}",
+                f"at most {CHANNEL_TOLERANCE}",
             ),
             Finding("it shows the same", float(alike > 0.8), f"brightness correlates by {alike:.2f}", "more than 0.8"),
         ]
 
-    return scene.build_with(
+    return scenario.build_with(
         "Turn the picture into shades of grey",
         steps,
         findings,
-        lambda: scene.picture.convert("L"),
-        milestones=(scene.exported(),),
+        lambda: scenario.picture.convert("L"),
+        milestones=(scenario.exported(),),
     )
 
 

@@ -12,17 +12,18 @@ from typing import Literal
 import numpy as np
 
 from deskhand.actions.ops import Click, Point, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike, folder_names
-from deskhand.tasks.task import Rect, StagedDesktopLike
+from deskhand.tasks.task import Rect
 
 WIDTH, HEIGHT = 512, 384
 THEMES = ("plain", "dark", "green", "sand")
 INK_CONTRAST = 40
-SMALLEST_GAP_PX, LARGEST_GAP_PX = 2, 16
+MIN_GAP_PX, MAX_GAP_PX = 2, 16
 BESIDE_GAP_PX, BELOW_GAP_PX = 6, 3
 """More than between the letters of a word, less than between two things."""
-SMALLEST_ENTRY_PX = 16
+MIN_ENTRY_PX = 16
 ENTRY_LINE_STEP_PX = 10
 
 View = Literal["icon", "compact"]
@@ -63,7 +64,7 @@ def find_cells(rgb: np.ndarray, box: Rect, count: int, view: View) -> list[Rect]
     ground = rgb[box.bottom - 3, box.left + 2].astype(np.int16)
     part = rgb[box.top : box.bottom, box.left : box.right].astype(np.int16)
     ink = (np.abs(part - ground) > INK_CONTRAST).any(axis=2)
-    for gap in range(SMALLEST_GAP_PX, LARGEST_GAP_PX):
+    for gap in range(MIN_GAP_PX, MAX_GAP_PX):
         row_gap, column_gap = (gap, BESIDE_GAP_PX) if view == "icon" else (BELOW_GAP_PX, gap)
         cells = [
             Rect(box.left + left, box.top + top, box.left + right, box.top + bottom)
@@ -92,14 +93,14 @@ def find_entries(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
     Along a vertical line, a field is a long stretch of one colour that is not the window's; a button is shaded and so is
     not. Lines are tried from right to left until one crosses `count` fields.
     """
-    window_colour = rgb[box.bottom - 3, box.left + 3]
+    window_color = rgb[box.bottom - 3, box.left + 3]
     for across in range(box.right - ENTRY_LINE_STEP_PX, box.left, -ENTRY_LINE_STEP_PX):
         line = rgb[box.top : box.bottom, across]
         changes = np.flatnonzero((line[1:] != line[:-1]).any(axis=1)) + 1
         stretches = itertools.pairwise([0, *changes.tolist(), len(line)])
-        tall = [(a, b) for a, b in stretches if b - a >= SMALLEST_ENTRY_PX and (line[a] != window_colour).any()]
+        tall = [(a, b) for a, b in stretches if b - a >= MIN_ENTRY_PX and (line[a] != window_color).any()]
         fields = [_grow_sideways(rgb, box, across, box.top + top, box.top + bottom) for top, bottom in tall]
-        if len(fields) == count and all(field.right - field.left >= SMALLEST_ENTRY_PX for field in fields):
+        if len(fields) == count and all(field.right - field.left >= MIN_ENTRY_PX for field in fields):
             return fields
     return None
 
@@ -119,7 +120,7 @@ Find = Callable[[np.ndarray, Rect], list[Rect] | None]
 
 
 async def wait_until_visible(
-    desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0
+    desktop: StageableDesktop, match: str, find: Find, what: str, timeout_s: float = 10.0
 ) -> list[Rect]:
     """Look at the first window that matches until `find(rgb, body)` finds something in it.
 
@@ -148,12 +149,12 @@ async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float 
         await asyncio.sleep(0.02)
 
 
-async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:
+async def folder_contents(desktop: StageableDesktop, folder: str) -> dict[str, bytes | None]:
     """Bytes of each file in a folder by name; None for what is not a plain file. An absent folder is empty."""
     return {name: await _bytes(desktop, f"{folder}/{name}") for name in await folder_names(desktop, folder)}
 
 
-async def _bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
+async def _bytes(desktop: StageableDesktop, path: str) -> bytes | None:
     try:
         return await desktop.pull(path)
     except UNREADABLE:

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.suites.basics.clauses import clause, judged, nearly, same_files
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.suites.basics.screen_search import (
@@ -17,7 +18,7 @@ from deskhand.tasks.suites.basics.screen_search import (
     folder_contents,
     wait_until,
 )
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, Task
 
 FOLDER = "Data"
 NAMES = ("birds", "boats", "books", "cards", "coins", "games", "plants", "songs")
@@ -65,7 +66,7 @@ class TerminalCountScenario:
         )
         return f"In the terminal count {what} and write just the number to {self.result}"
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for name, data in self.files.items():
             await desktop.push(f"{FOLDER}/{name}", data)
         await desktop.launch(
@@ -77,14 +78,14 @@ class TerminalCountScenario:
         await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
         spots = scatter(random.Random(seed), [(terminal.width, terminal.height), EDITOR_SIZE], WIDTH, HEIGHT)
         await desktop.place_window(terminal, *spots[0])
         await desktop.place_window(editor, *spots[1], *EDITOR_SIZE)
 
-    async def boxes(self, desktop: StagedDesktopLike) -> tuple[Rect, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> tuple[Rect, Rect]:
         """The terminal's lower part, below its menu, and the editor."""
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
@@ -94,44 +95,44 @@ class TerminalCountScenario:
 
 def count_lines(seed: int) -> Task:
     """Count lines, or lines with a word, by a command, and write the number to a file."""
-    scene = TerminalCountScenario(seed)
+    scenario = TerminalCountScenario(seed)
 
-    async def written(desktop: StagedDesktopLike) -> bytes | None:
-        return (await folder_contents(desktop, FOLDER)).get(scene.result)
+    async def written(desktop: StageableDesktop) -> bytes | None:
+        return (await folder_contents(desktop, FOLDER)).get(scenario.result)
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         found = await folder_contents(desktop, FOLDER)
-        number = (found.pop(scene.result, None) or b"").strip().decode("utf-8", errors="replace")
+        number = (found.pop(scenario.result, None) or b"").strip().decode("utf-8", errors="replace")
         return judged(
-            clause(f"the number in {scene.result}", number, str(scene.count)),
-            same_files("the other files", found, scene.files),
+            clause(f"the number in {scenario.result}", number, str(scenario.count)),
+            same_files("the other files", found, scenario.files),
         )
 
     def end_states() -> ExampleEndStates:
-        place = f"{FOLDER}/{scene.result}"
-        files = {f"{FOLDER}/{name}": data for name, data in scene.files.items()}
-        right = {**files, place: f"{scene.count}\n".encode()}
-        target = f"{FOLDER}/{scene.target}"
+        place = f"{FOLDER}/{scenario.result}"
+        files = {f"{FOLDER}/{name}": data for name, data in scenario.files.items()}
+        right = {**files, place: f"{scenario.count}\n".encode()}
+        target = f"{FOLDER}/{scenario.target}"
         return nearly(
             right,
             place,
-            one_too_many={**right, place: f"{scene.count + 1}\n".encode()},
-            more_than_the_number={**right, place: f"{scene.count} {scene.target}\n".encode()},
+            one_too_many={**right, place: f"{scenario.count + 1}\n".encode()},
+            more_than_the_number={**right, place: f"{scenario.count} {scenario.target}\n".encode()},
             the_file_was_changed={**right, target: files[target] + b"\n"},
         )
 
-    async def exists(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await written(desktop) is not None), f"{scene.result} is there")
+    async def exists(desktop: StageableDesktop) -> CheckResult:
+        return CheckResult(float(await written(desktop) is not None), f"{scenario.result} is there")
 
-    async def holds_number(desktop: StagedDesktopLike) -> CheckResult:
+    async def holds_number(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(
-            float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number"
+            float((await written(desktop) or b"").strip().isdigit()), f"{scenario.result} holds just a number"
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        terminal, _ = await scene.boxes(desktop)
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        terminal, _ = await scenario.boxes(desktop)
         yield [click_in(terminal)]
-        yield [Type(scene.command + "\n")]
+        yield [Type(scenario.command + "\n")]
 
         async def finished() -> bool:
             return bool(await written(desktop))
@@ -139,8 +140,8 @@ def count_lines(seed: int) -> Task:
         await wait_until(finished)
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        terminal, editor = await scene.boxes(desktop)
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        terminal, editor = await scenario.boxes(desktop)
         return terminal, [editor]
 
     return Task(
@@ -148,23 +149,23 @@ def count_lines(seed: int) -> Task:
         family="terminal_count",
         suite="basics",
         seed=seed,
-        instruction=scene.instruction,
+        instruction=scenario.instruction,
         width=WIDTH,
         height=HEIGHT,
         max_steps=6,
-        setup=scene.setup,
+        setup=scenario.setup,
         check=check,
         oracle=oracle,
         first_click_targets=targets,
-        theme=scene.theme,
+        theme=scenario.theme,
         milestones=(
             Milestone("the result file is there", 0.1, exists),
             Milestone("it holds just a number", 0.1, holds_number),
         ),
         difficulty="medium",
-        shuffle_windows=scene.shuffle_windows,
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"target": scene.target, "word": scene.word, "count": scene.count},
+        metadata={"target": scenario.target, "word": scenario.word, "count": scenario.count},
     )
 
 

@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.outcome import Finding
@@ -19,16 +20,7 @@ from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.hd_screen import click_in, hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES, folder_contents
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, Task
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
@@ -61,7 +53,7 @@ class TerminalFilesScenario:
         self.files: dict[str, bytes] = {}
         """By path relative to the folder."""
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for path, data in self.files.items():
             await desktop.push(f"{FOLDER}/{path}", data)
         geometry = f"--geometry={self.size[0]}x{self.size[1]}"
@@ -77,11 +69,11 @@ class TerminalFilesScenario:
         result: str,
         end_states: Callable[[], ExampleEndStates],
         *milestones: Milestone,
-        tier: Difficulty = "medium",
+        difficulty: Difficulty = "medium",
     ) -> Task:
         """`command` is what the oracle types, `result` the file that it makes last."""
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             (window,) = await desktop.wait_window("xfce4-terminal")
             yield [click_in(window)]
             yield [Type(command)]
@@ -92,7 +84,7 @@ class TerminalFilesScenario:
         return hd_task(
             self.family,
             self.seed,
-            tier,
+            difficulty,
             instruction=instruction,
             setup=self.setup,
             clauses=clauses,
@@ -111,23 +103,23 @@ class TerminalFilesScenario:
 
 def sort_lines(seed: int) -> Task:
     """Sort the lines of a file, without doubles, into another."""
-    scene = TerminalFilesScenario("shell_sort", seed)
-    lines = scene.rng.choices(WORDS, k=scene.rng.randint(12, 20))
-    lines += scene.rng.sample(lines, 3)
-    result = f"{scene.rng.choice(STEMS)}.txt"
-    scene.files["words.txt"] = "".join(f"{line}\n" for line in lines).encode()
+    scenario = TerminalFilesScenario("shell_sort", seed)
+    lines = scenario.rng.choices(WORDS, k=scenario.rng.randint(12, 20))
+    lines += scenario.rng.sample(lines, 3)
+    result = f"{scenario.rng.choice(STEMS)}.txt"
+    scenario.files["words.txt"] = "".join(f"{line}\n" for line in lines).encode()
     wanted = "".join(f"{line}\n" for line in sorted(set(lines))).encode()
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [
             same_files(
-                "the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted}
+                "the files of the folder", await folder_contents(desktop, FOLDER), scenario.files | {result: wanted}
             )
         ]
 
     def end_states() -> ExampleEndStates:
         right, place = (
-            {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()},
+            {f"{FOLDER}/{name}": data for name, data in (scenario.files | {result: wanted}).items()},
             f"{FOLDER}/{result}",
         )
         doubled = "".join(f"{line}\n" for line in sorted(lines)).encode()
@@ -138,34 +130,34 @@ def sort_lines(seed: int) -> Task:
         )
 
     text = f"In the terminal write the lines of words.txt into {result}, sorted from A to Z and each only once"
-    return scene.build(text, f"sort -u words.txt > {result}", clauses, result, end_states)
+    return scenario.build(text, f"sort -u words.txt > {result}", clauses, result, end_states)
 
 
 def pack(seed: int) -> Task:
     """Pack some of the files."""
-    scene = TerminalFilesScenario("shell_pack", seed)
-    kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
-    stems = scene.rng.sample(STEMS, 6)
+    scenario = TerminalFilesScenario("shell_pack", seed)
+    kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
+    stems = scenario.rng.sample(STEMS, 6)
     for index, stem in enumerate(stems):
-        scene.files[f"{stem}.{kind if index < 3 else other}"] = scene.text()
-    wanted = {name: data for name, data in scene.files.items() if name.endswith(kind)}
+        scenario.files[f"{stem}.{kind if index < 3 else other}"] = scenario.text()
+    wanted = {name: data for name, data in scenario.files.items() if name.endswith(kind)}
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await folder_contents(desktop, FOLDER)
         packed = found.pop("packed.tar.gz", None)
         return [
-            same_files("the other files of the folder", found, scene.files),
+            same_files("the other files of the folder", found, scenario.files),
             same_files("what is in packed.tar.gz", await _members(packed) or {}, wanted),
         ]
 
-    async def packed_files(desktop: StagedDesktopLike) -> dict[str, bytes] | None:
+    async def packed_files(desktop: StageableDesktop) -> dict[str, bytes] | None:
         data = await hd_screen.file_bytes(desktop, f"{FOLDER}/packed.tar.gz")
         return None if data is None else await _members(data)
 
-    async def archive_there(desktop: StagedDesktopLike) -> CheckResult:
+    async def archive_there(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(float(await packed_files(desktop) is not None), "packed.tar.gz is an archive")
 
-    async def some_packed(desktop: StagedDesktopLike) -> CheckResult:
+    async def some_packed(desktop: StageableDesktop) -> CheckResult:
         found = await packed_files(desktop) or {}
         return CheckResult(
             sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it"
@@ -174,12 +166,12 @@ def pack(seed: int) -> Task:
     def end_states() -> ExampleEndStates:
         def with_archive(files: dict[str, bytes]) -> FileContents:
             return {
-                f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()
+                f"{FOLDER}/{name}": data for name, data in (scenario.files | {"packed.tar.gz": _archive(files)}).items()
             }
 
         first = next(iter(wanted))
         near = {
-            "all files are in it": with_archive(scene.files),
+            "all files are in it": with_archive(scenario.files),
             "one file is missing": with_archive({name: data for name, data in wanted.items() if name != first}),
             "one file is empty": with_archive({**wanted, first: b""}),
             "its files are gone": {f"{FOLDER}/packed.tar.gz": _archive(wanted)},
@@ -191,8 +183,8 @@ def pack(seed: int) -> Task:
         Milestone("an archive is there", 0.1, archive_there),
         Milestone("the files are in it", 0.2, some_packed),
     )
-    return scene.build(
-        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, tier="hard"
+    return scenario.build(
+        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, difficulty="hard"
     )
 
 
@@ -211,7 +203,7 @@ async def _members(data: bytes | None) -> dict[str, bytes] | None:
     """Plain files of an archive by name; None for what is none."""
     try:
         found = await asyncio.to_thread(
-            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:archived", data or b""
+            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:read_archive", data or b""
         )
     except InvalidDocument:
         return None
@@ -220,17 +212,17 @@ async def _members(data: bytes | None) -> dict[str, bytes] | None:
 
 def collect(seed: int) -> Task:
     """Move the files of a kind out of four folders into one."""
-    scene = TerminalFilesScenario("shell_collect", seed)
-    kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
-    stems = scene.rng.sample(STEMS, 8)
+    scenario = TerminalFilesScenario("shell_collect", seed)
+    kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
+    stems = scenario.rng.sample(STEMS, 8)
     for index, stem in enumerate(stems):
-        scene.files[f"{PLACES[index % 4]}/{stem}.{scene.rng.choice([kind, kind, other])}"] = scene.text()
-    scene.files[f"{PLACES[0]}/first.{kind}"] = scene.text()
-    moved = {path.split("/")[1]: data for path, data in scene.files.items() if path.endswith(kind)}
+        scenario.files[f"{PLACES[index % 4]}/{stem}.{scenario.rng.choice([kind, kind, other])}"] = scenario.text()
+    scenario.files[f"{PLACES[0]}/first.{kind}"] = scenario.text()
+    moved = {path.split("/")[1]: data for path, data in scenario.files.items() if path.endswith(kind)}
 
-    kept = {path: data for path, data in scene.files.items() if not path.endswith(kind)}
+    kept = {path: data for path, data in scenario.files.items() if not path.endswith(kind)}
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = {place: await folder_contents(desktop, f"{FOLDER}/{place}") for place in PLACES}
         left = {f"{place}/{name}": data for place, files in found.items() for name, data in files.items()}
         return [
@@ -239,10 +231,10 @@ def collect(seed: int) -> Task:
             clause("the folders", await folder_names(desktop, FOLDER), sorted(["All", *PLACES])),
         ]
 
-    async def folder_there(desktop: StagedDesktopLike) -> CheckResult:
+    async def folder_there(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(float("All" in await folder_names(desktop, FOLDER)), "the folder All is there")
 
-    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
+    async def arrived(desktop: StageableDesktop) -> CheckResult:
         found = await folder_contents(desktop, f"{FOLDER}/All")
         return CheckResult(
             sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All"
@@ -255,7 +247,7 @@ def collect(seed: int) -> Task:
         right = kept | {f"All/{name}": data for name, data in moved.items()}
         others = {f"All/{path.split('/')[1]}": data for path, data in kept.items()} or {f"All/more.{other}": b""}
         near = {
-            "copied": scene.files | right,
+            "copied": scenario.files | right,
             "one is left": {path: data for path, data in right.items() if path != f"All/first.{kind}"}
             | {f"{PLACES[0]}/first.{kind}": moved[f"first.{kind}"]},
             "one is lost": {path: data for path, data in right.items() if path != f"All/first.{kind}"},
@@ -266,7 +258,7 @@ def collect(seed: int) -> Task:
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
     milestones = (Milestone("the folder is there", 0.1, folder_there), Milestone("the files are in it", 0.3, arrived))
     command = f"mkdir All && mv */*.{kind} All/"
-    return scene.build(text, command, clauses, f"All/first.{kind}", end_states, *milestones, tier="hard")
+    return scenario.build(text, command, clauses, f"All/first.{kind}", end_states, *milestones, difficulty="hard")
 
 
 FAMILIES = (

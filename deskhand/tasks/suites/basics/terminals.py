@@ -10,21 +10,13 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.suites.basics.clauses import clause, judged
 from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, Task
 
 WIDTH, HEIGHT = 256, 192
-COLOURS = {
+COLORS = {
     "red": "#c02020",
     "green": "#208020",
     "blue": "#2040c0",
@@ -41,19 +33,19 @@ class TerminalScenario:
 
     def __init__(self, family: str, seed: int) -> None:
         rng = random.Random(f"{family}:{seed}")
-        self.colours = rng.sample(sorted(COLOURS), rng.choice([2, 3, 3]))
-        self.target = rng.choice(self.colours)
+        self.colors = rng.sample(sorted(COLORS), rng.choice([2, 3, 3]))
+        self.target = rng.choice(self.colors)
         self.word = rng.choice(WORDS)
         self.place_seed = rng.randrange(2**31)
         self.columns, self.rows = rng.choice([9, 10, 11, 12]), rng.choice([4, 5, 6])
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
-        for colour in self.colours:
-            await desktop.push(f"{colour}/.keep", b"")
-            foreground = "#000000" if colour in DARK_TEXT else "#ffffff"
+    async def setup(self, desktop: StageableDesktop) -> None:
+        for color in self.colors:
+            await desktop.push(f"{color}/.keep", b"")
+            foreground = "#000000" if color in DARK_TEXT else "#ffffff"
             look = [
                 "-bg",
-                COLOURS[colour],
+                COLORS[color],
                 "-fg",
                 foreground,
                 "-fa",
@@ -66,41 +58,39 @@ class TerminalScenario:
                 "0",
                 "+sb",
             ]
-            size = ["-geometry", f"{self.columns}x{self.rows}", "-title", colour, "-xrm", "*cursorBlink: false"]
+            size = ["-geometry", f"{self.columns}x{self.rows}", "-title", color, "-xrm", "*cursorBlink: false"]
             await desktop.launch(
-                ["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour
+                ["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=color
             )
             await desktop.wait_window(
-                colour
+                color
             )  # one after the other: which comes first would be chance, and with it who stands where
         await self.shuffle_windows(desktop, self.place_seed)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
-        windows = await desktop.wait_window("xterm", count=len(self.colours))
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
+        windows = await desktop.wait_window("xterm", count=len(self.colors))
         spots = scatter(random.Random(seed), [(w.width, w.height) for w in windows], WIDTH, HEIGHT)
         for window, (x, y) in zip(windows, spots, strict=True):
             await desktop.place_window(window, x, y)
 
-    async def bodies(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+    async def bodies(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Client area of each terminal by colour."""
         return {
             w.title: Rect(w.x, w.y, w.x + w.width, w.y + w.height)
             for w in await desktop.windows()
-            if w.title in self.colours
+            if w.title in self.colors
         }
 
-    async def close_buttons(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
+    async def close_buttons(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """The title bar's close button of each terminal by colour."""
-        return {w.title: close_button(w) for w in await desktop.windows() if w.title in self.colours}
+        return {w.title: close_button(w) for w in await desktop.windows() if w.title in self.colors}
 
-    async def groundings(self, desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+    async def grounding_targets(self, desktop: StageableDesktop) -> list[tuple[str, Rect]]:
         """What both families could ask of this screen."""
         run = [
-            (run_instruction(colour, word), box)
-            for colour, box in (await self.bodies(desktop)).items()
-            for word in WORDS
+            (run_instruction(color, word), box) for color, box in (await self.bodies(desktop)).items() for word in WORDS
         ]
-        return run + [(close_instruction(colour), box) for colour, box in (await self.close_buttons(desktop)).items()]
+        return run + [(close_instruction(color), box) for color, box in (await self.close_buttons(desktop)).items()]
 
 
 def click_in(box: Rect) -> Click:
@@ -110,102 +100,104 @@ def click_in(box: Rect) -> Click:
 
 def run_command(seed: int) -> Task:
     """Run `touch WORD` in the terminal of one colour: click it, type, done."""
-    scene = TerminalScenario("terminal_run", seed)
-    command = f"touch {scene.word}"
+    scenario = TerminalScenario("terminal_run", seed)
+    command = f"touch {scenario.word}"
 
-    async def made(desktop: StagedDesktopLike) -> dict[str, bool]:
-        return {colour: scene.word in await folder_names(desktop, colour) for colour in scene.colours}
+    async def made(desktop: StageableDesktop) -> dict[str, bool]:
+        return {color: scenario.word in await folder_names(desktop, color) for color in scenario.colors}
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        found = [colour for colour, there in (await made(desktop)).items() if there]
-        return judged(clause(f"the folders in which {scene.word} is", found, [scene.target]))
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        found = [color for color, there in (await made(desktop)).items() if there]
+        return judged(clause(f"the folders in which {scenario.word} is", found, [scenario.target]))
 
     def end_states() -> ExampleEndStates:
-        other = next(colour for colour in scene.colours if colour != scene.target)
+        other = next(color for color in scenario.colors if color != scenario.target)
         near: dict[str, FileContents] = {
-            "in every terminal": {f"{colour}/{scene.word}": b"" for colour in scene.colours},
-            "in another terminal": {f"{other}/{scene.word}": b""},
-            "another word": {f"{scene.target}/{scene.word}s": b""},
-            "in the home": {scene.word: b""},
+            "in every terminal": {f"{color}/{scenario.word}": b"" for color in scenario.colors},
+            "in another terminal": {f"{other}/{scenario.word}": b""},
+            "another word": {f"{scenario.target}/{scenario.word}s": b""},
+            "in the home": {scenario.word: b""},
         }
-        return ExampleEndStates(near, {f"{scene.target}/{scene.word}": b""})
+        return ExampleEndStates(near, {f"{scenario.target}/{scenario.word}": b""})
 
-    async def typed(desktop: StagedDesktopLike) -> CheckResult:
+    async def typed(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(float(any((await made(desktop)).values())), "a file was made somewhere")
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.bodies(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.bodies(desktop))[scenario.target])]
         yield [Type(command + "\n")]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scene.bodies(desktop)
-        return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scenario.bodies(desktop)
+        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
     return Task(
         id=f"basics/terminal_run/{seed}",
         family="terminal_run",
         suite="basics",
         seed=seed,
-        instruction=run_instruction(scene.target, scene.word),
+        instruction=run_instruction(scenario.target, scenario.word),
         width=WIDTH,
         height=HEIGHT,
         max_steps=4,
-        setup=scene.setup,
+        setup=scenario.setup,
         check=check,
         oracle=oracle,
         first_click_targets=targets,
         milestones=(Milestone("command ran in some terminal", 0.2, typed),),
-        grounding_targets=scene.groundings,
-        shuffle_windows=scene.shuffle_windows,
+        grounding_targets=scenario.grounding_targets,
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"colours": scene.colours, "target": scene.target, "types": command + "\n"},
+        metadata={"colours": scenario.colors, "target": scenario.target, "types": command + "\n"},
     )
 
 
-def run_instruction(colour: str, word: str) -> str:
-    return f"In the {colour} terminal run touch {word}"
+def run_instruction(color: str, word: str) -> str:
+    return f"In the {color} terminal run touch {word}"
 
 
 def close_terminal(seed: int) -> Task:
     """Close the terminal of one colour by its title bar, and leave the others open."""
-    scene = TerminalScenario("terminal_close", seed)
+    scenario = TerminalScenario("terminal_close", seed)
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        open_now = {window.title for window in await desktop.windows()}.intersection(scene.colours)
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        open_now = {window.title for window in await desktop.windows()}.intersection(scenario.colors)
         return judged(
-            clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target}))
+            clause(
+                "the coloured terminals that are open", sorted(open_now), sorted({*scenario.colors} - {scenario.target})
+            )
         )
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.close_buttons(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.close_buttons(desktop))[scenario.target])]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scene.close_buttons(desktop)
-        return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scenario.close_buttons(desktop)
+        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
     return Task(
         id=f"basics/terminal_close/{seed}",
         family="terminal_close",
         suite="basics",
         seed=seed,
-        instruction=close_instruction(scene.target),
+        instruction=close_instruction(scenario.target),
         width=WIDTH,
         height=HEIGHT,
         max_steps=3,
-        setup=scene.setup,
+        setup=scenario.setup,
         check=check,
         oracle=oracle,
         first_click_targets=targets,
-        grounding_targets=scene.groundings,
-        shuffle_windows=scene.shuffle_windows,
-        metadata={"colours": scene.colours, "target": scene.target},
+        grounding_targets=scenario.grounding_targets,
+        shuffle_windows=scenario.shuffle_windows,
+        metadata={"colours": scenario.colors, "target": scenario.target},
     )
 
 
-def close_instruction(colour: str) -> str:
-    return f"Close the {colour} terminal"
+def close_instruction(color: str) -> str:
+    return f"Close the {color} terminal"
 
 
 FAMILIES = (

@@ -11,27 +11,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deskhand.actions.ops import Done, Op, Type
-from deskhand.tasks.checks.app_settings import addresses
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.checks.app_settings import bookmark_urls
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
 from deskhand.tasks.suites.basics.hd_screen import hd_task, press
 from deskhand.tasks.suites.basics.layout import folder_names
 from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Family, FileContents, Milestone, Task
 
 PACKAGES = ("chromium",)
 SITE = "Documents/site"
-COLOURS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
+COLORS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 TOWNS = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
 GOODS = (
@@ -71,14 +63,14 @@ class WebPageScenario:
         self.look = {
             "size": rng.choice([14, 16, 18]),
             "margin": rng.choice([16, 24, 40]),
-            "colour": rng.choice(COLOURS),
+            "colour": rng.choice(COLORS),
         }
         self.pages: dict[str, str] = {}
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
         self.pages[f"{SITE}/{name}.html"] = _PAGE.format(title=title, body=body, script=script, **self.look)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
         first = next(iter(self.pages))
@@ -90,7 +82,7 @@ class WebPageScenario:
         clauses: hd_screen.Clauses,
         steps: hd_screen.Oracle,
         *,
-        tier: Difficulty = "medium",
+        difficulty: Difficulty = "medium",
         max_steps: int = 14,
         waits_for: str = "",
         end_states: Callable[[], ExampleEndStates],
@@ -98,7 +90,7 @@ class WebPageScenario:
     ) -> Task:
         """`waits_for` is the file that the oracle's last step makes the browser write."""
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             before = await hd_screen.file_bytes(desktop, waits_for)
             async for ops in steps(desktop):
                 yield ops
@@ -108,7 +100,7 @@ class WebPageScenario:
         return hd_task(
             self.family,
             self.seed,
-            tier,
+            difficulty,
             instruction=instruction,
             setup=self.setup,
             clauses=clauses,
@@ -116,21 +108,21 @@ class WebPageScenario:
             max_steps=max_steps,
             theme=self.theme,
             milestones=milestones,
-            grace_s=hd_screen.LATE_S,
+            grace_s=hd_screen.BROWSER_GRACE_S,
             end_states=end_states,
         )
 
 
-async def start(desktop: StagedDesktopLike, page: str) -> None:
+async def start(desktop: StageableDesktop, page: str) -> None:
     """Open Chromium on a file of the home and wait until it shows it and takes keys."""
     from deskhand.tasks.chromium import FLAGS
 
     await desktop.launch(["chromium", *FLAGS, page])
-    await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_S)
+    await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_TIMEOUT_S)
     await hd_screen.wait_still(desktop, 0.8)
 
 
-async def downloads(desktop: StagedDesktopLike) -> dict[str, str | None]:
+async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
     """Texts of the files in Downloads by name."""
     found: dict[str, str | None] = {}
     for name in await folder_names(desktop, "Downloads"):
@@ -148,20 +140,20 @@ def _json(text: str | None) -> Any:
 
 def download(seed: int) -> Task:
     """Get one of the files that a page offers."""
-    scene = WebPageScenario("page_download", seed)
-    towns = scene.rng.sample(TOWNS, scene.rng.randint(4, 6))
-    texts = {town: f"{town} {scene.rng.randint(1000, 9999)}\n" for town in towns}
-    place = scene.rng.randrange(len(towns))
+    scenario = WebPageScenario("page_download", seed)
+    towns = scenario.rng.sample(TOWNS, scenario.rng.randint(4, 6))
+    texts = {town: f"{town} {scenario.rng.randint(1000, 9999)}\n" for town in towns}
+    place = scenario.rng.randrange(len(towns))
     row = "<tr><td>{0}</td><td><a href='#' onclick='give(\"{0}.csv\", {1}); return false'>get</a></td></tr>"
     links = "".join(row.format(town, json.dumps(texts[town])) for town in towns)
-    scene.page("files", "Files by town", f"<table>{links}</table>")
+    scenario.page("files", "Files by town", f"<table>{links}</table>")
     wanted = {f"{towns[place]}.csv": texts[towns[place]]}
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("tab", times=place + 1)
         yield press("enter")
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), wanted)]
 
     def end_states() -> ExampleEndStates:
@@ -176,15 +168,15 @@ def download(seed: int) -> Task:
         return ExampleEndStates(near, {target: files[target]})
 
     text = f"On the page get the file of {towns[place]}, and no other"
-    return scene.build(
-        text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states
+    return scenario.build(
+        text, clauses, steps, difficulty="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states
     )
 
 
 def fill_form(seed: int) -> Task:
     """Fill in an order and send it."""
-    scene = WebPageScenario("page_form", seed)
-    rng = scene.rng
+    scenario = WebPageScenario("page_form", seed)
+    rng = scenario.rng
     towns: list[str] = rng.sample(TOWNS, 4)
     order = {
         "name": rng.choice(NAMES),
@@ -203,9 +195,9 @@ def fill_form(seed: int) -> Task:
     script = """function send() { const at = id => document.getElementById(id);
       give('order.json', JSON.stringify({name: at('name').value, number: at('number').value, town: at('town').value,
       gift: at('gift').checked})); }"""
-    scene.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
+    scenario.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         for name in names:
             yield press("tab")
             if name == "gift":
@@ -217,7 +209,7 @@ def fill_form(seed: int) -> Task:
                 yield [Type(str(order[name]))]
         yield [*press("tab"), *press("enter")]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
@@ -238,28 +230,32 @@ def fill_form(seed: int) -> Task:
 
     gift = "a gift" if order["gift"] else "no gift"
     text = f"Send an order for {order['name']} in {order['town']}: number {order['number']}, {gift}"
-    return scene.build(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
+    return scenario.build(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
 
 
 def bookmark(seed: int) -> Task:
     """Go to a page and bookmark it."""
-    scene = WebPageScenario("page_bookmark", seed)
-    topics = scene.rng.sample(TOPICS, 5)
-    place = scene.rng.randrange(len(topics))
-    scene.page("index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics))
+    scenario = WebPageScenario("page_bookmark", seed)
+    topics = scenario.rng.sample(TOPICS, 5)
+    place = scenario.rng.randrange(len(topics))
+    scenario.page(
+        "index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics)
+    )
     for topic in topics:
-        scene.page(topic.lower(), topic, f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>")
+        scenario.page(
+            topic.lower(), topic, f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>"
+        )
     page = f"{SITE}/{topics[place].lower()}.html"
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("tab", times=place + 1)
         yield press("enter")
         await hd_screen.shown(desktop, topics[place])
         yield press("ctrl+d")
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         kept = _json(((await hd_screen.file_bytes(desktop, BOOKMARKS)) or b"").decode(errors="replace"))
-        found = [address if not address.endswith(f"/{page}") else page for address in addresses(kept)]
+        found = [url if not url.endswith(f"/{page}") else page for url in bookmark_urls(kept)]
         return [clause("the addresses of the bookmarks", found, [page])]
 
     def end_states() -> ExampleEndStates:
@@ -272,24 +268,24 @@ def bookmark(seed: int) -> Task:
         return ExampleEndStates(near, kept(right))
 
     text = f"Open the page about {topics[place].lower()} and bookmark it"
-    return scene.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
+    return scenario.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
 
 
 def save_page(seed: int) -> Task:
     """Save the page that is open under a name."""
-    scene = WebPageScenario("page_save", seed)
-    topic, code = scene.rng.choice(TOPICS), f"{scene.rng.randint(10_000, 99_999)}"
-    name = f"{scene.rng.choice(GOODS)}{scene.rng.randint(10, 99)}.html"
-    scene.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
+    scenario = WebPageScenario("page_save", seed)
+    topic, code = scenario.rng.choice(TOPICS), f"{scenario.rng.randint(10_000, 99_999)}"
+    name = f"{scenario.rng.choice(GOODS)}{scenario.rng.randint(10, 99)}.html"
+    scenario.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("ctrl+s")
         dialog = await hd_screen.shown(desktop, "Save")
         yield [*press("ctrl+a"), Type(name)]
         x, y = SAVE_BUTTON_PX
         yield [hd_screen.click_at(dialog.x + dialog.width - x, dialog.y + dialog.height - y)]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
         there = (found.get(name) or "").count(f"number {code}")
         return [
@@ -300,7 +296,7 @@ def save_page(seed: int) -> Task:
         ]
 
     def end_states() -> ExampleEndStates:
-        page = scene.pages[f"{SITE}/page.html"].encode()
+        page = scenario.pages[f"{SITE}/page.html"].encode()
         near: dict[str, FileContents] = {
             "another number": {f"Downloads/{name}": page.replace(code.encode(), code[::-1].encode() + b"0")},
             "another name": {f"Downloads/{topic}.html": page},
@@ -310,19 +306,19 @@ def save_page(seed: int) -> Task:
         return ExampleEndStates(near, {f"Downloads/{name}": page})
 
     text = f"Save this page as {name} in the folder Downloads"
-    return scene.build(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
+    return scenario.build(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
 
 
 def look_up(seed: int) -> Task:
     """Find a number in a long table and send it."""
-    scene = WebPageScenario("page_look_up", seed)
-    rng = scene.rng
+    scenario = WebPageScenario("page_look_up", seed)
+    rng = scenario.rng
     keys = [(good, town) for good in GOODS for town in TOWNS]
     rng.shuffle(keys)
     prices = dict(zip(keys, rng.sample(range(100, 999), len(keys)), strict=True))
     good, town = rng.choice(keys[30:])
     lines = "".join(f"<tr><td>{one}<td>{where}<td>{price}</tr>" for (one, where), price in prices.items())
-    scene.page(
+    scenario.page(
         "prices",
         "Prices",
         '<label>Price <input id=price></label><button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
@@ -330,21 +326,21 @@ def look_up(seed: int) -> Task:
     )
     price = str(prices[good, town])
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("tab")
         yield [Type(price)]
         yield [*press("tab"), *press("enter")]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
 
-    async def sent(desktop: StagedDesktopLike) -> str | None:
+    async def sent(desktop: StageableDesktop) -> str | None:
         return (await downloads(desktop)).get("answer.txt")
 
-    async def something(desktop: StagedDesktopLike) -> CheckResult:
+    async def something(desktop: StageableDesktop) -> CheckResult:
         return CheckResult(float(await sent(desktop) is not None), "something was sent")
 
-    async def row_or_town(desktop: StagedDesktopLike) -> CheckResult:
+    async def row_or_town(desktop: StageableDesktop) -> CheckResult:
         alike = {str(cost) for (one, where), cost in prices.items() if one == good or where == town}
         return CheckResult(float(await sent(desktop) in alike), "a price of this good, or in this town, was sent")
 
@@ -361,11 +357,11 @@ def look_up(seed: int) -> Task:
         Milestone("a price of the good or the town was sent", 0.1, row_or_town),
     )
     text = f"Find in the table what a {good} costs in {town}, type the number into the field Price and send it"
-    return scene.build(
+    return scenario.build(
         text,
         clauses,
         steps,
-        tier="hard",
+        difficulty="hard",
         waits_for="Downloads/answer.txt",
         end_states=end_states,
         milestones=milestones,

@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from deskhand.actions.ops import Done, Op
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
-from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
@@ -28,7 +29,7 @@ WIDTH, HEIGHT = 320, 240
 """Screen in pixels; the page draws on 160x210 at the top left."""
 FOLDER = "miniwob"
 MAX_STEPS = 30
-LONGEST_EPISODE_MS = 10_000_000
+PAGE_TIMEOUT_MS = 10_000_000
 """Longer than any episode: the pages' own clock (10 s) would judge the speed of a model."""
 
 _START = """(() => {{
@@ -48,7 +49,7 @@ _STATE = "({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, reason: String
 
 
 @functools.cache
-def pages() -> Path:
+def pages_dir() -> Path:
     """The package's folder of pages. Raises `ConfigError` where it is not installed."""
     found = importlib.util.find_spec("miniwob")
     folder = Path(found.origin).parent / "html" if found is not None and found.origin else None
@@ -59,26 +60,26 @@ def pages() -> Path:
     return folder
 
 
-def missing() -> str | None:
+def unavailable_reason() -> str | None:
     """Why the suite is not here, or None."""
     try:
-        pages()
+        pages_dir()
     except ConfigError as error:
         return str(error)
     return None
 
 
 @functools.cache
-def names() -> tuple[str, ...]:
+def task_names() -> tuple[str, ...]:
     """All tasks, in the alphabet's order. Raises `ConfigError` where the package is not installed."""
-    return tuple(sorted(path.stem for path in (pages() / "miniwob").glob("*.html")))
+    return tuple(sorted(path.stem for path in (pages_dir() / "miniwob").glob("*.html")))
 
 
 @functools.cache
-def files_of(name: str) -> dict[str, Path]:
+def page_files(name: str) -> dict[str, Path]:
     """What a page needs, by its path under the folder of pages: itself, what it names of `core`, `common` and `flight`, and for
     a folder of special files all of it."""
-    root, page = pages(), f"miniwob/{name}.html"
+    root, page = pages_dir(), f"miniwob/{name}.html"
     text = (root / page).read_text(encoding="utf-8")
     found = {page, *(f"core/{end}" for end in ("core.js", "core.css"))}
     for place in re.findall(r"\.\./((?:core|common|flight)/[\w./-]+)", text):
@@ -90,46 +91,46 @@ def files_of(name: str) -> dict[str, Path]:
     return {place: root / place for place in sorted(found) if (root / place).is_file()}
 
 
-async def start(desktop: StagedDesktopLike, name: str, seed: int) -> None:
+async def start(desktop: StageableDesktop, name: str, seed: int) -> None:
     """Write a task's page into the guest, show it, and begin its episode of `seed`."""
-    for place, path in files_of(name).items():
+    for place, path in page_files(name).items():
         await desktop.push(f"{FOLDER}/{place}", path.read_bytes())
     size = f"--window-size={WIDTH},{HEIGHT}"
     page = await chromium.start(desktop, f"{FOLDER}/miniwob/{name}.html", "--kiosk", size, "--window-position=0,0")
-    await begin(page, seed)
+    await begin_episode(page, seed)
     await desktop.observe()
 
 
-async def begin(page: chromium.ChromiumSession, seed: int) -> None:
+async def begin_episode(page: chromium.ChromiumSession, seed: int) -> None:
     """Begin the episode of a page that is loaded. Raises `InfrastructureError` when its script does not."""
     try:
-        await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=LONGEST_EPISODE_MS))
+        await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=PAGE_TIMEOUT_MS))
     except chromium.PageError as error:
         raise InfrastructureError(f"the page did not begin its episode: {error}") from None
     page.mark()
 
 
-async def instruction(desktop: StagedDesktopLike) -> str:
+async def instruction(desktop: StageableDesktop) -> str:
     """What the page asks for, in its own words."""
-    return " ".join(str(await chromium.of(desktop).evaluate(_INSTRUCTION)).split())
+    return " ".join(str(await chromium.session_of(desktop).evaluate(_INSTRUCTION)).split())
 
 
-async def page_reward(desktop: StagedDesktopLike) -> float | None:
+async def page_reward(desktop: StageableDesktop) -> float | None:
     """The page's own reward, in [-1, 1], not discounted by time; None while its episode goes on."""
-    state = await chromium.of(desktop).evaluate(_STATE)
+    state = await chromium.session_of(desktop).evaluate(_STATE)
     return float(state["reward"]) if state["done"] else None
 
 
-async def check(desktop: StagedDesktopLike) -> CheckResult:
+async def check(desktop: StageableDesktop) -> CheckResult:
     """The page's reward, where one below 0 counts 0. A page that was closed or loaded anew, or a browser in which something else
     was opened, is worth 0: the reward would be of the agent's own making."""
-    page = chromium.of(desktop)
+    page = chromium.session_of(desktop)
     try:
         if not any("chromium" in window.wm_class.lower() for window in await desktop.windows()):
-            raise chromium.PageGone("the browser was closed")
+            raise chromium.PageClosedError("the browser was closed")
         reward = await page_reward(desktop)
         strange = await page.opened_since_mark()
-    except (chromium.PageError, chromium.PageGone) as error:
+    except (chromium.PageError, chromium.PageClosedError) as error:
         told = f"no page of the suite: {error}"
         return CheckResult(
             0.0,
@@ -151,18 +152,18 @@ async def check(desktop: StagedDesktopLike) -> CheckResult:
 def make_task(name: str, seed: int) -> Task:
     """The episode of `seed` of a task, which is named with or without "miniwob/". Raises `ConfigError` for an unknown name."""
     name = name.removeprefix(PREFIX)
-    if name not in names():
+    if name not in task_names():
         raise ConfigError(f"there is no MiniWoB++ task {name!r}; `deskhand tasks list --suite miniwob` lists them")
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        async for ops in solutions.solve(name, chromium.of(desktop), WIDTH, HEIGHT):
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        async for ops in solutions.solve(name, chromium.session_of(desktop), WIDTH, HEIGHT):
             yield ops
         yield [Done()]
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         await start(desktop, name, seed)
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         return None, []
 
     return Task(
@@ -189,5 +190,5 @@ def families() -> dict[str, Family]:
         f"{PREFIX}{name}": Family(
             f"{PREFIX}{name}", ("chromium",), "easy", functools.partial(make_task, name), "as the page asks"
         )
-        for name in names()
+        for name in task_names()
     }
