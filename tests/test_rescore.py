@@ -1,4 +1,4 @@
-"""`deskhand rejudge` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import task_files
 import yaml
 from test_cli import called
-from test_suite import FAMILIES, NATIVE, OPENADAPT
+from test_suite_config import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand.config.load import load_config
 from deskhand.recipes import suite
@@ -72,7 +72,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
         state(states, f"os/{number}", {"a.txt": "done"}, 1.0)
     state(states, "os/9", {}, 1.0, failed=True)
     state(states, "os/9", {}, 0.0)
-    code, out, err = called(monkeypatch, capsys, "rejudge", str(states))
+    code, out, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 0, err
     said = [line for line in out.splitlines() if " -> " in line]
     assert [line.partition(": ")[2] for line in said] == [
@@ -90,7 +90,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     assert "7 end states judged, 4 of another value than then" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._of_files.cache_clear()  # another process
-    code, _, err = called(monkeypatch, capsys, "rejudge", str(states))
+    code, _, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 2
     assert f"suite.osworld: {tmp_path}/tasks has no task 'os/0' now; name the settings" in err
 
@@ -125,7 +125,7 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
         if given and name == "native":
             (tmp_path / "native.settings").write_text(yaml.safe_dump({"suite": {"native": f"{tmp_path}/native"}}))
             arguments = ["--config", str(tmp_path / "native.settings")]
-        code, out, err = called(monkeypatch, capsys, "rejudge", str(folder), *arguments)
+        code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
         assert code == 0, err
         assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, (
             out

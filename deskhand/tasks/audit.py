@@ -194,8 +194,10 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (AuditAgent("wrong_click", _wrong_click, "below one"),),
 )
 """The agents of one tuple play in turn on one desktop. The oracle plays first, on its own desktop."""
-LIMITS: dict[str, Limit] = {ORACLE: "one", EARLY_STOP: "below one"} | {
-    agent.name: agent.limit for session in AUDIT_SESSIONS for agent in session
+LIMITS: dict[str, Limit] = {
+    ORACLE: "one",
+    EARLY_STOP: "below one",
+    **{agent.name: agent.limit for session in AUDIT_SESSIONS for agent in session},
 }
 
 

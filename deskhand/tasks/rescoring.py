@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.judge import judge
@@ -53,7 +55,8 @@ def _score_text(value: float | None) -> str:
 async def rescore_states(states: Iterable[EndState], task_of: Callable[[EndState], Task]) -> AsyncIterator[Rescored]:
     """Judge each state with the checks of `task_of(state)`. Raises `ConfigError` if there is no such task."""
     for state in states:
-        outcome = await judge(task_of(state), state, declared_infeasible=state.declared_infeasible, grace_s=0.0)
+        desktop = cast(StageableDesktop, state)  # checks only read
+        outcome = await judge(task_of(state), desktop, declared_infeasible=state.declared_infeasible, grace_s=0.0)
         yield Rescored(state, state.value, outcome)
 
 

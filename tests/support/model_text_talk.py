@@ -311,7 +311,7 @@ async def judge_texts() -> dict[str, str]:
     endpoint, desktop = Endpoint(("yes", "stop")), fake_desktop.PaintedDesktop()
     await screen(desktop)
     check = VlmJudgeCheck(question="Is the lamp on the screen red?", votes=1)
-    await check.judged(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
+    await check.measure_with(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
     return {"judge/request": as_text(endpoint.sent)}
 
 

@@ -65,7 +65,7 @@ async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause
     target = family_registry.make_task("editor_append", 4).metadata["target"]
     assert f"the texts in Lists: read {target}: '" in said
     assert f", expected {target}: '" in said
-    assert solved.record["outcome"]["findings"][0]["read"] == "2 files as they must be"
+    assert solved.record["outcome"]["findings"][0]["read"] == "2 files as expected"
     windows = {window.title for window in await solved.windows()}
     assert len(windows) == 2
     assert (await solved.observe()).rgb().shape == (384, 512, 3)
@@ -77,7 +77,7 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
     for word, value in (("", 1.0), ("no such word", 0.0)):
         file = tmp_path / f"new{len(word)}.yaml"
         file.write_text(NEW_CHECK.replace("NAME", f"Lists/{target}").replace("WORD", word or "e"))
-        command = ["rejudge", str(state.path), "--task", str(file)]
+        command = ["rescore", str(state.path), "--task", str(file)]
         await asyncio.to_thread(lambda words: app(words, result_action="return_value"), command)
         said = capsys.readouterr().out
         assert f"1 -> {value:g}" in said
@@ -97,7 +97,7 @@ async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None
 
     outcome = await judge(replace(task, check=by_command), state, grace_s=0)
     assert isinstance(outcome, Errored)
-    assert "cannot be run in an end state" in outcome.message
+    assert "commands cannot run in an end state" in outcome.message
     state.record["skipped"].append(".cache")
     outcome = await judge(replace(task, check=by_cache), state, grace_s=0)
     assert isinstance(outcome, Errored)

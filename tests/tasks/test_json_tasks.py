@@ -85,7 +85,12 @@ def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path
         ({"colour": "red"}, "colour", "unknown key, has no effect", True),
         ({"possibility_of_change": "low"}, "possibility_of_change", "did you mean 'possibility_of_env_change'?", False),
         ({"_comments": "c"}, "_comments", "comment", True),
-        ({"config": [{"type": "dance", "parameters": {"a": 1}}]}, "config[0].type", "unknown setup step 'dance'", False),
+        (
+            {"config": [{"type": "dance", "parameters": {"a": 1}}]},
+            "config[0].type",
+            "unknown setup step 'dance'",
+            False,
+        ),
         (
             {"config": [{"type": "create_folder", "parameters": {"path": "a"}}]},
             "config[0].type",

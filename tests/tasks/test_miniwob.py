@@ -140,7 +140,7 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         outcome = await judge(task, desktop, grace_s=0)
         assert isinstance(outcome, Scored)
         assert outcome.value == 0.0
-        assert [finding.clause for finding in outcome.failed] == ["nothing but the page was opened"]
+        assert [finding.clause for finding in outcome.failed] == ["pages opened besides"]
 
 
 @pytest.mark.parametrize("keys", [("alt", "f4"), ("ctrl", "w")], ids=["the browser", "the tab"])
@@ -198,9 +198,9 @@ def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> 
     assert result.reward == 1.0
     assert result.instruction.startswith('Click on the "')
     assert isinstance(result.outcome, Scored)
-    assert result.outcome.findings[0] == Finding("the page's own reward", 1.0, "reward 1", "a reward above 0")
+    assert result.outcome.findings[0] == Finding("the page's reward", 1.0, "reward 1", "above 0")
 
 
 def test_an_unknown_task_is_named_with_the_way_to_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"no MiniWoB\+\+ task 'solitaire'.*--suite miniwob"):
+    with pytest.raises(ConfigError, match=r"unknown MiniWoB\+\+ task 'solitaire'.*--suite miniwob"):
         miniwob.make_task("solitaire", 0)

@@ -69,7 +69,7 @@ async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(fa
     outcome = await judged(task, tmp_path, files, {"Documents"})
     assert isinstance(outcome, Scored)
     wrong = {finding.clause for finding in outcome.failed}
-    assert "who saved the file" in wrong
+    assert "the application that saved the file" in wrong
     assert len(wrong) == 1 + (family in ALSO_WRONG), wrong
 
 

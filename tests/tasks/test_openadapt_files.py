@@ -86,9 +86,7 @@ def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
 
 
 def test_a_file_that_judges_nothing_and_milestones_that_are_never_reached_are_said(tmp_path: Path) -> None:
-    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == [
-        "neither evaluate nor milestones is set"
-    ]
+    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones is set"]
     milestones = (
         "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
     )

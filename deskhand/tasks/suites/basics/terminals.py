@@ -1,7 +1,7 @@
-"""Coloured terminals: run a command in the right one, or close the right one. Invariant: only files and windows are judged.
+"""Families `terminal_run` and `terminal_close`: colored terminals on a tiny screen.
 
-Two or three xterms with shells of their own stand at random places; each works in the folder of its colour, so a file that
-appears tells in which terminal the command ran.
+Two or three xterms are at random places. Each works in the folder of its color, so a new file shows in which terminal a
+command ran.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.suites.basics.clauses import clause, judged
-from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, FileContents, Milestone, Rect, Task
+from deskhand.tasks.guest_files import list_folder
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.layout import body, close_button, scatter
+from deskhand.tasks.suites.basics.scenario import Scenario, milestone
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
 
-WIDTH, HEIGHT = 256, 192
 COLORS = {
     "red": "#c02020",
     "green": "#208020",
@@ -28,11 +30,14 @@ DARK_TEXT = {"yellow", "white"}
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
 
 
-class TerminalScenario:
-    """Which terminals there are and where; a pure function of the seed."""
+class TerminalScenario(Scenario):
+    """Two or three terminals."""
+
+    width, height = 256, 192
 
     def __init__(self, family: str, seed: int) -> None:
-        rng = random.Random(f"{family}:{seed}")
+        super().__init__(family, seed)
+        rng = self.rng
         self.colors = rng.sample(sorted(COLORS), rng.choice([2, 3, 3]))
         self.target = rng.choice(self.colors)
         self.word = rng.choice(WORDS)
@@ -40,88 +45,67 @@ class TerminalScenario:
         self.columns, self.rows = rng.choice([9, 10, 11, 12]), rng.choice([4, 5, 6])
 
     async def setup(self, desktop: StageableDesktop) -> None:
+        font = ["-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
+        shape = ["-geometry", f"{self.columns}x{self.rows}", "-xrm", "*cursorBlink: false"]
         for color in self.colors:
             await desktop.push(f"{color}/.keep", b"")
-            foreground = "#000000" if color in DARK_TEXT else "#ffffff"
-            look = [
-                "-bg",
-                COLORS[color],
-                "-fg",
-                foreground,
-                "-fa",
-                "DejaVu Sans Mono",
-                "-fs",
-                "6",
-                "-b",
-                "2",
-                "-bw",
-                "0",
-                "+sb",
-            ]
-            size = ["-geometry", f"{self.columns}x{self.rows}", "-title", color, "-xrm", "*cursorBlink: false"]
-            await desktop.launch(
-                ["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=color
-            )
-            await desktop.wait_window(
-                color
-            )  # one after the other: which comes first would be chance, and with it who stands where
+            text_color = "#000000" if color in DARK_TEXT else "#ffffff"
+            style = ["-bg", COLORS[color], "-fg", text_color, *font, *shape, "-title", color]
+            shell = ["-e", "bash", "--norc", "--noprofile"]
+            await desktop.launch(["xterm", *style, *shell], env={"PS1": "$ "}, cwd=color)
+            await desktop.wait_window(color)  # one at a time: the order of the windows decides their places
         await self.shuffle_windows(desktop, self.place_seed)
 
     async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         windows = await desktop.wait_window("xterm", count=len(self.colors))
-        spots = scatter(random.Random(seed), [(w.width, w.height) for w in windows], WIDTH, HEIGHT)
-        for window, (x, y) in zip(windows, spots, strict=True):
+        sizes = [(window.width, window.height) for window in windows]
+        positions = scatter(random.Random(seed), sizes, self.width, self.height)
+        for window, (x, y) in zip(windows, positions, strict=True):
             await desktop.place_window(window, x, y)
 
     async def bodies(self, desktop: StageableDesktop) -> dict[str, Rect]:
-        """Client area of each terminal by colour."""
-        return {
-            w.title: Rect(w.x, w.y, w.x + w.width, w.y + w.height)
-            for w in await desktop.windows()
-            if w.title in self.colors
-        }
+        """Return the client area of each terminal by color."""
+        return {window.title: body(window) for window in await desktop.windows() if window.title in self.colors}
 
     async def close_buttons(self, desktop: StageableDesktop) -> dict[str, Rect]:
-        """The title bar's close button of each terminal by colour."""
-        return {w.title: close_button(w) for w in await desktop.windows() if w.title in self.colors}
+        """Return the close button of each terminal by color."""
+        return {window.title: close_button(window) for window in await desktop.windows() if window.title in self.colors}
 
     async def grounding_targets(self, desktop: StageableDesktop) -> list[tuple[str, Rect]]:
-        """What both families could ask of this screen."""
-        run = [
-            (run_instruction(color, word), box) for color, box in (await self.bodies(desktop)).items() for word in WORDS
-        ]
-        return run + [(close_instruction(color), box) for color, box in (await self.close_buttons(desktop)).items()]
+        """Return the instructions of both families that this screen admits."""
+        bodies, buttons = await self.bodies(desktop), await self.close_buttons(desktop)
+        run = [(run_instruction(color, word), box) for color, box in bodies.items() for word in WORDS]
+        return run + [(close_instruction(color), box) for color, box in buttons.items()]
 
 
 def click_in(box: Rect) -> Click:
-    """A left click in the middle of `box`, in pixels of the small screen."""
-    return Click(Point(*box.center, screen_px(WIDTH, HEIGHT)))
+    """Return a left click in the middle of `box`, in pixels of the tiny screen."""
+    return Click(Point(*box.center, screen_px(TerminalScenario.width, TerminalScenario.height)))
 
 
 def run_command(seed: int) -> Task:
-    """Run `touch WORD` in the terminal of one colour: click it, type, done."""
+    """Run `touch WORD` in the terminal of one color."""
     scenario = TerminalScenario("terminal_run", seed)
     command = f"touch {scenario.word}"
 
-    async def made(desktop: StageableDesktop) -> dict[str, bool]:
-        return {color: scenario.word in await folder_names(desktop, color) for color in scenario.colors}
+    async def folders(desktop: StageableDesktop) -> list[str]:
+        return [color for color in scenario.colors if scenario.word in await list_folder(desktop, color)]
 
-    async def check(desktop: StageableDesktop) -> CheckResult:
-        found = [color for color, there in (await made(desktop)).items() if there]
-        return judged(clause(f"the folders in which {scenario.word} is", found, [scenario.target]))
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        return [clause(f"the folders that have {scenario.word}", await folders(desktop), [scenario.target])]
 
     def end_states() -> ExampleEndStates:
         other = next(color for color in scenario.colors if color != scenario.target)
-        near: dict[str, FileContents] = {
+        negatives: dict[str, FileContents] = {
             "in every terminal": {f"{color}/{scenario.word}": b"" for color in scenario.colors},
             "in another terminal": {f"{other}/{scenario.word}": b""},
             "another word": {f"{scenario.target}/{scenario.word}s": b""},
             "in the home": {scenario.word: b""},
         }
-        return ExampleEndStates(near, {f"{scenario.target}/{scenario.word}": b""})
+        return ExampleEndStates(negatives, {f"{scenario.target}/{scenario.word}": b""})
 
-    async def typed(desktop: StageableDesktop) -> CheckResult:
-        return CheckResult(float(any((await made(desktop)).values())), "a file was made somewhere")
+    async def command_ran(desktop: StageableDesktop) -> bool:
+        return bool(await folders(desktop))
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield [click_in((await scenario.bodies(desktop))[scenario.target])]
@@ -132,20 +116,14 @@ def run_command(seed: int) -> Task:
         boxes = await scenario.bodies(desktop)
         return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
-    return Task(
-        id=f"basics/terminal_run/{seed}",
-        family="terminal_run",
-        suite="basics",
-        seed=seed,
-        instruction=run_instruction(scenario.target, scenario.word),
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        run_instruction(scenario.target, scenario.word),
+        difficulty="easy",
         max_steps=4,
-        setup=scenario.setup,
-        check=check,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
-        milestones=(Milestone("command ran in some terminal", 0.2, typed),),
+        milestones=(milestone("command ran in some terminal", 0.2, command_ran),),
         grounding_targets=scenario.grounding_targets,
         shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
@@ -158,16 +136,13 @@ def run_instruction(color: str, word: str) -> str:
 
 
 def close_terminal(seed: int) -> Task:
-    """Close the terminal of one colour by its title bar, and leave the others open."""
+    """Close the terminal of one color and leave the others open."""
     scenario = TerminalScenario("terminal_close", seed)
 
-    async def check(desktop: StageableDesktop) -> CheckResult:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         open_now = {window.title for window in await desktop.windows()}.intersection(scenario.colors)
-        return judged(
-            clause(
-                "the coloured terminals that are open", sorted(open_now), sorted({*scenario.colors} - {scenario.target})
-            )
-        )
+        others = sorted({*scenario.colors} - {scenario.target})
+        return [clause("the colored terminals that are open", sorted(open_now), others)]
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield [click_in((await scenario.close_buttons(desktop))[scenario.target])]
@@ -177,17 +152,11 @@ def close_terminal(seed: int) -> Task:
         boxes = await scenario.close_buttons(desktop)
         return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
-    return Task(
-        id=f"basics/terminal_close/{seed}",
-        family="terminal_close",
-        suite="basics",
-        seed=seed,
-        instruction=close_instruction(scenario.target),
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        close_instruction(scenario.target),
+        difficulty="easy",
         max_steps=3,
-        setup=scenario.setup,
-        check=check,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
         grounding_targets=scenario.grounding_targets,
