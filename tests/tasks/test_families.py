@@ -50,7 +50,7 @@ async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
     assert (
-        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], desktop_for, side_by_side=2)
+        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], desktop_for, max_concurrent=2)
         == []
     )
 
@@ -109,14 +109,14 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
     heavy = {"libreoffice-calc", "libreoffice-writer", "chromium", "gimp"}
     assert len(FAMILIES) >= 30
     assert sum(bool(heavy & set(family.applications)) for family in FAMILIES.values()) >= 12
-    assert {FAMILIES[name].tier for name in WIDE} == {"easy", "medium", "hard"}
+    assert {FAMILIES[name].difficulty for name in WIDE} == {"easy", "medium", "hard"}
     assert all((task.width, task.height) == (1280, 720) for task in (FAMILIES[name].generate(0) for name in WIDE))
     assert sum(family.applications == ("zenity",) for family in FAMILIES.values()) <= 2
 
 
 def test_the_families_that_are_trained_by_default_are_those_of_the_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
-    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(
+    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].difficulty == "easy"] == list(
         family_registry.DEFAULT
     )
     said = "\n".join(make_task(name, seed).instruction for name in family_registry.DEFAULT for seed in range(400))

@@ -32,7 +32,7 @@ from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.trainer.policy import Policy
-from deskhand.types import Grammar, UnsupportedGrammar, Prompt, Sampling
+from deskhand.types import Grammar, Prompt, Sampling, UnsupportedGrammar
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 BAR = 1e-2
