@@ -131,7 +131,7 @@ async def bridged(
     size: int, faults: Faults, *, seed: int = 0, lot: QuotaManager | None = None, idle_s: float = 3600.0
 ) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
     """Yield (pool, desktops, network, leases): a server over fake desktops, reached over a faulty network."""
-    from painted_pool import painted_pool
+    from fake_pool import painted_pool
 
     made: list[Any] = []
     own: DesktopPool = painted_pool(size, made, SCREEN)
