@@ -31,10 +31,9 @@ def show(found: dict[str, list[float]]) -> None:
 
 
 async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions: int) -> dict[str, list[float]]:
-    """Milliseconds of a click until the server's round trip returns, and of a whole picture in memory; the recipe's of
-    the same."""
-    session, performer = desktop._parts()
-    hand, connection = performer.hand, session.connection
+    """Return milliseconds of a click (with an X round trip) and of a frame copy, for Deskhand and the recipe."""
+    session, executor = desktop._parts()
+    hand, connection = executor.xtest, session.connection
     places = [(40 + 60 * (index % 20), 100 + 50 * (index % 12)) for index in range(240)]
     turn = iter(range(10**9))
 
@@ -52,7 +51,7 @@ async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions:
             "action": parts.durations_ms(act, repetitions * 50),
             "recipe's frame, Pillow": parts.durations_ms(recipe.look, repetitions),
             "recipe's frame, scrot": parts.durations_ms(lambda: recipe.look(scrot=True), repetitions),
-            "frame": parts.durations_ms(performer.settler.capture, repetitions * 20),
+            "frame": parts.durations_ms(executor.settler.capture, repetitions * 20),
         }
 
     return await asyncio.to_thread(measured)

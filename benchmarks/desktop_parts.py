@@ -150,7 +150,7 @@ async def cold_starts(template: DesktopSpec, repetitions: int, program: Program 
 async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
     """Return milliseconds from lease to first frame with a prewarmed desktop."""
     found = []
-    async with DesktopPool(1, template, spares=1) as pool:
+    async with DesktopPool(1, template, prewarm=1) as pool:
         for _ in range(repetitions):
             await pool.warm_up()
             start = time.perf_counter()

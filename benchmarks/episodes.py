@@ -171,7 +171,7 @@ async def staged(
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
-        async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
+        async with make_pool(desktops) if make_pool else SlowablePool(desktops, prewarm=1) as pool:
             agent = DesktopAgent(AgentConfig(max_new_tokens=512))
             runner = RecordedRunner(pool, recorder, agent, run.frames, script=oracle(agent), playing=engine.playing)
             try:
@@ -208,7 +208,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
             books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
         except RecordError as error:
             books, close = str(error), False
-    left = {*processes.descendants(os.getpid()), *processes.labelled(processes.OWNER_LABEL, owner.token)} - before
+    left = {*processes.descendants(os.getpid()), *processes.find_labeled(processes.OWNER_LABEL, owner.token)} - before
     return Found(
         episodes=len(results),
         successes=sum(result.success for result in results),

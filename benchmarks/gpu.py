@@ -167,7 +167,7 @@ async def playing(
         ),
         action_format=AnyClick(),  # type: ignore[arg-type]
     )
-    async with DesktopPool(size.desktops, spares=0) as pool:
+    async with DesktopPool(size.desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent)
         try:
             yield runner, images, renderer.banned_ids
@@ -388,7 +388,7 @@ def main() -> None:
         print(f"device:   {torch.cuda.get_device_name(0)}")
     thresholds = Thresholds()
     for mode in [arguments.only] if arguments.only else MODES:
-        config = MODES[mode].model_copy(update={"batch_tokens": size.batch_tokens})
+        config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.max_tokens_per_mb})
         show(mode, size, config, asyncio.run(measure(size, config)), thresholds)
     as_files(64)
     thresholds.finish()

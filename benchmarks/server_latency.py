@@ -76,13 +76,13 @@ def prepared() -> StageableDesktop:
 async def serve(leases: int) -> None:
     """Print the port and serve until standard input closes."""
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
-    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
+    host_capacity.MAX_DESKTOPS_PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
         leases,
         1,
     )  # prepared screens take no processor to start, and no memory of their own
     async with (
-        DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
+        DesktopPool(leases, template, prewarm=0, make=prepared, memory_request_mib=4) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -160,4 +160,4 @@ def _left(owner: str, marked: list[int], at: float, tally: Tally) -> None:
     gone(marked, at, tally)
     while list(tmpfs().glob(f"*-{owner}")) and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
-    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, owner)) + len(list(tmpfs().glob(f"*-{owner}")))
+    tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, owner)) + len(list(tmpfs().glob(f"*-{owner}")))

@@ -51,7 +51,7 @@ class ObservedPool(DesktopPool):
     """Pool that records which desktops each episode leased."""
 
     def __init__(self, size: int, book: LeaseStore | None = None) -> None:
-        super().__init__(size, spares=1, book=book)
+        super().__init__(size, prewarm=1, lease_store=book)
         self.out: dict[int, tuple[Observed, str]] = {}
 
     async def lease(
@@ -122,7 +122,7 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
             raise InfrastructureError(f"the pool's owner ended with {owner.returncode} before it was killed")
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LONGEST_DELAY_S))
-    marked = processes.labelled(processes.OWNER_LABEL, token)
+    marked = processes.find_labeled(processes.OWNER_LABEL, token)
     at = time.monotonic()
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -131,7 +131,7 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
     gone(marked, at, tally)
     while Path(desktops).exists() and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
-    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
+    tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
     book = LeaseStore(book_file)
     for row in book.found:
         tally.leases += 1
@@ -158,7 +158,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
     """Run `count` rounds, alternating victims."""
     chance, tally = random.Random(seed), Tally()
     token = runtime().token
-    before = set(processes.labelled(processes.OWNER_LABEL, token))
+    before = set(processes.find_labeled(processes.OWNER_LABEL, token))
     pools: list[ObservedPool] = []
 
     def make_pool(size: int) -> DesktopPool:
@@ -178,7 +178,7 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
                 await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
-    tally.orphans += len(set(processes.labelled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
+    tally.orphans += len(set(processes.find_labeled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
     return tally
 
 

@@ -103,7 +103,7 @@ def _there() -> set[str]:
     """Return this process's labeled pids and directories."""
     own = runtime()
     pids = (
-        pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
+        pid for pid in processes.find_labeled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
     )
     return {*map(str, pids), *(path.name for path in own.folder.iterdir() if path.name != "templates")}
 

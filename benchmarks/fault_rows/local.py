@@ -41,7 +41,7 @@ async def row_6(size: float, folder: Path) -> Row:
     """Frozen X server or application."""
     row = Row(6, "SIGSTOP X server / application")
     for part in ("x server", "applications"):
-        desktop = LocalDesktop(cap_s=1.0)
+        desktop = LocalDesktop(settle_timeout_s=1.0)
         await desktop.reset(SMALL)
         await desktop.launch(["xterm", "-geometry", "20x4"])
         await desktop.wait_window("xterm")
@@ -234,8 +234,8 @@ async def row_9(size: float, folder: Path) -> Row:
     fake = FakeOsworld(folder / "frames", (64, 48))
     desktop = OsworldDesktop(
         RetryingClient("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
-        keep_state=True,
-        looking=ScreenPolling(0, 0, 1),
+        skip_reset=True,
+        polling=ScreenPolling(0, 0, 1),
     )
     await desktop.reset(SCREEN)
     whole = fake.guest.picture()

@@ -73,8 +73,8 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
     }
 
     def make(address: str) -> OsworldDesktop:
-        link = RetryingClient(address, timeouts=QUICK, transport=networks[address], parks=False)
-        return OsworldDesktop(link, keep_state=True, looking=LOOKING)
+        link = RetryingClient(address, timeouts=QUICK, transport=networks[address], wait_for_quota=False)
+        return OsworldDesktop(link, skip_reset=True, polling=LOOKING)
 
     async with MachinePool(list(fakes), make, template=SCREEN) as pool:
         booked = Booked(pool, count, 2)
@@ -128,9 +128,9 @@ async def _lost_replies_of_a_machine(row: Row, kind: str, actions: int, folder: 
     network = FaultyNetwork(fake.app, Faults(lost=0.2), seed=5)
     link = RetryingClient(f"http://{kind}.test", timeouts=QUICK, transport=network)
     desktop = (
-        WaaDesktop(link, looking=LOOKING, ready_s=5)
+        WaaDesktop(link, polling=LOOKING, ready_s=5)
         if kind == "waa"
-        else OsworldDesktop(link, keep_state=True, looking=LOOKING)
+        else OsworldDesktop(link, skip_reset=True, polling=LOOKING)
     )
     await desktop.reset(SCREEN)
     fake.guest.journal.clear()
@@ -200,7 +200,7 @@ async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, 
     made: list[Any] = []
     async with (
         painted_pool(2, made, SCREEN) as own,
-        serve_pool(own, ServerConfig(port=0, owner_key=KEY, idle_s=idle_s)) as running,
+        serve_pool(own, ServerConfig(port=0, admin_key=KEY, idle_s=idle_s)) as running,
     ):
         wire = Partition(running.port)
         port = await wire.start()

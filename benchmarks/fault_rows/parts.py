@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
@@ -139,7 +139,7 @@ async def bridged(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05
+            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=lot, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book

@@ -52,7 +52,7 @@ async def row_1(size: float, folder: Path) -> Row:
             return httpx2.Response(429, headers=headers, request=request)
 
         lot = QuotaManager(seed=number)
-        async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, network, _):
+        async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, network, _):
             booked = Booked(pool, scaled(size, 8, 64), 3)
             await booked.run(8)
             booked.into(row)
@@ -120,7 +120,7 @@ async def _episodes_through_a_day(row: Row) -> None:
         return httpx2.Response(429, headers={"retry-after": str(wait_s)}, request=request)
 
     lot = QuotaManager(clock=clock.clock, seed=2)
-    async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+    async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
         booked = Booked(pool, 100, 2)
         playing = asyncio.create_task(booked.run(100))
         while clock.time < 24 * 3600:
@@ -233,7 +233,7 @@ async def row_13(size: float, folder: Path) -> Row:
         try:
             for jump in (3600.0, -3600.0, 1e7):
                 time.time = lambda jump=jump: real() + jump
-                await book.reclaim()
+                await book.expire_idle()
                 for lease in leases:
                     await lease.desktop.observe()
                     row.steps += 1
@@ -308,8 +308,8 @@ async def row_18(size: float, folder: Path) -> Row:
         network = httpx2.ASGITransport(app=fakes[address].app)
         return OsworldDesktop(
             RetryingClient(address, timeouts=QUICK, transport=network),
-            keep_state=True,
-            looking=ScreenPolling(0, 0, 1),
+            skip_reset=True,
+            polling=ScreenPolling(0, 0, 1),
             ready_s=0.3,
         )
 

@@ -52,7 +52,7 @@ def test_actions_in_the_prompt_are_parsed_within_the_limits(name, view):
 
 async def perform(replies):
     """Execute (text, ops) pairs on one desktop with short waits; return the errors by text."""
-    desktop, raised, sequence = LocalDesktop(quiet_ms=1, cap_s=0.2), {}, 0
+    desktop, raised, sequence = LocalDesktop(settle_ms=1, settle_timeout_s=0.2), {}, 0
     try:
         await desktop.reset(DesktopSpec("plain", VIEW.screen_width, VIEW.screen_height))
         for number, (text, ops) in enumerate(replies):

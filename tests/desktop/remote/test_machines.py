@@ -16,7 +16,7 @@ from deskhand.config.schema import DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool, build_remote_pool
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.baselines import FILE
+from deskhand.desktop.remote.baselines import BASELINES_FILE
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.reset_command import ResetCommand
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
@@ -85,25 +85,25 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
 
     bridge = made(
         {"DESKHAND_SERVER_API_KEY": "k" * 20},
-        kind="bridge",
-        addresses=("http://a:1",),
+        backend="server",
+        urls=("http://a:1",),
         timeouts=RemoteTimeouts(step_s=7.0),
     )
     assert isinstance(bridge, ServerPool)
-    assert bridge.bridge.link.headers == {"authorization": "Bearer " + "k" * 20}
-    assert bridge.bridge.link.timeouts.step_s == 7.0
+    assert bridge.bridge.client.headers == {"authorization": "Bearer " + "k" * 20}
+    assert bridge.bridge.client.timeouts.step_s == 7.0
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://g.example", "OSWORLD_SANDBOX_TOKEN": "t"}
-    gateway = made(variables, kind="gateway")
+    gateway = made(variables, backend="sandbox")
     assert isinstance(gateway, SandboxPool)
-    machines = made(kind="waa", addresses=("http://a:5000", "http://b:5000"), monitor_port=7100)
+    machines = made(backend="waa", urls=("http://a:5000", "http://b:5000"), qemu_monitor_port=7100)
     assert isinstance(machines, MachinePool)
     for wrong, message in (
-        ({"kind": "bridge"}, "one address"),
-        ({"kind": "bridge", "addresses": ("http://a", "http://b")}, "one address"),
-        ({"kind": "gateway"}, "OSWORLD_SANDBOX_ENDPOINT"),
-        ({"kind": "osworld"}, "an address each"),
-        ({"kind": "osworld", "addresses": ("ftp://a",)}, "http://host"),
-        ({"kind": "bridge", "addresses": ("http://a",), "key_variable": "NOT_SET"}, "NOT_SET"),
+        ({"backend": "server"}, "one address"),
+        ({"backend": "server", "urls": ("http://a", "http://b")}, "one address"),
+        ({"backend": "sandbox"}, "OSWORLD_SANDBOX_ENDPOINT"),
+        ({"backend": "osworld"}, "an address each"),
+        ({"backend": "osworld", "urls": ("ftp://a",)}, "http://host"),
+        ({"backend": "server", "urls": ("http://a",), "api_key_env": "NOT_SET"}, "NOT_SET"),
     ):
         with pytest.raises(ConfigError, match=message):
             made(**wrong)
@@ -147,7 +147,7 @@ async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_
     def pool_on(address: str) -> MachinePool:
         screen = DesktopSpec("plain", 320, 240)
         return build_machine_pool(
-            [address], "waa", screen, None, keep_state=False, monitor_port=None, timeouts=times, folder=tmp_path
+            [address], "waa", screen, None, skip_reset=False, monitor_port=None, timeouts=times, folder=tmp_path
         )
 
     async with on_a_port(fake.app) as address:
@@ -178,7 +178,7 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
     kind = "waa" if make is FakeWaa else "osworld"
     async with on_a_port(fake.app) as address:
         pool = build_machine_pool(
-            [address], kind, DesktopSpec("plain", 320, 240), None, keep_state=True, monitor_port=None
+            [address], kind, DesktopSpec("plain", 320, 240), None, skip_reset=True, monitor_port=None
         )
         lease = await pool.lease()
         await lease.desktop.perform(
@@ -210,7 +210,7 @@ async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_no
     async with on_a_port(fake.app) as address, await asyncio.start_server(monitor, "127.0.0.1", 0) as server:
         port, screen = server.sockets[0].getsockname()[1], DesktopSpec("plain", 320, 240)
         for settings in ({"monitor_port": port}, {"monitor_port": None, "revert": ["true"]}):
-            pool = build_machine_pool([address], "waa", screen, None, keep_state=False, timeouts=times, **settings)
+            pool = build_machine_pool([address], "waa", screen, None, skip_reset=False, timeouts=times, **settings)
             lease = await pool.lease()
             await lease.desktop.push("Desktop/left.txt", b"by an episode")
             await pool.release(lease)
@@ -261,9 +261,9 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
 
 def test_ways_back_that_exclude_each_other_are_refused():
     for settings, message in (
-        ({"kind": "osworld", "revert": ("a",), "keep_state": True}, "exclude each other"),
-        ({"kind": "waa", "revert": ("a",), "monitor_port": 7100}, "exclude each other"),
-        ({"kind": "bridge", "revert": ("a",)}, "for machines of kind osworld or waa"),
+        ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "exclude each other"),
+        ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "exclude each other"),
+        ({"backend": "server", "reset_command": ("a",)}, "for machines of kind osworld or waa"),
     ):
         with pytest.raises(ValidationError, match=message):
             DesktopConfig(**settings)
