@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from deskhand import registry
 from deskhand.actions.formats.base import ActionFormat
@@ -11,6 +12,15 @@ from deskhand.actions.formats.base import ActionFormat
 def available_formats() -> tuple[str, ...]:
     """Names of all action formats."""
     return registry.names("action_format")
+
+
+def action_format(value: Any) -> Any:
+    """Look up an action format by its name or import path; as a decorator, register a class by its `name`.
+
+    Example:
+        >>> qwen = action_format("qwen3_vl")
+    """
+    return get(value) if isinstance(value, str) else registry.register("action_format", value.name, value)
 
 
 def get(name: str) -> ActionFormat:
