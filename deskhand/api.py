@@ -102,7 +102,8 @@ def load_tasks(
     Example:
         >>> tasks = deskhand.load_tasks("basics", split="held_out", count=40)
     """
-    name, suite = str(source), dict[str, Any]()
+    name = str(source)
+    suite: dict[str, Any]
     if format is not None or name.endswith(".py") or Path(name).is_dir():
         suite = {"format": format or ("python" if name.endswith(".py") else "deskhand"), "path": name}
     else:

@@ -21,10 +21,10 @@ PYTHONS = ("python", "python3", "/usr/bin/python3", "/usr/bin/python")
 _GRAMMAR = replace(GRAMMAR, words=frozenset())
 _CODE = CallActionFormat(
     name="pyautogui code",
-    calls=(*POINTER_CALLS, *typing_calls(named=False, keys=KEYS_IN_TURN), *KEY_CALLS),
+    specs=(*POINTER_CALLS, *typing_calls(named=False, keys=KEYS_IN_TURN), *KEY_CALLS),
     space=lambda view: view.screen,
     find=lambda text: parse_calls(text, 0, len(text), _GRAMMAR),
-    lay_out=lambda lines, ops: "\n".join(lines),
+    layout=lambda lines, ops: "\n".join(lines),
     introduction=lambda view, space: "",
 )
 

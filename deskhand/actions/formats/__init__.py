@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 from deskhand import registry
 from deskhand.actions.formats.base import ActionFormat
@@ -26,4 +26,4 @@ def action_format(value: Any) -> Any:
 def get(name: str) -> ActionFormat:
     """The action format that a name or an import path stands for. Raises `ConfigError`."""
     found = registry.resolve("action_format", name)
-    return found() if inspect.isclass(found) else found
+    return cast(ActionFormat, found() if inspect.isclass(found) else found)
