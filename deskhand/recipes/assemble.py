@@ -221,7 +221,9 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
     after what else is different: results that were made in another way never stand under one name."""
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
-    remote = ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
+    remote = (
+        ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
+    )
     for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
             named = keys is None or key in keys or (section == "engine" and key in remote)
