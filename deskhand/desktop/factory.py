@@ -1,7 +1,7 @@
-"""Pools of desktops from settings. Invariant: keys come from variables of the environment, never from a setting, and what is opened
-here is closed here.
+"""Desktop pools from the `desktop` config section.
 
-`osworld` and `waa` take addresses of machines, one for each desktop; `bridge` and `gateway` take one address.
+`recipes` open a pool with `open_pool`; `deskhand serve desktops` uses `build_machine_pool`. API keys are read from
+environment variables, never from the config.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote import baselines
-from deskhand.desktop.remote import quota as quota_module
+from deskhand.desktop.remote.baselines import BASELINES_FILE, BaselineStore
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, ResetMarker
 from deskhand.desktop.remote.qemu_monitor import QemuMonitor
-from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.quota import QUOTA_FILE, QuotaManager
 from deskhand.desktop.remote.reset_command import ResetCommand
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of
@@ -35,7 +34,7 @@ from deskhand.errors import ConfigError
 
 DEFAULT_API_KEY_ENV: dict[str, str] = {"bridge": "DESKHAND_SERVER_API_KEY", "gateway": TOKEN}
 LEASE_DB = "leases.sqlite"
-"""The book of leases in a run's folder."""
+"""Lease store in a run directory."""
 
 
 @asynccontextmanager
@@ -47,10 +46,10 @@ async def open_pool(
     run_dir: Path | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> AsyncIterator[DesktopPoolProtocol]:
-    """`size` desktops at a time: of this machine, their leases booked in `run_dir`, or those of other machines, with what is
-    known of their quotas there. `on_wait` is told what waits for a quota whenever that changes.
+    """Open a pool of `size` desktops.
 
-    Raises `ConfigError` or `InfrastructureError` when none starts.
+    Leases (of local desktops and machines) and quota state are stored in `run_dir`. `on_wait` receives one line for
+    people whenever the set of work waiting for a quota changes. Raises `ConfigError` or `InfrastructureError`.
     """
 
     def leases() -> LeaseStore:
@@ -63,20 +62,20 @@ async def open_pool(
         ) as pool:
             yield pool
         return
-    quota = QuotaManager(run_dir / quota_module.FILE if run_dir is not None else None)
+    quota = QuotaManager(run_dir / QUOTA_FILE if run_dir is not None else None)
     if on_wait is not None:
-        quota.listen(lambda: on_wait(quota.line()))
-    book = leases() if desktop.backend in MACHINE_BACKENDS else None
+        quota.listen(lambda: on_wait(quota.summary()))
+    lease_store = leases() if desktop.backend in MACHINE_BACKENDS else None
     try:
-        async with build_remote_pool(desktop, spec, quota, run_dir=run_dir, book=book) as pool:
+        async with build_remote_pool(desktop, spec, quota, run_dir=run_dir, lease_store=lease_store) as pool:
             yield pool
     finally:
-        if book is not None:
-            book.close()
+        if lease_store is not None:
+            lease_store.close()
 
 
 def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
-    """Makes desktops of this machine, which are not started."""
+    """Return a function that creates local desktops without starting them."""
     isolation = None if desktop.isolation == "best" else desktop.isolation
     limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
     return lambda: LocalDesktop(
@@ -91,71 +90,75 @@ def build_remote_pool(
     *,
     environment: Mapping[str, str] = os.environ,
     run_dir: Path | None = None,
-    book: LeaseStore | None = None,
+    lease_store: LeaseStore | None = None,
 ) -> ServerPool | SandboxPool | MachinePool:
-    """The pool that the settings describe; what is known of its machines is kept in `run_dir`, and their leases in `book`. Raises
-    `ConfigError`."""
-    kind, addresses = desktop.backend, list(desktop.urls)
-    variable = desktop.api_key_env or DEFAULT_API_KEY_ENV.get(kind)
-    key = environment.get(variable) if variable else None
-    if desktop.api_key_env and not key:
-        raise ConfigError(f"the environment variable {desktop.api_key_env} (desktop.api_key_env) is not set")
-    if kind == "gateway" and not addresses:
-        endpoint, key = endpoint_of(environment)
-        addresses = [endpoint]
-    if not addresses or (kind not in MACHINE_BACKENDS and len(addresses) > 1):
+    """Return the pool of remote desktops that the config describes. Raises `ConfigError`.
+
+    `run_dir` stores machine baselines; `lease_store` stores leases of machines.
+    """
+    backend, urls = desktop.backend, list(desktop.urls)
+    variable = desktop.api_key_env or DEFAULT_API_KEY_ENV.get(backend)
+    api_key = environment.get(variable) if variable else None
+    if desktop.api_key_env and not api_key:
+        raise ConfigError(f"desktop.api_key_env: environment variable {desktop.api_key_env} is not set")
+    if backend == "gateway" and not urls:
+        endpoint, api_key = endpoint_of(environment)
+        urls = [endpoint]
+    if not urls or (backend not in MACHINE_BACKENDS and len(urls) > 1):
         raise ConfigError(
-            f"desktop.urls: {kind} takes {'an address each' if kind in MACHINE_BACKENDS else 'one address'}"
+            f"desktop.urls: {backend} needs {'one URL per machine' if backend in MACHINE_BACKENDS else 'one URL'}, "
+            f"got {len(urls)}"
         )
-    if kind == "bridge":
-        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
-    if kind == "gateway":
-        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, quota=quota)
+    if backend == "bridge":
+        return ServerPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
+    if backend == "gateway":
+        return SandboxPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
     return build_machine_pool(
-        addresses,
-        "osworld" if kind == "osworld" else "waa",
+        urls,
+        "osworld" if backend == "osworld" else "waa",
         spec,
-        book,
+        lease_store,
         skip_reset=desktop.skip_reset,
-        monitor_port=desktop.qemu_monitor_port,
-        revert=desktop.reset_command,
+        qemu_monitor_port=desktop.qemu_monitor_port,
+        reset_command=desktop.reset_command,
         timeouts=desktop.timeouts,
         quota=quota,
-        key=key,
-        folder=run_dir,
+        api_key=api_key,
+        run_dir=run_dir,
     )
 
 
 def build_machine_pool(
-    addresses: Sequence[str],
-    kind: Literal["osworld", "waa"],
+    urls: Sequence[str],
+    backend: Literal["osworld", "waa"],
     template: DesktopSpec,
-    book: LeaseStore | None,
+    lease_store: LeaseStore | None,
     *,
     skip_reset: bool,
-    monitor_port: int | None,
-    revert: Sequence[str] = (),
+    qemu_monitor_port: int | None = None,
+    reset_command: Sequence[str] = (),
     timeouts: RemoteTimeouts | None = None,
     quota: QuotaManager | None = None,
-    key: str | None = None,
-    folder: Path | None = None,
+    api_key: str | None = None,
+    run_dir: Path | None = None,
 ) -> MachinePool:
-    """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
+    """Return a pool of existing machines that run OSWorld's or WAA's server. Raises `ConfigError`.
 
-    Raises `ConfigError` for an address that is none and a command that is not here."""
+    A machine is reset by `reset_command`, else by its QEMU monitor (WAA only).
+    """
     quota = quota or QuotaManager()
-    looks = baselines.BaselineStore(folder / baselines.FILE if folder is not None else None)
-    places = [check_base_url(each, "a machine's address") for each in addresses]
-    commands = {address: ResetCommand(revert, address) for address in places} if revert else {}
-    proofs = {address: ResetMarker() for address in places}
+    baselines = BaselineStore(run_dir / BASELINES_FILE if run_dir is not None else None)
+    urls = [check_base_url(url, "desktop.urls") for url in urls]
+    commands = {url: ResetCommand(reset_command, url) for url in urls} if reset_command else {}
+    markers = {url: ResetMarker() for url in urls}
 
-    def make(address: str) -> OsworldDesktop:
-        client = RetryingClient(address, key, timeouts=timeouts, quota=quota, wait_for_quota=False)
-        back: ResetHook | None = commands[address].reset if commands else None
-        if kind == "osworld":
-            return OsworldDesktop(client, revert=back, skip_reset=skip_reset, marker=proofs[address])
-        if back is None and monitor_port:
-            back = QemuMonitor(urlsplit(address).hostname or "", monitor_port).reset
-        return WaaDesktop(client, revert=back, reboots=not commands, baselines=looks)
+    def make(url: str) -> OsworldDesktop:
+        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False)
+        hook: ResetHook | None = commands[url].reset if commands else None
+        if backend == "osworld":
+            return OsworldDesktop(client, reset_hook=hook, skip_reset=skip_reset, marker=markers[url])
+        if hook is None and qemu_monitor_port:
+            hook = QemuMonitor(urlsplit(url).hostname or "", qemu_monitor_port).reset
+        return WaaDesktop(client, reset_hook=hook, hook_reboots=not commands, baselines=baselines)
 
-    return MachinePool(places, make, template=template, quota=quota, book=book, timeouts=timeouts)
+    return MachinePool(urls, make, template=template, quota=quota, lease_store=lease_store, timeouts=timeouts)
