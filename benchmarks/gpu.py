@@ -387,7 +387,7 @@ def main() -> None:
         print(f"device:   {torch.cuda.get_device_name(0)}")
     bars = Bars()
     for mode in [arguments.only] if arguments.only else MODES:
-        config = MODES[mode].model_copy(update={"batch_tokens": size.batch_tokens})
+        config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.max_tokens_per_mb})
         show(mode, size, config, asyncio.run(measure(size, config)), bars)
     as_files(64)
     bars.finish()

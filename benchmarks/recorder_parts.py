@@ -59,10 +59,10 @@ def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
             encoded = parts.time("base64", lambda url=url: read_data_uri(url))
             rgb = parts.time("decoding", lambda encoded=encoded: decode_rgb(encoded, max_pixels=1 << 26))
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
-            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.keep(rgb))
+            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.extract(rgb))
             parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
             values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
-            parts.time("their checksum", lambda values=values: Checksum().note(values))
+            parts.time("their checksum", lambda values=values: Checksum().record(values))
             parts.time(
                 "all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np")
             )

@@ -92,7 +92,7 @@ async def record(
     recorder = Recorder(renderer, engine, images)
     config, action_format = agent or AgentConfig(), None
     if turns is not None:
-        config, action_format = config.model_copy(update={"max_errors": turns + 1}), Endless()
+        config, action_format = config.model_copy(update={"max_consecutive_errors": turns + 1}), Endless()
         tasks = [replace(task, max_steps=turns) for task in tasks]
     async with DesktopPool(desktops, spares=0) as pool:
         runner = RecordedRunner(pool, recorder, DesktopAgent(config, action_format=action_format), frames)

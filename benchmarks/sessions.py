@@ -39,7 +39,7 @@ def memory_mb() -> float:
 async def wave(bench: Endpoint, folder: SessionStore, number: int, sessions: int) -> int:
     """Play one wave; returns how many replies are not in their session's files."""
     images = ImageCache(bench.processor, fetch=folder.image, on_new=folder.save_image, prepared_bytes=32 << 20)
-    recorder = Recorder(bench.renderer, bench.engine, images, journal=folder.write_call, note=folder.write_note)
+    recorder = Recorder(bench.renderer, bench.engine, images, on_call=folder.write_call, on_reward=folder.write_reward)
     lost = 0
 
     async def play(session: int) -> int:

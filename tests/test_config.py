@@ -1,4 +1,4 @@
-"""Settings: file < environment < command line, and what is wrong is one line that names the place, the key and the mend."""
+"""Settings: file < environment < command line; errors are one line with origin, key and fix."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def message_of(
     return message
 
 
-def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
+def test_command_line_overrides_environment_overrides_file(tmp_path: Path) -> None:
     path = written(tmp_path, "trainer: {learning_rate: 1e-3, ppo_epochs: 2}\nloop: {total_steps: 7}\nseed: 1\n")
     environment = {"DESKHAND_TRAINER__LEARNING_RATE": "2e-3", "DESKHAND_SEED": "2", "PATH": "/bin"}
     made = load.load_config(path, ["seed=3"], environment)
     assert (made.trainer.learning_rate, made.trainer.ppo_epochs, made.loop.total_steps, made.seed) == (2e-3, 2, 7, 3)
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_no_settings_are_the_defaults() -> None:
     assert load.load_config() == Config()
 
 
@@ -44,7 +44,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert load.load_config(written(tmp_path, "# nothing\n")) == Config()
 
 
-def test_lists_are_said_alike_everywhere(tmp_path: Path) -> None:
+def test_lists_are_written_alike_in_every_source(tmp_path: Path) -> None:
     path = written(tmp_path, "suite: {families: [a, b]}\n")
     assert load.load_config(path).suite.families == ("a", "b")
     assert load.load_config(path, ["suite.families=[c]"]).suite.families == ("c",)
@@ -60,11 +60,11 @@ def test_there_is_a_config_for_the_demo() -> None:
     assert "tiny_cpu.yaml" in [path.name for path in CONFIGS]
 
 
-def test_an_unknown_dialect_names_the_nearest_one() -> None:
+def test_unknown_action_format_suggests_the_nearest_one() -> None:
     assert load.load_config(None, ["agent.action_format=qwen3_vl"]).agent.action_format == "qwen3_vl"
     message = message_of(None, ("agent.action_format=qwen2_vl",))
     assert message.startswith(
-        "--set agent.action_format=qwen2_vl: 'agent.action_format' is 'qwen2_vl', but there is no such dialect; did you mean"
+        "--set agent.action_format=qwen2_vl: agent.action_format: unknown action format; did you mean"
     )
     assert "'qwen25_vl'" in message
 
@@ -74,7 +74,7 @@ def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
     assert message_of(path) == f"{path}: unknown key 'trainer.learning_rte'; did you mean 'trainer.learning_rate'?"
 
 
-def test_a_key_in_the_wrong_section_is_told_its_place() -> None:
+def test_key_in_the_wrong_section_suggests_the_right_one() -> None:
     assert (
         message_of(overrides=("group_size=4",))
         == "--set group_size=4: unknown key 'group_size'; did you mean 'loop.group_size'?"
@@ -88,20 +88,20 @@ def test_an_unknown_environment_variable_is_an_error() -> None:
     )
 
 
-def test_a_variable_that_resembles_no_setting_is_of_something_else() -> None:
-    assert load.load_config(environment={"DESKHAND_TEST_FULL": "1", "DESKHAND_OWNER": "x"}) == Config()
+def test_unrelated_environment_variables_are_ignored() -> None:
+    assert load.load_config(environment={"DESKHAND_TEST_FULL": "1", "DESKHAND_SERVER_API_KEY": "x"}) == Config()
     assert message_of(environment={"DESKHAND_SED": "1"}).endswith("did you mean 'seed'?")
 
 
-def test_a_key_that_resembles_nothing_is_told_what_there_is() -> None:
-    assert "known are: model, device" in message_of(overrides=("zzz=1",))
+def test_unknown_key_without_a_near_one_lists_the_top_level_keys() -> None:
+    assert "top-level keys: model, device" in message_of(overrides=("zzz=1",))
 
 
-def test_a_wrong_type_names_the_place_that_won(tmp_path: Path) -> None:
+def test_wrong_type_names_the_origin_with_the_highest_precedence(tmp_path: Path) -> None:
     path = written(tmp_path, "loop: {total_steps: 3}\n")
     message = message_of(path, (), {"DESKHAND_LOOP__TOTAL_STEPS": "many"})
     assert message.startswith(
-        "environment variable DESKHAND_LOOP__TOTAL_STEPS: 'loop.total_steps' is 'many', but should be a valid integer"
+        "environment variable DESKHAND_LOOP__TOTAL_STEPS: loop.total_steps: should be a valid integer"
     )
 
 
@@ -113,22 +113,22 @@ def test_a_value_out_of_range_names_the_file(tmp_path: Path) -> None:
     assert "greater than or equal to" in message
 
 
-def test_a_section_that_is_no_mapping_is_named(tmp_path: Path) -> None:
+def test_section_that_is_not_a_mapping_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, "trainer: fast\n")
-    assert message_of(path).startswith(f"{path}: 'trainer' is 'fast', but holds keys of its own: learning_rate")
+    assert message_of(path).startswith(f"{path}: trainer: must be a mapping with the keys learning_rate")
 
 
-def test_a_later_place_replaces_single_keys_of_a_section(tmp_path: Path) -> None:
+def test_later_origin_overrides_single_keys_of_a_section(tmp_path: Path) -> None:
     path = written(tmp_path, "policy: {lora: {rank: 4, alpha: 8}}\nloop:\n")
     adapter = load.load_config(path, ["policy.lora.rank=2"]).policy.lora
     assert adapter is not None
     assert (adapter.rank, adapter.alpha) == (2, 8)
-    assert load.load_config(path, [], {"DESKHAND_POLICY": "{adapter: {alpha: 3}}"}).policy.lora == adapter.model_copy(
+    assert load.load_config(path, [], {"DESKHAND_POLICY": "{lora: {alpha: 3}}"}).policy.lora == adapter.model_copy(
         update={"rank": 4, "alpha": 3}
     )
 
 
-def test_a_section_that_may_be_left_out_can_be_null_in_a_later_place(tmp_path: Path) -> None:
+def test_later_origin_can_set_an_optional_section_to_null(tmp_path: Path) -> None:
     path = written(tmp_path, "policy: {lora: {rank: 4}}\n")
     assert load.load_config(path, ["policy.lora=null"]).policy.lora is None
     path = written(tmp_path, "policy: {lora: null}\n")
@@ -137,15 +137,15 @@ def test_a_section_that_may_be_left_out_can_be_null_in_a_later_place(tmp_path: P
     assert adapter.rank == 2
 
 
-def test_a_key_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "seed: 1\nloop: {steps: 1}\nseed: 2\n")
-    assert message_of(path) == f"{path} line 3: not valid YAML: the key 'seed' stands there twice"
+def test_duplicate_key_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed: 1\nloop: {total_steps: 1}\nseed: 2\n")
+    assert message_of(path) == f"{path} line 3: invalid YAML: duplicate key 'seed'"
 
 
-def test_a_key_that_is_no_word_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_key_that_is_not_a_string_is_an_error_with_its_line(tmp_path: Path) -> None:
     """As of a template whose braces were not filled in."""
     path = written(tmp_path, "seed: 1\n{{ steps }}: 2\n")
-    assert message_of(path).startswith(f"{path} line 2: not valid YAML: a key is a word")
+    assert message_of(path).startswith(f"{path} line 2: invalid YAML: keys must be strings")
 
 
 def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
@@ -153,15 +153,15 @@ def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     assert message_of(path).startswith(f"{path} line ")
 
 
-def test_a_file_that_is_a_list_or_missing_or_binary_is_one_line(tmp_path: Path) -> None:
-    assert "mapping of keys" in message_of(written(tmp_path, "- 1\n"))
+def test_file_that_is_a_list_missing_or_binary_is_a_one_line_error(tmp_path: Path) -> None:
+    assert "must be a mapping of keys" in message_of(written(tmp_path, "- 1\n"))
     assert "No such file" in message_of(tmp_path / "absent.yaml")
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in message_of(binary)
 
 
-def test_an_override_without_a_value_shows_how_it_is_written() -> None:
+def test_override_without_a_value_shows_the_syntax() -> None:
     assert "--set trainer.learning_rate=1e-4" in message_of(overrides=("seed",))
 
 
@@ -170,69 +170,74 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         load.load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-STAGED = "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n  smoke: {loop: {steps: 2}, max_minutes: 1}\n  slow: {loop: {desktops: 1}}\n"
+PROFILES = "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n  smoke: {loop: {total_steps: 2}, max_minutes: 1}\n  slow: {loop: {max_concurrent_episodes: 1}}\n"
 
 
-def test_a_stage_beats_the_rest_of_its_file_and_nothing_else(tmp_path: Path) -> None:
-    path = written(tmp_path, STAGED)
-    made = load.load_config(path, ["minutes=3"], {"DESKHAND_LOOP__MAX_CONCURRENT_EPISODES": "5"}, stage="smoke")
+def test_profile_overrides_its_file_only(tmp_path: Path) -> None:
+    path = written(tmp_path, PROFILES)
+    made = load.load_config(path, ["max_minutes=3"], {"DESKHAND_LOOP__MAX_CONCURRENT_EPISODES": "5"}, profile="smoke")
     assert (made.loop.total_steps, made.loop.max_concurrent_episodes, made.max_minutes, made.seed) == (2, 5, 3.0, 4)
-    assert load.load_config(path) == load.load_config(path, stage="full")
+    assert load.load_config(path) == load.load_config(path, profile="full")
     assert load.load_config(path).loop.total_steps == 100
 
 
-def test_stages_that_are_not_chosen_are_checked_too(tmp_path: Path) -> None:
-    path = written(tmp_path, STAGED.replace("desktops: 1}", "desktop: 1}"))
+def test_keys_of_other_profiles_are_checked_too(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, PROFILES.replace("slow: {loop: {max_concurrent_episodes:", "slow: {loop: {max_concurrent_episode:")
+    )
     assert (
         message_of(path)
-        == f"{path} stage slow: unknown key 'loop.desktop'; did you mean 'loop.max_concurrent_episodes'?"
+        == f"{path} profile slow: unknown key 'loop.max_concurrent_episode'; did you mean 'loop.max_concurrent_episodes'?"
     )
 
 
-def test_a_stage_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
-    path = written(tmp_path, STAGED)
-    with pytest.raises(ConfigError, match="no stage 'small'; it has: smoke, slow, full"):
-        load.load_config(path, stage="small")
-    with pytest.raises(ConfigError, match="mapping of names to settings"):
-        load.load_config(written(tmp_path, "stages: [smoke]\n"))
+def test_unknown_profile_lists_the_available_ones(tmp_path: Path) -> None:
+    path = written(tmp_path, PROFILES)
+    with pytest.raises(ConfigError, match="unknown profile 'small'; available: smoke, slow, full"):
+        load.load_config(path, profile="small")
+    with pytest.raises(ConfigError, match="must map names to settings"):
+        load.load_config(written(tmp_path, "profiles: [smoke]\n"))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["engine.backend=sglang"], "'engine' kind sglang needs url, the address of its server"),
-        (["engine.backend=remote", "engine.base_url=https://host/v1"], "'engine' kind remote needs name"),
-        (["engine.base_url=http://host:1"], "'engine' url says nothing to an engine of kind hf"),
+        (["engine.backend=sglang"], "engine.base_url is required by backend sglang"),
+        (
+            ["engine.backend=openai", "engine.base_url=https://host/v1"],
+            "engine.served_model_name is required by backend openai",
+        ),
+        (["engine.base_url=http://host:1"], "engine.base_url is not used by backend hf"),
         (
             ["engine.backend=sglang", "engine.base_url=http://host:1", "engine.venv_python=/p"],
-            "'engine' python says nothing to an engine of kind",
+            "engine.venv_python is not used by backend sglang",
         ),
         (
             ["engine.backend=vllm", "engine.base_url=http://host:1", "engine.venv_python=/p"],
-            "'engine' url is of a server that runs already",
+            "engine.venv_python and extra_args are for a server launched here",
         ),
-        (["engine.backend=vlm"], "'engine.backend' is 'vlm', but should be 'hf', 'vllm', 'sglang' or 'remote'"),
+        (["engine.backend=vlm"], "engine.backend: should be 'hf', 'vllm', 'sglang' or 'openai', got 'vlm'"),
     ],
 )
-def test_an_engine_that_lacks_something_is_told_what(settings: list[str], message: str) -> None:
+def test_engine_settings_must_match_the_backend(settings: list[str], message: str) -> None:
     assert message in message_of(None, tuple(settings))
 
 
-def test_what_cannot_be_trained_is_known_from_the_settings() -> None:
+def test_untrainable_settings_have_a_training_error() -> None:
     remote = load.load_config(
-        None, ["engine.backend=remote", "engine.base_url=https://host/v1", "engine.served_model_name=m"]
+        None, ["engine.backend=openai", "engine.base_url=https://host/v1", "engine.served_model_name=m"]
     )
     assert remote.training_error is not None
-    assert remote.training_error.startswith("engine.backend remote is for evaluation only")
+    assert remote.training_error.startswith("engine.backend openai cannot be trained")
     cut = load.load_config(None, ["engine.backend=vllm", "agent.top_p=0.9"])
     assert cut.training_error is not None
-    assert cut.training_error.startswith("agent.top_p below 1")
+    assert cut.training_error.startswith("agent.top_p < 1")
     assert load.load_config(None, ["agent.top_p=0.9"]).training_error is None
     greedy = load.load_config(None, ["agent.temperature=0"])
     assert greedy.training_error is not None
-    assert greedy.training_error.startswith("agent.temperature 0 plays all members of a group alike")
+    assert greedy.training_error.startswith("agent.temperature 0 makes all episodes of a group identical")
     half = load.load_config(None, ["dtype=float16"])
     assert half.training_error is not None
-    assert half.training_error.startswith("dtype float16 makes 0 of gradients")
+    assert half.training_error.startswith("dtype float16 underflows")
     assert load.load_config(None, ["dtype=bfloat16"]).training_error is None
     assert load.load_config(None, ["evaluation.temperature=0"]).training_error is None

@@ -93,7 +93,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, 
     with Run.open(folder, read_only=True) as run:
         scored = run.episodes("oracle", "scored")
         assert len(scored) == len({row.task_id for row in scored}) == 6
-        assert all(row.cause == "infrastructure" for row in run.episodes("oracle", "unscored"))
+        assert all(row.cause == "infrastructure" for row in run.episodes("oracle", "errored"))
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ WRONG = {
             "--policy",
             "tiny",
             "--set",
-            "engine.backend=remote",
+            "engine.backend=openai",
             "--set",
             "engine.base_url=http://host/v1",
             "--set",
@@ -217,11 +217,11 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
             "it is not asked"
         )
         remote = load_config(
-            None, ["engine.backend=remote", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
+            None, ["engine.backend=openai", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
         )
         assert (
             resolve_policy(remote, run, None).name
-            == "version-0 (engine.backend=remote, engine.base_url=http://host/v1, engine.served_model_name=m)"
+            == "version-0 (engine.backend=openai, engine.base_url=http://host/v1, engine.served_model_name=m)"
         )
         longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
         assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"

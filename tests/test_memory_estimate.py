@@ -39,7 +39,7 @@ def test_it_also_fits_with_large_screens_and_long_episodes(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_smoke_stage_goes_through_everything_with_little(name: str) -> None:
-    config = load_config(ROOT / "configs" / f"{name}.yaml", stage="smoke")
+    config = load_config(ROOT / "configs" / f"{name}.yaml", profile="smoke")
     assert (config.loop.total_steps, config.loop.groups_per_step * config.loop.group_size) == (2, 8)
     assert 0 < config.evaluation.num_episodes <= 12
 
@@ -88,7 +88,9 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
 
 def test_a_warm_start_needs_no_engine_no_critic_and_no_reference() -> None:
     tiny = ROOT / "configs" / "tiny_cpu.yaml"
-    config = load_config(tiny, ["trainer.algorithm=ppo", "trainer.critic.backbone=own", "trainer.kl_loss_coef=0.1"])
+    config = load_config(
+        tiny, ["trainer.algorithm=ppo", "trainer.critic.backbone=separate", "trainer.kl_loss_coef=0.1"]
+    )
     whole, warm = plan.plan(config).memory, plan.estimate_sft_memory(config)
     assert {"critic", "reference", "keys and values"} <= {term.name for term in whole.terms}
     assert not {"critic", "reference", "keys and values"} & {term.name for term in warm.terms}
@@ -184,7 +186,7 @@ def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_de
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_smoke_stage_in_words_has_no_pictures(name: str) -> None:
-    made = plan.plan(load_config(ROOT / "configs" / f"{name}.yaml", stage="smoke-text"))
+    made = plan.plan(load_config(ROOT / "configs" / f"{name}.yaml", profile="smoke-text"))
     assert (made.work.image_tokens, made.work.step_images) == (0, 0)
     assert made.memory.fits, "\n".join(made.lines())
 
@@ -192,8 +194,8 @@ def test_the_smoke_stage_in_words_has_no_pictures(name: str) -> None:
 @pytest.mark.parametrize("name", [*CONFIGS, "tiny_cpu"])
 def test_a_config_and_its_stages_are_for_embedded_desktops(name: str) -> None:
     path = ROOT / "configs" / f"{name}.yaml"
-    for stage in (None, "smoke", "smoke-text", "full"):
-        config = load_config(path, stage=stage)
+    for profile in (None, "smoke", "smoke-text", "full"):
+        config = load_config(path, profile=profile)
         assert (config.desktop.backend, config.suite.name) == ("embedded", "basics")
         assert config.suite.families, "the lines that change for other desktops: tests/test_suite_config.py"
 
@@ -202,7 +204,7 @@ def test_rows_are_those_that_the_window_makes() -> None:
     config = load_config(
         None,
         [
-            "agent.history=grow_drop",
+            "agent.history=chunked",
             "agent.history_max_turns=6",
             "agent.history_keep_turns=3",
             "engine.max_model_len=100000",
@@ -283,7 +285,7 @@ def test_a_folder_of_adapters_is_planned_as_its_base(tmp_path: Path) -> None:
         ["engine.max_model_len=1"],
         ["engine.prefix_cache_tokens=0", "engine.image_cache_tokens=1", "engine.max_num_batched_tokens=1"],
         ["loop.max_concurrent_episodes=1000000000"],
-        ["trainer.num_minibatches=1000000000", "trainer.proximal=behaviour"],
+        ["trainer.num_minibatches=1000000000", "trainer.decoupled_loss=false"],
     ],
 )
 def test_absurd_settings_are_planned(tmp_path: Path, settings: list[str]) -> None:

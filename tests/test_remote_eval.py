@@ -60,7 +60,7 @@ def address() -> Iterator[str]:
 
 def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tmp_path, address):
     monkeypatch.setenv("DESKHAND_SERVER_API_KEY", KEY)
-    where = ["--set", "desktop.backend=bridge", "--set", f"desktop.urls=[{address}]"]
+    where = ["--set", "desktop.backend=server", "--set", f"desktop.urls=[{address}]"]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
     assert code == 0, err
     assert "2/2" in out
@@ -70,7 +70,7 @@ def test_held_out_tasks_are_solved_on_a_bridges_desktops(monkeypatch, capsys, tm
 
 def test_a_bridge_without_its_key_is_one_line(monkeypatch, capsys, tmp_path, address):
     monkeypatch.setenv("DESKHAND_SERVER_API_KEY", "a-wrong-key-of-the-tests")
-    where = ["--set", "desktop.backend=bridge", "--set", f"desktop.urls=[{address}]"]
+    where = ["--set", "desktop.backend=server", "--set", f"desktop.urls=[{address}]"]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), "--policy", "oracle", *SMALL, *where)
     assert code != 0
     assert err.strip().splitlines()[-1].startswith("error:")

@@ -10,7 +10,7 @@ import pytest
 import task_files
 import yaml
 from test_cli import called
-from test_suite import FAMILIES, NATIVE, OPENADAPT
+from test_suite_config import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand.config.load import load_config
 from deskhand.recipes import suite
@@ -65,14 +65,14 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     task_files.written(
         tmp_path / "tasks", osworld_task(9, results[0]) | {"evaluator": {"func": "infeasible"}}, "os/9.json"
     )
-    states = run_with(tmp_path / "run", f"suite.osworld={tmp_path}/tasks")
+    states = run_with(tmp_path / "run", "suite.format=osworld", f"suite.path={tmp_path}/tasks")
     state(states, "os/0", {"a.txt": "all done\n"}, 1.0)
     state(states, "os/0", {"b.txt": "all done\n"}, 1.0)
     for number in (1, 2, 3):
         state(states, f"os/{number}", {"a.txt": "done"}, 1.0)
     state(states, "os/9", {}, 1.0, failed=True)
     state(states, "os/9", {}, 0.0)
-    code, out, err = called(monkeypatch, capsys, "rejudge", str(states))
+    code, out, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 0, err
     said = [line for line in out.splitlines() if " then, " in line]
     assert [line.partition(": ")[2] for line in said] == [
@@ -90,9 +90,9 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     assert "7 end states judged, 4 of another value than then" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._loaded.cache_clear()  # another process
-    code, _, err = called(monkeypatch, capsys, "rejudge", str(states))
+    code, _, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 2
-    assert f"suite.osworld: {tmp_path}/tasks has no task 'os/0' now; name the settings" in err
+    assert f"suite.path: {tmp_path}/tasks has no task 'os/0'; " in err
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["settings", "run"])
@@ -107,14 +107,14 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
     )
     (tmp_path / "mine.py").write_text(FAMILIES)
     cases: dict[str, tuple[list[str], list[tuple[str, dict[str, str]]], list[str]]] = {
-        "native": (["suite.native={}/native"], [("one", {"one": ""}), ("one", {})], ["1", "0"]),
+        "native": (["suite.format=deskhand", "suite.path={}/native"], [("one", {"one": ""}), ("one", {})], ["1", "0"]),
         "openadapt": (
-            ["suite.openadapt={}/openadapt", "desktop.backend=waa"],
+            ["suite.format=openadapt", "suite.path={}/openadapt", "desktop.backend=waa"],
             [("file", {"a.txt": ""}), ("said", {})],
             ["1", "unscored"],
         ),
-        "waa": (["suite.waa={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["unscored"]),
-        "python": (["suite.python={}/mine.py"], [("mine", {})], ["0"]),
+        "waa": (["suite.format=waa", "suite.path={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["unscored"]),
+        "python": (["suite.format=python", "suite.path={}/mine.py"], [("mine", {})], ["0"]),
     }
     for name, (settings, states, values) in cases.items():
         settings = [setting.format(tmp_path) for setting in settings]
@@ -123,9 +123,11 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             state(folder, family, files, None)
         arguments = [word for setting in settings for word in ("--set", setting)] if given else []
         if given and name == "native":
-            (tmp_path / "native.settings").write_text(yaml.safe_dump({"suite": {"native": f"{tmp_path}/native"}}))
+            (tmp_path / "native.settings").write_text(
+                yaml.safe_dump({"suite": {"format": "deskhand", "path": f"{tmp_path}/native"}})
+            )
             arguments = ["--config", str(tmp_path / "native.settings")]
-        code, out, err = called(monkeypatch, capsys, "rejudge", str(folder), *arguments)
+        code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
         assert code == 0, err
         assert [line.partition(" then, ")[2].split()[0] for line in out.splitlines() if " then, " in line] == values, (
             out

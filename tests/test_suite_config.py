@@ -104,21 +104,23 @@ def corpus(folder: Path, make: Any) -> Path:
 
 
 def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, monkeypatch, capsys) -> None:
-    found = suite_of([f"suite.native={native}"])
+    found = suite_of(["suite.format=deskhand", f"suite.path={native}"])
     assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
     assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
     (why,) = found.skipped
-    assert why == f"{native}/far.yaml: it needs no-such, which is not installed on this machine"
-    code, out, err = called(monkeypatch, capsys, "tasks", "suite", "--set", f"suite.native={native}")
+    assert why == f"{native}/far.yaml: requires no-such, which is not installed on this machine"
+    code, out, err = called(
+        monkeypatch, capsys, "tasks", "resolve", "--set", "suite.format=deskhand", "--set", f"suite.path={native}"
+    )
     assert code == 0, err
-    assert f"left out: {why}" in out
-    assert "open  256x192  at most 4 steps  both; no oracle: has no oracle" in out
+    assert f"skipped: {why}" in out
+    assert "open  256x192  max 4 steps  train and eval; no oracle: has no oracle" in out
 
 
 def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     for number in range(20):
         task_files.written(tmp_path, osworld_task(number, "x"), f"os/{number}.json")
-    config = load_config(None, [f"suite.osworld={tmp_path}", "suite.eval_fraction=0.25"])
+    config = load_config(None, ["suite.format=osworld", f"suite.path={tmp_path}", "suite.eval_fraction=0.25"])
     found = load_suite(config.suite, config.desktop.backend)
     assert (len(found.train_tasks), len(found.eval_tasks)) == (15, 5)
     trained = [train_task_factory(found, config.seed)(number) for number in range(45)]
@@ -130,15 +132,15 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     assert {task.split for task in held_out} == {"held_out"}
     task_files.written(tmp_path / "more", osworld_task(99, "x"), "os/99.json")
     (tmp_path / "more" / "os" / "99.json").rename(tmp_path / "os" / "99.json")
-    again = suite_of([f"suite.osworld={tmp_path}/", "suite.eval_fraction=0.24"])
+    again = suite_of(["suite.format=osworld", f"suite.path={tmp_path}/", "suite.eval_fraction=0.24"])
     assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
 
 
 def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     folder = corpus(tmp_path, osworld_task)
     task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
-    assert suite_of([f"suite.osworld={folder}"]).train_tasks == ("os/1", "os/2", "os/3")
-    found = suite_of([f"suite.osworld={folder}", "suite.include_infeasible=false"])
+    assert suite_of(["suite.format=osworld", f"suite.path={folder}"]).train_tasks == ("os/1", "os/2", "os/3")
+    found = suite_of(["suite.format=osworld", f"suite.path={folder}", "suite.include_infeasible=false"])
     assert (found.train_tasks, len(found.skipped)) == (("os/1", "os/2"), 1)
 
 
@@ -146,15 +148,20 @@ def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", osworld_task)
     task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
     for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
-        assert suite_of([f"suite.osworld={folder}", f"suite.exclude={without}"]).train_tasks == left
+        assert (
+            suite_of(["suite.format=osworld", f"suite.path={folder}", f"suite.exclude={without}"]).train_tasks == left
+        )
     said = ["suite.families=[terminal_run, file_move]", "suite.exclude=[file_move]"]
     assert suite_of(said).train_tasks == ("terminal_run",)
     (tmp_path / "mine.py").write_text(FAMILIES)
     for settings, said in (
-        ([f"suite.osworld={folder}", "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
-        ([f"suite.osworld={folder}", "suite.exclude=[os, chrome]"], "leaves no task"),
-        ([f"suite.python={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
-        (["suite.families=[terminal_run]", "suite.exclude=[terminal_run]"], "leaves no task"),
+        (
+            ["suite.format=osworld", f"suite.path={folder}", "suite.exclude=[os/11]"],
+            "has no task 'os/11'; did you mean 'os/1'",
+        ),
+        (["suite.format=osworld", f"suite.path={folder}", "suite.exclude=[os, chrome]"], "excludes every task"),
+        (["suite.format=python", f"suite.path={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
+        (["suite.families=[terminal_run]", "suite.exclude=[terminal_run]"], "excludes every task"),
     ):
         with pytest.raises(ConfigError, match=said):
             suite_of(settings)
@@ -170,29 +177,42 @@ evaluate: [{{check: {check}}}]
 def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
-    found = suite_of([f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"])
+    found = suite_of(
+        ["suite.format=openadapt", f"suite.path={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"]
+    )
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
     assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
-    with pytest.raises(ConfigError, match=r"set desktop.backend to osworld or waa, which is embedded"):
-        suite_of([f"suite.openadapt={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"requires desktop.backend osworld or waa, got local"):
+        suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"])
 
 
 REFUSED = {
-    "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
+    "a folder that is not there": (
+        ["suite.format=deskhand", "suite.path=/no/such"],
+        "suite.path: /no/such is not a directory",
+    ),
     "a task that is not there": (
-        ["suite.native={native}", "suite.families=[onee]"],
+        ["suite.format=deskhand", "suite.path={native}", "suite.families=[onee]"],
         "has no task 'onee'; did you mean 'one'?",
     ),
-    "a named task that cannot run": (["suite.native={native}", "suite.families=[far]"], "far.yaml: it needs no-such"),
-    "no task that can run": (
-        ["suite.osworld={web}"],
-        "of 1 files in {web} can be played on embedded desktops: {web}/os/w.json: it",
+    "a named task that cannot run": (
+        ["suite.format=deskhand", "suite.path={native}", "suite.families=[far]"],
+        "far.yaml: requires no-such",
     ),
-    "a broken file of our own": (["suite.native={broken}"], "{broken}/bad.yaml:1: id: this key is missing"),
-    "WAA without its machines": (["suite.waa={web}"], "set desktop.backend to waa, which is embedded"),
-    "two folders": (["suite={native: a, waa: b}"], "'suite' give one of osworld, waa, native, openadapt, python"),
+    "no task that can run": (
+        ["suite.format=osworld", "suite.path={web}"],
+        "of 1 files in {web} can run on desktop.backend local: {web}/os/w.json: it",
+    ),
+    "a broken file of our own": (
+        ["suite.format=deskhand", "suite.path={broken}"],
+        "{broken}/bad.yaml:1: id: this key is missing",
+    ),
+    "WAA without its machines": (["suite.format=waa", "suite.path={web}"], "requires desktop.backend waa, got local"),
+    "a name and a format": (["suite={name: basics, format: waa, path: b}"], "mutually exclusive"),
+    "a format without a path": (["suite.format=waa"], "suite.path is missing"),
+    "a path without a format": (["suite.path=/tmp"], "suite.format is missing"),
     "another suite": (["suite=basic"], "should be 'basics' or 'miniwob'"),
 }
 
@@ -221,7 +241,9 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(
         "--policy",
         "oracle",
         "--set",
-        f"suite.native={native}",
+        "suite.format=deskhand",
+        "--set",
+        f"suite.path={native}",
         "--set",
         "desktop.prewarm=0",
         "--set",
@@ -247,13 +269,18 @@ def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path
         "loop.max_concurrent_episodes=2",
         "evaluation.num_episodes=0",
     ]
-    settings = [f"suite.native={native}", "suite.eval_fraction=0.3", "desktop.prewarm=0", "trainer.algorithm=ppo", *few]
+    settings = [
+        "suite.format=deskhand",
+        f"suite.path={native}",
+        "suite.eval_fraction=0.3",
+        "desktop.prewarm=0",
+        "trainer.algorithm=ppo",
+        *few,
+    ]
     words = [word for setting in settings for word in ("--set", setting)]
-    code, out, err = called(
-        monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), *words
-    )
+    code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), str(folder), *words)
     assert code == 0, err
-    assert "suite: 2 tasks trained on, 1 held out; 1 left out" in out
+    assert "suite: 2 tasks (train), 1 (eval); 1 skipped" in out
     trained = suite_of(settings).train_tasks
     with Run.open(folder, read_only=True) as run:
         rows = run.episodes(TRAIN)
@@ -290,8 +317,7 @@ def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> 
         2 * which : 2 * which + 2
     ]
     desktop, suite = (yaml.safe_load(line) for line in wanted)
-    (kind,) = suite["suite"]
-    suite["suite"] = {kind: str(folder)} | {key: port for key, port in ports.items() if key == "evaluate_port"}
+    suite["suite"] |= {"path": str(folder)} | {key: port for key, port in ports.items() if key == "evaluator_port"}
     desktop["desktop"]["urls"] = [f"http://127.0.0.1:{ports.get('port', 5000)}"]
     new = {"desktop": desktop, "suite": suite}
     lines = [json.dumps(new[key])[1:-1] if (key := line.split(":")[0]) in new else line for line in text.splitlines()]
@@ -306,9 +332,11 @@ def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_ma
     for which, (kind, make) in enumerate((("osworld", osworld_task), ("waa", waa_task))):
         file = tmp_path / f"{kind}.yaml"
         file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
-        for stage in (None, "smoke"):
+        for profile in (None, "smoke"):
             settings = (
-                load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
+                load_config(file, profile=profile)
+                if profile is None or "smoke:" in config.read_text()
+                else load_config(file)
             )
             found = load_suite(settings.suite, settings.desktop.backend)
             assert settings.desktop.backend == kind
@@ -322,19 +350,19 @@ def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(
     folder = corpus(tmp_path / "tasks", (osworld_task, waa_task)[which])
     fake = FakeWaa(tmp_path / "vm", (1920, 1200)) if which else FakeOsworld(tmp_path / "vm", (1920, 1080))
     evaluate = FakeEvaluate(fake.guest)
-    with served(fake.app, evaluate.app) as (port, evaluate_port):
-        ports = {"port": port, "evaluate_port": evaluate_port} if which else {"port": port}
+    with served(fake.app, evaluate.app) as (port, evaluator_port):
+        ports = {"port": port, "evaluator_port": evaluator_port} if which else {"port": port}
         file = tmp_path / "machines.yaml"
         file.write_text(with_its_two_lines(ROOT / "configs" / "tiny_cpu.yaml", which, folder, **ports))
-        arguments = ["--policy", "idle", "--config", str(file), "--set", "loop.max_concurrent_episodes=1"]
+        arguments = ["--policy", "noop", "--config", str(file), "--set", "loop.max_concurrent_episodes=1"]
         code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert code == 0, err
     assert "1/2" in out, "set up and judged by the machine's servers: one task is right when it begins"
-    assert "solved by doing nothing, so nothing can be learnt from them: os/1; stage" in " ".join(out.split())
+    assert "solved by a no-op: os/1; " in " ".join(out.split())
     assert "suite.exclude=[os/1]" in out
-    assert ("nothing brings them back" in out) is not bool(which)
+    assert ("are not reset" in out) is not bool(which)
     with Run.open(tmp_path / "run", read_only=True) as run:
-        assert {row.task_id: row.value for row in run.episodes("idle")} == {
+        assert {row.task_id: row.value for row in run.episodes("noop")} == {
             f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, 1.0), (2, 0.0))
         }
     assert not list((tmp_path / "vm" / "home").rglob("*deskhand*")), "nothing of ours is put into a machine's home"
@@ -354,14 +382,14 @@ FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
 
 def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAMILIES)
-    config = load_config(None, [f"suite.python={tmp_path}/mine.py", "evaluation.num_episodes=3"])
+    config = load_config(None, ["suite.format=python", f"suite.path={tmp_path}/mine.py", "evaluation.num_episodes=3"])
     found = load_suite(config.suite, config.desktop.backend)
     assert [train_task_factory(found, config.seed)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
     assert len({task.id for task in found.held_out_tasks(3)}) == 3
-    for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "has no FAMILIES")):
+    for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "must define FAMILIES")):
         (tmp_path / "other.py").write_text(text)
         with pytest.raises(ConfigError, match=said):
-            suite_of([f"suite.python={tmp_path}/other.py", f"suite.families=[{said.split()[0]}]"])
+            suite_of(["suite.format=python", f"suite.path={tmp_path}/other.py", f"suite.families=[{said.split()[0]}]"])
 
 
 @pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")

@@ -195,7 +195,7 @@ class Partition:
 
 @asynccontextmanager
 async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, list[Any]]]:
-    from painted_pool import painted_pool
+    from fake_pool import painted_pool
 
     made: list[Any] = []
     async with (

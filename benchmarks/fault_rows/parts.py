@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
@@ -131,7 +131,7 @@ async def bridged(
     size: int, faults: Faults, *, seed: int = 0, lot: QuotaManager | None = None, idle_s: float = 3600.0
 ) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
     """A bridge over `size` painted desktops, and a pool that reaches it over a faulty network: pool, desktops, network, leases."""
-    from painted_pool import painted_pool
+    from fake_pool import painted_pool
 
     made: list[Any] = []
     own: DesktopPool = painted_pool(size, made, SCREEN)

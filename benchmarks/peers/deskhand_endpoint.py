@@ -21,7 +21,7 @@ from deskhand.recorder.session_store import SessionStore
 def main(port: int, folder: Path, kind: str, admin_key: str) -> None:
     bench, files = Endpoint(looks=kind == "looking"), SessionStore(folder)
     images = ImageCache(bench.processor, fetch=files.image, on_new=files.save_image, prepared_bytes=512 << 20)
-    recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
+    recorder = Recorder(bench.renderer, bench.engine, images, on_call=files.write_call, on_reward=files.write_reward)
     with bench.engine.playing(forever()):
         uvicorn.run(
             create_app(recorder, admin_key, folder=files),

@@ -1,4 +1,4 @@
-"""Where ops land, as text. Invariant: a mark stands in the cell of its pixel."""
+"""ASCII preview of where ops act on the screen; used by `deskhand actions explain`."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _TRAIL = "·"
 
 
 def ascii_preview(ops: Sequence[Op], width: int, height: int) -> str:
-    """The ops, one a line, and under them the screen with the place of each. Raises `AgentError` for a point off the screen."""
+    """Return the ops, one per line, above a map of their points. Raises `AgentError` if a point is off the screen."""
     plain = [op_to_json(op, width, height) for op in ops]
-    marked = [(_MARKS[min(index, len(_MARKS) - 1)], op, _places(op)) for index, op in enumerate(plain)]
+    marked = [(_MARKS[min(index, len(_MARKS) - 1)], op, _points(op)) for index, op in enumerate(plain)]
     lines = [f"{mark if places else ' '} {json.dumps(op, ensure_ascii=False)}" for mark, op, places in marked]
     if not any(places for _, _, places in marked):
         return "\n".join(lines)
-    rows = min(COLUMNS, max(4, round(COLUMNS * height / width / 2)))
-    cells = [[" "] * COLUMNS for _ in range(rows)]
+    specs = min(COLUMNS, max(4, round(COLUMNS * height / width / 2)))
+    cells = [[" "] * COLUMNS for _ in range(specs)]
     for mark, op, places in marked:
         if op["op"] == "drag":
             _draw_trail(cells, places, width, height)
         for x, y in places:
-            cells[y * rows // height][x * COLUMNS // width] = mark
+            cells[y * specs // height][x * COLUMNS // width] = mark
     edge = f"+{'-' * COLUMNS}+"
-    return "\n".join([*lines, "", edge, *(f"|{''.join(row)}|" for row in cells), f"{edge} {width}x{height}"])
+    return "\n".join([*lines, "", edge, *(f"|{''.join(spec)}|" for spec in cells), f"{edge} {width}x{height}"])
 
 
-def _places(op: dict[str, Any]) -> list[tuple[int, int]]:
+def _points(op: dict[str, Any]) -> list[tuple[int, int]]:
     points = [*op.get("path", ()), *(op[key] for key in ("point", "top_left", "bottom_right") if key in op)]
     return [(x, y) for x, y in points]
 
 
 def _draw_trail(cells: list[list[str]], places: Sequence[tuple[int, int]], width: int, height: int) -> None:
-    rows = len(cells)
+    specs = len(cells)
     for (x, y), (to_x, to_y) in pairwise(places):
         for step in range(COLUMNS + 1):
-            row, column = (
+            spec, column = (
                 (start + (end - start) * step // COLUMNS) * count // side
-                for start, end, count, side in ((y, to_y, rows, height), (x, to_x, COLUMNS, width))
+                for start, end, count, side in ((y, to_y, specs, height), (x, to_x, COLUMNS, width))
             )
-            cells[row][column] = _TRAIL
+            cells[spec][column] = _TRAIL

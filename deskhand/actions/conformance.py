@@ -1,12 +1,12 @@
-"""The conformance corpus: replies as they are published, with what they mean. Invariant: what is expected was written from the
-publication that a case names, not from what this parser says.
+"""Conformance corpus: published replies of each format with their expected ops.
 
-A file per dialect, `corpus/<dialect>.jsonl`, a case per line:
+Expectations were written from the publication that a case cites, not from this parser's output. `corpus/FORMAT.jsonl`
+has one case per line:
 
-- `dialect`, `text`: the reply; `view`: [screen width, screen height, image width, image height] in pixels
-- `ops`: what it means, as `plain.plain_op` gives it (points in screen pixels), or `error`: what is wrong with it, in words, for
-  replies that must be refused; perhaps with the `span` of characters that was not understood
-- `source`: the document or file in which this shape is published; `emitted`: whether the text was written by our own emitter
+- `action_format`, `text`: the reply; `view`: [screen width, screen height, image width, image height] in pixels
+- `ops`: expected ops as written by `op_to_json`, or `error`: why the reply must be rejected, optionally with the
+  `span` at fault
+- `source`: the publication; `emitted`: whether Deskhand's own emitter wrote the text
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.serialization import OPS, op_to_json, with_defaults
 from deskhand.errors import ConfigError, ParseError
 
-_KEYS = {"dialect", "text", "view", "source", "emitted"}
-_MEANINGS = ({"ops"}, {"error"}, {"error", "span"})
+_KEYS = {"action_format", "text", "view", "source", "emitted"}
+_EXPECTATIONS = ({"ops"}, {"error"}, {"error", "span"})
 
 
 @dataclass(frozen=True)
 class Case:
-    """One reply and what it means: `ops`, or an `error`."""
+    """One reply with its expected `ops` or `error`."""
 
-    dialect: str
+    action_format: str
     text: str
     view: tuple[int, int, int, int]
     source: str
     emitted: bool
     where: str
-    """File and line."""
+    """File name and line number."""
     ops: list[dict[str, Any]] | None = None
     error: str | None = None
     span: list[int] | None = None
 
 
 def load_cases(name: str, folder: Path | None = None) -> list[Case]:
-    """The corpus of a dialect (of the package, or in a folder); none where there is no file.
+    """Load the cases of a format from the package or from `folder`; a missing file has no cases.
 
-    Raises `ConfigError` for a line that is no case.
+    Raises `ConfigError` if a line is not a valid case.
     """
     if folder is not None and not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; name one that holds a file <dialect>.jsonl for each dialect")
+        raise ConfigError(f"{folder}: not a directory; pass a directory of FORMAT.jsonl files")
     file = (folder or files("deskhand.actions") / "corpus") / f"{name}.jsonl"
     if not file.is_file():
         return []
@@ -63,37 +63,39 @@ def _read(name: str, content: bytes) -> Iterator[Case]:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where}: not JSON: {error}") from None
-        if not isinstance(values, dict) or values.get("dialect") != name:
-            raise ConfigError(f"{where}: a case is an object with the dialect {name}")
-        if not set(values) >= _KEYS or set(values) - _KEYS not in _MEANINGS:
-            raise ConfigError(f"{where}: a case has the keys {', '.join(sorted(_KEYS))}, and ops or error")
+        if not isinstance(values, dict) or values.get("action_format") != name:
+            raise ConfigError(f"{where}: expected an object with action_format {name}")
+        if not set(values) >= _KEYS or set(values) - _KEYS not in _EXPECTATIONS:
+            raise ConfigError(f"{where}: expected the keys {', '.join(sorted(_KEYS))}, and ops or error")
         view, ops = values["view"], values.get("ops", [])
         if not isinstance(view, list) or len(view) != 4 or not all(type(side) is int and side > 0 for side in view):
-            raise ConfigError(f"{where}: view is four sizes in pixels: screen width and height, image width and height")
+            raise ConfigError(
+                f"{where}: view must be [screen width, screen height, image width, image height] in pixels"
+            )
         if not isinstance(ops, list) or not all(isinstance(op, dict) and op.get("op") in OPS for op in ops):
-            raise ConfigError(f"{where}: ops is a list of objects whose op is one of {', '.join(OPS)}")
+            raise ConfigError(f"{where}: ops must be a list of objects with op one of {', '.join(OPS)}")
         if not isinstance(values["text"], str):
-            raise ConfigError(f"{where}: text is the reply, a text")
+            raise ConfigError(f"{where}: text must be a string")
         case: dict[str, Any] = {**values, "view": tuple(view), "where": where}
         yield Case(**case)
 
 
 def mismatch(case: Case) -> str | None:
-    """What is wrong with how `case` is read, or None."""
+    """Parse a case and describe the difference from its expectation; None if it matches."""
     view = ScreenView(*case.view)
     try:
-        ops = formats.get(case.dialect).parse(case.text, view)
+        ops = formats.get(case.action_format).parse(case.text, view)
     except ParseError as error:
         if case.ops is not None:
-            return f"{case.where}: expected {_said(case.ops)}, found error: {error}"
-        fine = case.span is None or tuple(case.span) == error.span
-        return None if fine else f"{case.where}: expected the span {case.span}, found error: {error}"
+            return f"{case.where}: expected {_dumps(case.ops)}, found error: {error}"
+        matches = case.span is None or tuple(case.span) == error.span
+        return None if matches else f"{case.where}: expected the span {case.span}, found error: {error}"
     found = [op_to_json(op, view.screen_width, view.screen_height) for op in ops]
     if case.ops is None:
-        return f"{case.where}: expected an error ({case.error}), found {_said(found)}"
-    fine = [*map(with_defaults, found)] == [*map(with_defaults, case.ops)]
-    return None if fine else f"{case.where}: expected {_said(case.ops)}, found {_said(found)}"
+        return f"{case.where}: expected an error ({case.error}), found {_dumps(found)}"
+    matches = [*map(with_defaults, found)] == [*map(with_defaults, case.ops)]
+    return None if matches else f"{case.where}: expected {_dumps(case.ops)}, found {_dumps(found)}"
 
 
-def _said(ops: list[dict[str, Any]]) -> str:
+def _dumps(ops: list[dict[str, Any]]) -> str:
     return json.dumps(ops, ensure_ascii=False)

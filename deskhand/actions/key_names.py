@@ -1,7 +1,7 @@
-"""How others spell the names of keys. Invariant: for every key that a spelling has, `read(write(key)) == key`; what it has no name
-for is an `AgentError`.
+"""Key names of model vendors and libraries, converted to and from canonical names.
 
-Reading takes every name that `keys.canonical` knows, whoever's it is; writing uses the names of one family.
+Parsing accepts every alias that `keys.canonical` knows; writing uses the names of one family, and `read(write(key)) ==
+key`.
 """
 
 from __future__ import annotations
@@ -17,66 +17,66 @@ from deskhand.errors import AgentError
 
 @dataclass(frozen=True)
 class KeyNaming:
-    """Names of one family. `names` are those that differ from the canonical ones ("" where there is none).
+    """Key names of one family. `names` maps canonical names to those that differ ("" if the family has no name for a key).
 
-    `caseless`: "C" means the key c, not the character C; with `capitals`, keys are written so.
+    With `case_insensitive`, "C" is the key c, not the character C; `uppercase` writes keys in capitals.
     """
 
     names: Mapping[str, str]
-    caseless: bool = False
-    capitals: bool = False
-    anything: bool = False
-    """Names are passed on as they are."""
+    case_insensitive: bool = False
+    uppercase: bool = False
+    pass_through: bool = False
+    """Accept and return any name unchanged."""
 
     def read(self, name: str) -> str:
-        """The canonical name. Raises `AgentError` when `name` names no key."""
-        if self.anything:
+        """Return the canonical name. Raises `AgentError` if the key is unknown."""
+        if self.pass_through:
             return name
         key = canonical(name)
-        small = key.lower()
-        return small if self.caseless and len(key) == 1 and len(small) == 1 else key
+        lower = key.lower()
+        return lower if self.case_insensitive and len(key) == 1 and len(lower) == 1 else key
 
     def write(self, key: str) -> str:
-        """The family's name of a canonical key. Raises `AgentError` when it has none."""
+        """Return the family's name of a canonical key. Raises `AgentError` if it has none."""
         name = self.names.get(key, key)
-        if self.caseless and len(key) == 1 and key != key.lower():
+        if self.case_insensitive and len(key) == 1 and key != key.lower():
             raise AgentError(f"a key cannot be {key!r} here; say shift and {key.lower()!r}")
-        if self.capitals and (len(key) > 1 or "a" <= key <= "z"):
+        if self.uppercase and (len(key) > 1 or "a" <= key <= "z"):
             name = name.upper()
         if not name or self.read(name) != key:
             raise AgentError(f"the key {key!r} has no name here")
         return name
 
     def read_chord(self, text: str) -> tuple[str, ...]:
-        """The keys of "ctrl+s" in order; "+" alone or after a joiner is the plus key. Raises `AgentError`."""
+        """Split "ctrl+s" into canonical keys; "+" alone or after a separator is the plus key. Raises `AgentError`."""
         if text == "+" or text.endswith("++"):
             text = f"{text[:-1]}plus"
         return tuple(self.read(part) for part in text.split("+"))
 
     def write_chord(self, keys: tuple[str, ...]) -> str:
-        """`keys` as one text. Raises `AgentError`."""
+        """Join keys with "+". Raises `AgentError` if a key has no name."""
         names = [self.write(key) for key in keys]
         return "+".join("plus" if name == "+" else name for name in names)
 
     @cached_property
     def pattern(self) -> str:
-        """A regular expression of the names, for JSON schema and grammars ("" for any); of characters, those of ASCII."""
-        return "" if self.anything else f"^{self._name}$"
+        """Regular expression of the family's names and ASCII characters, for JSON schemas ("" matches any name)."""
+        return "" if self.pass_through else f"^{self._name}$"
 
     @cached_property
     def chord_pattern(self) -> str:
-        """The same for chords of up to six keys."""
+        """Regular expression of chords of up to six keys."""
         return rf"^{self._name}(\+{self._name}){{0,5}}$"
 
     @cached_property
     def _name(self) -> str:
-        spelled = []
+        names = []
         for key in (*NAMES, *map(chr, range(0x21, 0x7F))):
             try:
-                spelled.append("plus" if key == "+" else self.write(key))
+                names.append("plus" if key == "+" else self.write(key))
             except AgentError:
                 continue
-        return f"({'|'.join(re.escape(name) for name in sorted(set(spelled), key=lambda name: (-len(name), name)))})"
+        return f"({'|'.join(re.escape(name) for name in sorted(set(names), key=lambda name: (-len(name), name)))})"
 
 
 _PUNCTUATION = {
@@ -108,5 +108,5 @@ PYAUTOGUI = KeyNaming(
         "numsubtract": "subtract", "numdecimal": "decimal", "numdivide": "divide", "numenter": "",
     }
 )  # fmt: skip
-OPENAI = KeyNaming({}, caseless=True, capitals=True)
-GEMINI = KeyNaming({"ctrl": "control", "super": "command", "esc": "escape"}, caseless=True)
+OPENAI = KeyNaming({}, case_insensitive=True, uppercase=True)
+GEMINI = KeyNaming({"ctrl": "control", "super": "command", "esc": "escape"}, case_insensitive=True)

@@ -1,8 +1,8 @@
-"""Key names. Invariant: every key has one canonical lower-case name, and a name that is not known is an `AgentError`.
+"""Key names and their X keysyms.
 
-Canonical names: `ctrl`, `shift`, `alt`, `super`, `enter`, `esc`, `tab`, `backspace`, `delete`, arrows, `home`, `end`, `pageup`,
-`pagedown`, `insert`, `space`, `capslock`, `f1`..`f24`, a few more, dead keys (`DEAD_KEYS`), and every single character (case kept:
-"A" is the character, "ctrl" a name). Keysyms are those of the X protocol, appendix A ("Keysym encoding").
+Every key has one canonical lower-case name: `ctrl`, `shift`, `alt`, `super`, `enter`, `esc`, `tab`, `backspace`,
+`delete`, arrows, `home`, `end`, `pageup`, `pagedown`, `insert`, `space`, `capslock`, `f1`..`f24` and a few more. A
+single character names itself, case preserved. Keysyms follow appendix A of the X protocol ("Keysym encoding").
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ DEAD_KEYS = {
          "cedilla", "ogonek")
     )
 }  # fmt: skip
-"""Keys that wait for the letter that gets their accent, as some keyboards have them ("dead_acute" and e make é). Text never needs
-them: every character is typed as itself."""
+"""Accent keys that combine with the next letter ("dead_acute" and e make é). Typing text never needs them."""
 
 _ALIASES: dict[str, str] = {
     "control": "ctrl",
@@ -192,9 +191,9 @@ _CONTROL_CHARACTERS = {
 
 
 def canonical(name: str) -> str:
-    """The canonical name of `name`. Raises `AgentError` when it names no key.
+    """Return the canonical name of a key. Raises `AgentError` if the key is unknown.
 
-    Names are compared without case, spaces, underscores and hyphens ("Page_Up" is "pageup"); a single character is itself.
+    Case, spaces, underscores and hyphens are ignored ("Page_Up" is "pageup"); a single character names itself.
     """
     if len(name) == 1:
         if name in _CONTROL_CHARACTERS:
@@ -210,13 +209,13 @@ def canonical(name: str) -> str:
 
 
 def keysym(name: str) -> int:
-    """The X keysym of a key name (canonical or alias). Raises `AgentError` when it names no key."""
+    """Return the X keysym of a key name or alias. Raises `AgentError` if the key is unknown."""
     key = canonical(name)
     return _NAMED.get(key) or DEAD_KEYS.get(key) or character_keysym(key)
 
 
 def character_keysym(character: str) -> int:
-    """The keysym that types one character: Latin-1 is itself, the rest is 0x01000000 + code point.
+    """Return the keysym that types a character: its code point, plus 0x01000000 outside Latin-1.
 
     A line feed is Return and a tab is Tab; other control characters raise `AgentError`.
     """

@@ -1,8 +1,8 @@
-"""The action IR. Invariant: a closed set of frozen ops; a point always carries its coordinate space, and only `to_screen_px` and
-`in_space` convert one.
+"""Operations (ops): the actions that every format is parsed into and every desktop executes.
 
-In range maps exactly; the edge value (1000 of 1000, 1.0 of 1) is the last pixel; anything beyond is an
-`AgentError` and is never moved onto the screen.
+A point carries its coordinate space; only `to_screen_px` and `in_space` convert it. Points in range map exactly, and
+the edge value (1000 of 1000, 1.0 of 1) is the last pixel. A point outside its space raises `AgentError`; it is never
+clamped onto the screen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Button = Literal["left", "middle", "right", "back", "forward"]
 class Space:
     """A coordinate space of `width` x `height` units.
 
-    `kind` is "pixels" (integer positions 0..n-1 of an image or the screen) or "relative" (0..n, where n is the far edge).
+    `kind` is "pixels" (integer positions 0..n-1 of an image or the screen) or "relative" (0..n, n being the far edge).
     """
 
     kind: Literal["pixels", "relative"]
@@ -34,12 +34,12 @@ REL_1 = Space("relative", 1, 1)
 
 
 def screen_px(width: int, height: int) -> Space:
-    """Pixels of the screen itself."""
+    """Return the pixel space of the screen itself."""
     return Space("pixels", width, height)
 
 
 def image_px(width: int, height: int) -> Space:
-    """Pixels of an image that shows the whole screen, perhaps resized."""
+    """Return the pixel space of an image of the whole screen, resized or not."""
     return Space("pixels", width, height)
 
 
@@ -53,7 +53,7 @@ class Point:
 
 
 def to_screen_px(point: Point, width: int, height: int) -> tuple[int, int]:
-    """Convert `point` to integer pixels of a `width` x `height` screen. Raises `AgentError` when it is off the screen."""
+    """Convert `point` to integer pixels of a `width` x `height` screen. Raises `AgentError` if it is off the screen."""
     return (
         _axis_to_px(point.x, point.space.width, width, point.space.kind, "x"),
         _axis_to_px(point.y, point.space.height, height, point.space.kind, "y"),
@@ -61,9 +61,9 @@ def to_screen_px(point: Point, width: int, height: int) -> tuple[int, int]:
 
 
 def in_space(point: Point, space: Space) -> Point:
-    """`point` as the nearest unit of `space` (of a scale from 0 to 1: the nearest 1/10000); itself when it is in `space` already.
+    """Convert `point` to the nearest unit of `space` (the nearest 1/10000 on a 0..1 scale).
 
-    A pixel stands for its middle. Raises `AgentError` when the point is off its own space.
+    A pixel is represented by its center. Raises `AgentError` if the point lies outside its own space.
     """
     if point.space == space:
         return point
@@ -105,7 +105,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Click:
-    """Press and release `button` `count` times at `point` (None: where the pointer is) with `modifiers` held."""
+    """Press and release `button` `count` times at `point` (None: the pointer position) with `modifiers` held."""
 
     point: Point | None = None
     button: Button = "left"
@@ -127,7 +127,7 @@ class MouseUp:
 
 @dataclass(frozen=True, slots=True)
 class Drag:
-    """Hold `button` along `path` (two points or more; the first is where the button goes down)."""
+    """Hold `button` along `path`: at least two points, pressed at the first and released at the last."""
 
     path: tuple[Point, ...]
     button: Button = "left"
@@ -136,7 +136,7 @@ class Drag:
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """Wheel notches: `dx` positive is right, `dy` positive is down."""
+    """Turn the wheel by `dx` notches to the right and `dy` notches down."""
 
     dx: int = 0
     dy: int = 0
@@ -146,14 +146,14 @@ class Scroll:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Type Unicode `text`; a line feed is the Return key."""
+    """Type Unicode `text`; a line feed presses Return."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Press `keys` as one chord, in order, and release them in reverse; names are those of `actions.keys`."""
+    """Press `keys` as one chord and release them in reverse order; see `actions.keys` for names."""
 
     keys: tuple[str, ...]
 
@@ -180,7 +180,7 @@ class Screenshot:
 
 @dataclass(frozen=True, slots=True)
 class Zoom:
-    """Look at the rectangle from `top_left` to `bottom_right`."""
+    """Request an enlarged view of the rectangle from `top_left` to `bottom_right`."""
 
     top_left: Point
     bottom_right: Point
@@ -188,19 +188,19 @@ class Zoom:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The agent says that the task is finished."""
+    """End the episode: the task is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The agent says that the task cannot be done."""
+    """End the episode: the task is infeasible."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The agent's final answer in words."""
+    """End the episode with a final answer."""
 
     text: str = field(default="")
 

@@ -1,8 +1,7 @@
-"""Ops that act where the pointer is. Invariant: joining a move with the op at the pointer that follows it changes nothing of what
-is performed.
+"""Merging of moves with ops that act at the pointer position.
 
-Some languages have no place in a click or a press: they move first and act then. Reading such a reply, the two become one op with a
-point, which says more to whoever counts clicks on a target.
+Some formats have no coordinates in a click: the model moves first, then clicks. Parsing merges the two into one op
+with a point, so that metrics such as first-click accuracy see the target. Merging does not change what is executed.
 """
 
 from __future__ import annotations
@@ -16,43 +15,43 @@ from deskhand.actions.ops import Click, Drag, MouseDown, MouseUp, Move, Op, Poin
 AT_POINTER: tuple[type[Any], ...] = (Click, MouseDown, MouseUp, Scroll)
 
 DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
-"""The wheel's directions, as signs of `Scroll.dx` and `Scroll.dy`."""
+"""Scroll directions, as signs of `Scroll.dx` and `Scroll.dy`."""
 
 
 def direction_of(dx: int, dy: int) -> str:
-    """The direction in which the wheel turns, which it does along one axis."""
+    """Return the direction of a scroll along one axis."""
     return ("right" if dx > 0 else "left") if dx else ("up" if dy < 0 else "down")
 
 
 @dataclass(frozen=True, slots=True)
 class DragTo:
-    """Not an op: a drag with the left button from wherever the pointer is. `joined` makes ops of it."""
+    """A drag with the left button from the pointer position. Not an op: `merge_moves` converts it."""
 
     point: Point
 
 
 def merge_moves(ops: Sequence[Op | DragTo], kinds: Collection[type[Any]] = AT_POINTER) -> list[Op]:
-    """`ops` with every `Move` merged into the op of one of `kinds` that directly follows it and has no point.
+    """Merge each `Move` into the op right after it, if that is one of `kinds` and has no point.
 
-    A `DragTo` behind a move is a `Drag`; any other is a press where the pointer is and a release at its point.
+    A `DragTo` after a move becomes a `Drag`; any other becomes a press at the pointer and a release at its point.
     """
-    made: list[Op] = []
+    merged: list[Op] = []
     for op in ops:
-        last = made[-1] if made else None
+        last = merged[-1] if merged else None
         if isinstance(op, DragTo):
             if isinstance(last, Move):
-                made[-1] = Drag((last.point, op.point))
+                merged[-1] = Drag((last.point, op.point))
             else:
-                made += [MouseDown(), MouseUp(op.point)]
+                merged += [MouseDown(), MouseUp(op.point)]
         elif isinstance(last, Move) and isinstance(op, tuple(kinds)) and getattr(op, "point", None) is None:
-            made[-1] = replace(op, point=last.point)  # type: ignore[call-arg]
+            merged[-1] = replace(op, point=last.point)  # type: ignore[call-arg]
         else:
-            made.append(op)
-    return made
+            merged.append(op)
+    return merged
 
 
 def split_moves(op: Op, kinds: Collection[type[Any]]) -> list[Op | DragTo]:
-    """The reverse: an op of one of `kinds` as a move and the op where the pointer is; a drag of two points where kinds has one."""
+    """Reverse `merge_moves`: split an op of `kinds` into a move and an op without a point."""
     if isinstance(op, Drag) and DragTo in kinds and len(op.path) == 2 and op == Drag(op.path):
         return [Move(op.path[0]), DragTo(op.path[1])]
     point = getattr(op, "point", None)

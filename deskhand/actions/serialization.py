@@ -1,7 +1,8 @@
-"""Ops as plain JSON. Invariant: points are pixels of the screen, so ops of every dialect can be compared; what has its default
-value is left out.
+"""JSON form of ops, with points in screen pixels so that ops of different formats can be compared. Default values are
+omitted.
 
-`{"op": "click", "point": [960, 540]}`, `{"op": "drag", "path": [[1, 2], [3, 4]], "button": "right"}`, `{"op": "scroll", "dy": 3}`.
+`{"op": "click", "point": [960, 540]}`, `{"op": "drag", "path": [[1, 2], [3, 4]], "button": "right"}`, `{"op":
+"scroll", "dy": 3}`
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ _NAMES = {"MouseDown": "mouse_down", "MouseUp": "mouse_up", "KeyDown": "key_down
 
 
 def name_of(kind: type[Any]) -> str:
-    """`mouse_down` for `MouseDown`."""
+    """Return the JSON name of an op class, e.g. `mouse_down` for `MouseDown`."""
     return _NAMES.get(kind.__name__, kind.__name__.lower())
 
 
 def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
-    """`op` on a screen of `width` x `height` pixels. Raises `AgentError` when a point is off the screen."""
+    """Convert an op to JSON for a `width` x `height` screen. Raises `AgentError` if a point is off the screen."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Point):
@@ -35,7 +36,7 @@ def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
 
 
 def with_defaults(op: dict[str, Any]) -> dict[str, Any]:
-    """A plain op with the defaults that were left out. Raises `KeyError` when there is no such op."""
+    """Fill in omitted defaults. Raises `KeyError` if the op is unknown."""
     return _DEFAULTS[op["op"]] | op
 
 
@@ -48,11 +49,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     for kind in get_args(Op)
 }
 OPS = tuple(_DEFAULTS)
-"""The names of ops."""
+"""Names of all ops."""
 
 
 def op_from_json(plain: object, width: int, height: int) -> Op:
-    """The op that `plain_op` wrote. Raises `AgentError` for anything else: an unknown op or field, a value of another type."""
+    """Reverse `op_to_json`. Raises `AgentError` for an unknown op or field, or a value of the wrong type."""
     if not isinstance(plain, dict) or not isinstance(plain.get("op"), str) or plain["op"] not in _KINDS:
         raise AgentError(f'an op is an object with "op" one of {", ".join(sorted(_KINDS))}')
     kind = _KINDS[plain["op"]]

@@ -1,4 +1,4 @@
-"""Which dialect carries which op, as Markdown. Invariant: it is what the dialects themselves say in `carries`."""
+"""Markdown table of the ops that each action format supports; used by the CLI and `docs/actions.md`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ SIGNS = {"lossless": "✓", "lossy": "~", "absent": "–"}
 
 
 def support_table() -> str:
-    """Ops x dialects, then what is not carried whole."""
+    """Return a table of ops by format, followed by the restrictions and losses."""
     kinds = get_args(Op)
     lines = [
-        "| Dialect | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |",
+        "| Format | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |",
         "|---" * (len(kinds) + 1) + "|",
     ]
     notes: dict[tuple[str, str, str], list[str]] = {}
     for name in formats.available_formats():
-        carries = formats.get(name).supported_ops
-        lines.append(f"| `{name}` | " + " | ".join(SIGNS[carries[kind].kind] for kind in kinds) + " |")
+        supported_ops = formats.get(name).supported_ops
+        lines.append(f"| `{name}` | " + " | ".join(SIGNS[supported_ops[kind].kind] for kind in kinds) + " |")
         for kind in kinds:
-            if carries[kind].how:
-                notes.setdefault((name_of(kind), SIGNS[carries[kind].kind], carries[kind].how), []).append(f"`{name}`")
+            if supported_ops[kind].how:
+                notes.setdefault((name_of(kind), SIGNS[supported_ops[kind].kind], supported_ops[kind].how), []).append(
+                    f"`{name}`"
+                )
     order = [name_of(kind) for kind in kinds]
     rows = sorted(notes.items(), key=lambda item: order.index(item[0][0]))
-    said = [f"| `{op}` | {sign} | {_cell(how)} | {', '.join(names)} |" for (op, sign, how), names in rows]
-    heads = ["| Op | | What is carried, or lost | Dialects |", "|---|---|---|---|"]
+    restrictions = [f"| `{op}` | {sign} | {_cell(how)} | {', '.join(names)} |" for (op, sign, how), names in rows]
+    header = ["| Op | | Restriction or loss | Formats |", "|---|---|---|---|"]
     return "\n".join(
-        [*lines, "", "What is carried within bounds (✓), with losses (~), or otherwise (–):", "", *heads, *said]
+        [
+            *lines,
+            "",
+            "Restrictions of supported ops (✓), losses (~), and substitutes for unsupported ops (–):",
+            "",
+            *header,
+            *restrictions,
+        ]
     )
 
 

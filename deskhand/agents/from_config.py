@@ -26,4 +26,4 @@ def window_of(agent: AgentConfig) -> HistoryPolicy:
 def model_image_size(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
     """How a Qwen-VL image processor resizes: (width, height) of what the model sees of an image of (width, height)."""
     factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
-    return partial(smart_resize, factor=factor, least_pixels=size["shortest_edge"], most_pixels=size["longest_edge"])
+    return partial(smart_resize, factor=factor, min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])

@@ -1,32 +1,66 @@
-"""What sets the algorithms apart. Invariant: they share one objective and one weighting; each file here states only its own
-choices.
+"""What sets the algorithms apart, and the decorator that makes one. All share one objective and one weighting.
 
-Every algorithm turns the rewards of episodes into advantages of tokens (`baseline`), takes the ratio of new and old probabilities
-over a token or over a whole reply (`unit`), and adds the tokens up (`average`).
+An algorithm is a function from the rewards of one group to their advantages, with three choices: whether the ratio of new and old
+probabilities is taken per token or per reply, how an episode's tokens are summed, and where the ratio is clipped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-AlgorithmName = Literal["grpo", "dr_grpo", "gspo", "ppo"]
+import numpy as np
+
+from deskhand import registry
+
+GroupAdvantages = Callable[[np.ndarray], np.ndarray]
+"""float64[N] rewards of one group's scored episodes -> float64[N] advantages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One algorithm and its defaults."""
 
-    name: AlgorithmName
-    baseline: Literal["group_std", "group_mean", "critic"]
-    """What a reward is compared with: its group, divided by the group's standard deviation or not, or a critic's values."""
+    name: str
+    advantages: GroupAdvantages | None
+    """None: a critic's values are the baseline."""
     ratio_level: Literal["token", "reply"]
     """Over what a ratio is taken."""
     loss_norm: Literal["episode", "constant"]
     """Whether an episode's sum over tokens is divided by its own length, or by the same number for all."""
-    clip_low: float
-    clip_high: float
+    clip_ratio_low: float
+    clip_ratio_high: float
 
     @property
     def uses_critic(self) -> bool:
-        return self.baseline == "critic"
+        return self.advantages is None
+
+    @property
+    def __wrapped__(self) -> GroupAdvantages | None:
+        return self.advantages
+
+    def __call__(self, rewards: np.ndarray) -> np.ndarray:
+        """The advantages of one group. Raises `ValueError` for an algorithm with a critic."""
+        if self.advantages is None:
+            raise ValueError(f"{self.name} has no group baseline: its advantages come from a critic")
+        return self.advantages(rewards)
+
+
+def algorithm(
+    name: str,
+    *,
+    ratio_level: Literal["token", "reply"] = "token",
+    loss_norm: Literal["episode", "constant"] = "episode",
+    clip_ratio_low: float = 0.2,
+    clip_ratio_high: float = 0.2,
+) -> Callable[[GroupAdvantages], Algorithm]:
+    """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path."""
+
+    def make(advantages: GroupAdvantages) -> Algorithm:
+        made = Algorithm(name, advantages, ratio_level, loss_norm, clip_ratio_low, clip_ratio_high)
+        if not registry.is_builtin("algorithm", name):
+            registry.register("algorithm", name, made)
+        return made
+
+    return make

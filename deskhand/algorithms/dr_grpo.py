@@ -10,11 +10,13 @@ Source: Liu et al., "Understanding R1-Zero-Like Training" (arXiv:2503.20783, sec
 
 from __future__ import annotations
 
-from deskhand.algorithms.base import Algorithm
+import numpy as np
 
-ALGORITHM = Algorithm(
-    "dr_grpo", baseline="group_mean", ratio_level="token", loss_norm="constant", clip_low=0.2, clip_high=0.28
-)
+from deskhand.algorithms.base import algorithm
+from deskhand.algorithms.grpo import group_advantages
 
-DIVISOR_TOKENS = 256.0
-"""The constant by default: about what a 10-step episode samples. It only scales the learning rate."""
+
+@algorithm("dr_grpo", loss_norm="constant", clip_ratio_low=0.2, clip_ratio_high=0.28)
+def dr_grpo(rewards: np.ndarray) -> np.ndarray:
+    """Rewards less the group's mean."""
+    return group_advantages(rewards, np.ones(len(rewards), dtype=bool), "none").values

@@ -15,11 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from deskhand.algorithms.base import Algorithm
-
-ALGORITHM = Algorithm(
-    "grpo", baseline="group_std", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.28
-)
+from deskhand.algorithms.base import algorithm
 
 ZERO_VARIANCE = 1e-8
 """Rewards of a group that all lie within this range of each other teach nothing."""
@@ -56,3 +52,9 @@ def group_advantages(
     if normalise == "std":
         centred = centred / (np.sqrt((centred**2).sum(-1, keepdims=True) / np.maximum(count, 1)) + epsilon)
     return Advantages(np.where(zero_variance[..., None], 0.0, centred), zero_variance)
+
+
+@algorithm("grpo", clip_ratio_low=0.2, clip_ratio_high=0.28)
+def grpo(rewards: np.ndarray) -> np.ndarray:
+    """Rewards less the group's mean, divided by its standard deviation."""
+    return group_advantages(rewards, np.ones(len(rewards), dtype=bool)).values

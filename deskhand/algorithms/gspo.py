@@ -14,12 +14,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.algorithms.arrays import namespace, sums_by
-from deskhand.algorithms.base import Algorithm
+import numpy as np
 
-ALGORITHM = Algorithm(
-    "gspo", baseline="group_std", ratio_level="reply", loss_norm="episode", clip_low=3e-4, clip_high=4e-4
-)
+from deskhand.algorithms.arrays import namespace, sums_by
+from deskhand.algorithms.base import algorithm
+from deskhand.algorithms.grpo import group_advantages
+
+
+@algorithm("gspo", ratio_level="reply", clip_ratio_low=3e-4, clip_ratio_high=4e-4)
+def gspo(rewards: np.ndarray) -> np.ndarray:
+    """GRPO's advantages."""
+    return group_advantages(rewards, np.ones(len(rewards), dtype=bool)).values
 
 
 def sequence_means(values: Any, replies: Any, mask: Any) -> Any:

@@ -40,7 +40,7 @@ def clipped_loss(
     clip_high: float = 0.2,
     logprobs_proximal: Any = None,
     behaviour_cap: float | None = 5.0,
-    cap_mode: Literal["drop", "truncate"] = "drop",
+    cap_mode: Literal["mask", "truncate"] = "mask",
     dual_clip: float | None = None,
     replies: Any = None,
 ) -> ClippedLoss:
@@ -75,5 +75,5 @@ def clipped_loss(
     weights = xp.exp(log_weights)
     if behaviour_cap is not None:
         over = weights > behaviour_cap
-        weights = xp.where(over, zeros if cap_mode == "drop" else zeros + behaviour_cap, weights)
+        weights = xp.where(over, zeros if cap_mode == "mask" else zeros + behaviour_cap, weights)
     return ClippedLoss(xp.where(mask, weights * surrogate, zeros), ratios, clipped, weights)

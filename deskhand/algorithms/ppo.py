@@ -25,7 +25,9 @@ import numpy as np
 from deskhand.algorithms.arrays import namespace
 from deskhand.algorithms.base import Algorithm
 
-ALGORITHM = Algorithm("ppo", baseline="critic", ratio_level="token", loss_norm="episode", clip_low=0.2, clip_high=0.2)
+PPO = Algorithm(
+    "ppo", advantages=None, ratio_level="token", loss_norm="episode", clip_ratio_low=0.2, clip_ratio_high=0.2
+)
 
 
 @dataclass(frozen=True, slots=True)

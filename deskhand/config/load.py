@@ -1,9 +1,9 @@
-"""Reads a run's settings. Invariant: file < environment < command line, and what is not understood stops the run before it starts.
+"""Load settings from a YAML file, the environment and the command line; entry point: `load_config`.
 
-A file is YAML: `trainer: {learning_rate: 1e-4}`. The environment says the same as `DESKHAND_TRAINER__LEARNING_RATE=1e-4`, and the
-command line as `--set trainer.learning_rate=1e-4`. Under `stages` a file may hold settings by name of which `--stage` takes one,
-over the others of the file. Every error is one line that names where the setting stands, its key and the mend. What can be set is
-in `deskhand.config.schema`.
+A file contains `trainer: {learning_rate: 1e-4}`. The environment (`DESKHAND_TRAINER__LEARNING_RATE=1e-4`) overrides the
+file, and `--set trainer.learning_rate=1e-4` overrides both. `profiles` in a file are named sets of overrides;
+`--profile` selects one. Every error is one line with the origin of the setting, its key and a fix.
+`deskhand.config.schema` defines the settings.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from deskhand.errors import ConfigError
 
 __all__ = ["Config", "config_of_run", "known_keys", "load_config", "read_config_file"]
 ENVIRONMENT_PREFIX = "DESKHAND_"
-STAGES, FULL = "stages", "full"
+OPTIONS = ("agent", "options")
+"""Below it every key is allowed: these are the arguments of the user's own agent."""
+PROFILES, FULL = "profiles", "full"
+RESERVED = ("DESKHAND_SERVER_API_KEY",)
+"""Variables with the prefix that are never settings, so that no error prints their value."""
 
 Setting = tuple[tuple[str, ...], Any, str]
-"""The path of keys, the value, and where it was said."""
+"""The path of keys, the value, and its origin."""
 
 
 def load_config(
@@ -32,69 +36,79 @@ def load_config(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     base: tuple[Mapping[str, Any], str] | None = None,
-    stage: str | None = None,
+    profile: str | None = None,
 ) -> Config:
-    """Read the settings. `overrides` are `key.key=value`; `base` are settings that all others beat, and where they stand; `stage`
-    names one of the file's stages, FULL is the file without any.
+    """Load the settings, from the lowest precedence to the highest: `base`, file, environment, overrides.
 
-    Raises `ConfigError`, one line for the first thing that is wrong.
+    Args:
+        path: Config file.
+        overrides: Settings as `key.key=value`.
+        environment: Environment variables.
+        base: Settings of a stored run, and their origin for messages.
+        profile: Profile of the config file; `full` is the file without one.
+
+    Raises:
+        ConfigError: The first invalid setting, in one line.
     """
-    if stage is not None and path is None:
-        raise ConfigError(f"--stage {stage}: stages are of a config file; give that file too, or leave --stage out")
+    if profile is not None and path is None:
+        raise ConfigError(f"--profile {profile}: profiles belong to a config file; pass the file, or remove --profile")
     stored = [((key,), value, base[1]) for key, value in base[0].items()] if base else []
-    said = [
+    sources = [
         *stored,
-        *(_from_file(path, stage) if path else ()),
+        *(_from_file(path, profile) if path else ()),
         *_from_environment(environment or {}),
         *_from_command_line(overrides),
     ]
-    settings = [setting for keys, value, origin in said for setting in _flattened(keys, value, origin)]
+    settings = [setting for keys, value, origin in sources for setting in _flattened(keys, value, origin)]
     values: dict[str, Any] = {}
-    displaced = _Displaced()
+    displaced = _DisplacedKeys()
     for keys, value, origin in settings:
         _check_key(keys, origin)
-        place = values
-        displaced.note(values, keys, value, origin)
+        section = values
+        displaced.remove(values, keys, value, origin)
         for key in keys[:-1]:
-            if not isinstance(place.get(key), dict):
-                place[key] = {}
-            place = place[key]
-        place[keys[-1]] = value
+            if not isinstance(section.get(key), dict):
+                section[key] = {}
+            section = section[key]
+        section[keys[-1]] = value
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explained(error, settings)) from None
+        raise ConfigError(_message(error, settings)) from None
 
 
-def config_of_run(about: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
-    """The settings that the run in `folder` keeps, changed by `overrides`. Raises `ConfigError` for those of another version."""
-    return load_config(None, overrides, base=(about.get("config", {}), f"{folder}/run.sqlite"))
+def config_of_run(metadata: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the settings of the run in `folder`, with `overrides`. Raises `ConfigError` for another version's
+    settings."""
+    return load_config(None, overrides, base=(metadata.get("config", {}), f"{folder}/run.sqlite"))
 
 
-class _Displaced:
-    """Of keys that exclude each other the one of the later place counts; what the earlier place said beside its own goes too."""
+class _DisplacedKeys:
+    """Mutually exclusive keys (`displaces` of a section): the last origin that sets one of them displaces the keys that
+    the earlier origin set next to its own."""
 
     def __init__(self) -> None:
         self._origins: dict[tuple[str, ...], str] = {}
         self._chosen: dict[tuple[str, ...], str] = {}
 
-    def note(self, values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str) -> None:
-        """Take out of `values` what `keys`, which are said at `origin`, take the place of."""
-        section, place = keys[:-1], values
+    def remove(self, values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str) -> None:
+        """Remove from `values` what setting `keys` displaces."""
+        section = keys[:-1]
         if keys[-1] in getattr(_section_at(section)[0], "displaces", ()) and value is not None:
             earlier = self._chosen.get(section, origin)
+            content = values
             for key in section:
-                place = place.get(key, {})
-            for key in [key for key in place if earlier != origin and self._origins.get((*section, key)) == earlier]:
-                del place[key]
+                content = content.get(key, {})
+            for key in [key for key in content if earlier != origin and self._origins.get((*section, key)) == earlier]:
+                del content[key]
             self._chosen[section] = origin
         self._origins[keys] = origin
 
 
 def known_keys(model: type[BaseModel] = Config) -> Iterator[tuple[str, ...]]:
-    """Every key that has a value of its own, as a path."""
-    for name, field in model.model_fields.items():
-        inner = _section(field.annotation)
+    """Iterate over the paths of all keys that hold a value."""
+    for attribute, field in model.model_fields.items():
+        name, inner = field.alias or attribute, _section(field.annotation)
         yield from ((name, *rest) for rest in known_keys(inner)) if inner else [(name,)]
 
 
@@ -106,7 +120,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _section_at(keys: tuple[str, ...]) -> tuple[type[BaseModel] | None, bool]:
-    """The section that `keys` lead to, if it is one, and whether it may be left out (null)."""
+    """The section at `keys`, if there is one, and whether it may be null."""
     section: type[BaseModel] | None = Config
     optional = False
     for key in keys:
@@ -116,70 +130,68 @@ def _section_at(keys: tuple[str, ...]) -> tuple[type[BaseModel] | None, bool]:
     return section, optional
 
 
-class _OnceLoader(yaml.SafeLoader):
-    """YAML in which a key that stands twice in one place is an error."""
+class _StrictLoader(yaml.SafeLoader):
+    """YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key is a word, not a list or a mapping; quote braces and brackets", key.start_mark
+                    None, None, "keys must be strings; quote braces and brackets", key.start_mark
                 )
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key.value}' stands there twice", key.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key.value}'", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-def read_config_file(path: Path, stage: str | None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """A file's settings without its stages, and its stages. Raises `ConfigError` when `stage` is none of them."""
-    content = _content_of(path)
-    stages = content.pop(STAGES, None) or {}
-    if not isinstance(stages, dict) or any(not isinstance(settings, dict) for settings in stages.values()):
+def read_config_file(path: Path, profile: str | None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return a file's settings without its profiles, and the profiles. Raises `ConfigError` if `profile` is unknown."""
+    content = _read_yaml(path)
+    profiles = content.pop(PROFILES, None) or {}
+    if not isinstance(profiles, dict) or any(not isinstance(settings, dict) for settings in profiles.values()):
         raise ConfigError(
-            f"{path}: '{STAGES}' is a mapping of names to settings; write for instance stages: {{smoke: {{minutes: 1}}}}"
+            f"{path}: '{PROFILES}' must map names to settings, for example profiles: {{smoke: {{max_minutes: 1}}}}"
         )
-    if stage not in (None, FULL, *stages):
-        raise ConfigError(f"{path}: it has no stage '{stage}'; it has: {', '.join([*map(str, stages), FULL])}")
-    return content, stages
+    if profile not in (None, FULL, *profiles):
+        raise ConfigError(f"{path}: unknown profile '{profile}'; available: {', '.join([*map(str, profiles), FULL])}")
+    return content, profiles
 
 
-def _from_file(path: Path, stage: str | None) -> Iterator[Setting]:
-    """The file's settings, then those of the stage. Those of the other stages are checked too."""
-    content, stages = read_config_file(path, stage)
+def _from_file(path: Path, profile: str | None) -> Iterator[Setting]:
+    """Settings of the file, then of the profile. The keys of other profiles are checked too."""
+    content, profiles = read_config_file(path, profile)
     for key, value in content.items():
         yield (str(key),), value, str(path)
-    for name, settings in stages.items():
-        origin = f"{path} stage {name}"
+    for name, settings in profiles.items():
+        origin = f"{path} profile {name}"
         for key, value in settings.items():
             for keys, _, _ in _flattened((str(key),), value, origin):
                 _check_key(keys, origin)
-            if name == stage:
+            if name == profile:
                 yield (str(key),), value, origin
 
 
-def _content_of(path: Path) -> dict[Any, Any]:
+def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except OSError as error:
-        raise ConfigError(f"the config file {path} cannot be read: {error.strerror}; check the path") from None
+        raise ConfigError(f"{path}: cannot read the config file: {error.strerror}; check the path") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"the config file {path} is not UTF-8 text; give a YAML file") from None
+        raise ConfigError(f"{path}: the config file is not UTF-8 text; use a YAML file") from None
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}: not valid YAML: {error.problem}") from None
+        raise ConfigError(f"{path}{line}: invalid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict | None):
-        raise ConfigError(f"{path}: a config file is a mapping of keys to values, not a {type(content).__name__}")
+        raise ConfigError(f"{path}: a config file must be a mapping of keys to values, got a {type(content).__name__}")
     return content or {}
 
 
 def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setting]:
-    """A section as its keys one by one, so that a later place can replace a single one. An empty section says nothing."""
+    """Split a section into its keys, so that a later origin can override a single one. Empty sections set nothing."""
     section, optional = _section_at(keys)
     if section and isinstance(value, dict):
         for key, inner in value.items():
@@ -190,7 +202,7 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
         if value is not None:
             name = ".".join(keys)
             raise ConfigError(
-                f"{origin}: '{name}' is {value!r}, but holds keys of its own: {', '.join(section.model_fields)}"
+                f"{origin}: {name}: must be a mapping with the keys {', '.join(section.model_fields)}, got {value!r}"
             )
     else:
         yield keys, value, origin
@@ -198,13 +210,15 @@ def _flattened(keys: tuple[str, ...], value: Any, origin: str) -> Iterator[Setti
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     for name, text in sorted(environment.items()):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in RESERVED:
+            continue
         keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-        if name.startswith(ENVIRONMENT_PREFIX) and (len(keys) > 1 or _resembles_a_setting(keys[0])):
+        if len(keys) > 1 or _resembles_setting(keys[0]):
             yield tuple(keys), _value(text, f"environment variable {name}"), f"environment variable {name}"
 
 
-def _resembles_a_setting(name: str) -> bool:
-    """Whether a variable without a section is meant as a setting: `DESKHAND_SED` is, `DESKHAND_TEST_FULL` is not."""
+def _resembles_setting(name: str) -> bool:
+    """Whether a variable without a section is probably a setting: `DESKHAND_SED` is, `DESKHAND_TEST_FULL` is not."""
     return bool(difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.75))
 
 
@@ -212,7 +226,7 @@ def _from_command_line(overrides: Sequence[str]) -> Iterator[Setting]:
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--set {override}: write it as key=value, for instance --set trainer.learning_rate=1e-4")
+            raise ConfigError(f"--set {override}: expected key=value, for example --set trainer.learning_rate=1e-4")
         yield tuple(name.strip().split(".")), _value(text, f"--set {override}"), f"--set {override}"
 
 
@@ -220,13 +234,13 @@ def _value(text: str, origin: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ConfigError(f"{origin}: the value is not valid YAML; quote it") from None
+        raise ConfigError(f"{origin}: invalid YAML in the value; quote it") from None
 
 
 def _check_key(keys: tuple[str, ...], origin: str) -> None:
-    """Raise unless `keys` names a value, or a whole section that may be null."""
+    """Raise `ConfigError` unless `keys` names a value, or a section that may be null."""
     known = list(known_keys())
-    if any(key[: len(keys)] == keys for key in known):
+    if any(key[: len(keys)] == keys for key in known) or keys[:2] == OPTIONS:
         return
     valid = [".".join(key) for key in known]
     name = ".".join(keys)
@@ -234,18 +248,18 @@ def _check_key(keys: tuple[str, ...], origin: str) -> None:
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6) or [
         key for key in valid if ends and key.rsplit(".", 1)[-1] == ends[0]
     ]
-    mend = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(Config.model_fields)}"
-    raise ConfigError(f"{origin}: unknown key '{name}'; {mend}")
+    hint = f"did you mean '{close[0]}'?" if close else f"top-level keys: {', '.join(Config.model_fields)}"
+    raise ConfigError(f"{origin}: unknown key '{name}'; {hint}")
 
 
-def _explained(error: ValidationError, settings: Sequence[Setting]) -> str:
-    """The first error as one line, with the place where the setting was made."""
+def _message(error: ValidationError, settings: Sequence[Setting]) -> str:
+    """The first error in one line, with the origin of the setting."""
     first, *more = error.errors()
     keys = tuple(str(part) for part in first["loc"])
     origins = [origin for key, _, origin in settings if keys[: len(key)] == key or key[: len(keys)] == keys]
     origin = origins[-1] if origins else "settings"
-    given = first["input"]
-    value = "" if isinstance(given, dict) else f" is {given!r}, but"
-    rest = f" (and {len(more)} more)" if more else ""
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"{origin}: '{'.'.join(keys)}'{value} {message[:1].lower()}{message[1:]}{rest}"
+    message = f"{message[:1].lower()}{message[1:]}"
+    if not isinstance(first["input"], dict):  # an error of a whole section names its keys itself
+        message = f"{'.'.join(keys)}: {message}, got {first['input']!r}"
+    return f"{origin}: {message}{f' (and {len(more)} more)' if more else ''}"

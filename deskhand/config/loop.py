@@ -1,4 +1,4 @@
-"""Settings of the training loop. Invariant: importing this needs no torch, and a wrong value is an error that names its field."""
+"""Settings of the training loop and its health alerts: the `loop` section. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,62 +6,72 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class HealthConfig(BaseModel):
-    """When `rollout.health` raises an alarm, and how often it tries whether the model sees."""
+    """Thresholds of the alerts in `recipes.health`, and how often the vision probe runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     vision_probe_every: int = Field(default=10, ge=0)
-    """Steps between two canaries: rows are scored with swapped pictures. 0 leaves them out."""
+    """Steps between vision probes, which score sequences with swapped images; 0 disables them."""
     vision_probe_samples: int = Field(default=8, ge=1)
+    """Sequences scored by one vision probe."""
     min_image_sensitivity: float = Field(default=0.01, ge=0)
-    """Least change by swapped pictures, nats."""
+    """Minimum change of the log-probs when images are swapped, in nats."""
     max_failed_vision_probes: int = Field(default=2, ge=0)
-    """Canaries in a row under that bound that end the run; 0 never ends it."""
+    """Consecutive failed vision probes that stop the run; 0 never stops it."""
     min_parse_rate: float = Field(default=0.5, ge=0, le=1)
+    """Minimum fraction of replies that parse."""
     max_truncation_rate: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of replies cut at the token limit."""
     max_zero_variance_fraction: float = Field(default=0.9, ge=0, le=1)
+    """Maximum fraction of groups whose rewards are all equal."""
     no_signal_groups: int = Field(default=24, ge=1)
-    """Groups that close without a step before their share of equal rewards is judged all the same: a run in which no group teaches
-    takes no step, and would have no record to raise an alarm in."""
+    """Groups finished without a training step before the zero-variance fraction is checked anyway."""
     max_error_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of episodes without a score because of an outage."""
     max_engine_kl_text: float = Field(default=1e-2, ge=0)
-    """Largest divergence of engine and trainer under the same weights where no picture precedes the token, nats per token."""
+    """Maximum KL divergence between engine and trainer before the first image, in nats per token."""
     max_engine_kl_images: float = Field(default=1e-2, ge=0)
-    """The same where one does. Some models need more room here than for text."""
+    """Maximum KL divergence between engine and trainer after an image, in nats per token."""
     max_masked_fraction: float = Field(default=0.05, ge=0, le=1)
+    """Maximum fraction of tokens masked by `trainer.importance_weight_cap`."""
     max_clip_fraction: float = Field(default=0.5, ge=0, le=1)
+    """Maximum fraction of tokens with a clipped ratio."""
     max_ratio: float = Field(default=20.0, gt=1)
-    """Largest ratio of a token's probability to that at the centre of the trust region."""
+    """Maximum ratio of a token's probability to its probability at the center of the trust region."""
     min_entropy: float = Field(default=1e-3, ge=0)
-    """Least entropy of a sampled token, nats."""
+    """Minimum entropy of sampled tokens, in nats."""
     entropy_spike_factor: float = Field(default=4.0, gt=1)
+    """Maximum ratio of the entropy to its recent baseline."""
     grad_norm_spike_factor: float = Field(default=50.0, gt=1)
+    """Maximum ratio of the gradient norm to its recent baseline."""
     baseline_steps: int = Field(default=5, ge=1)
-    """Earlier steps that must be there before a sign is compared with them."""
+    """Earlier steps required before a metric is compared with its baseline."""
 
 
 class GroupConfig(BaseModel):
-    """Episodes of one task that are compared."""
+    """Groups of episodes of one task, whose rewards are compared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     group_size: int = Field(default=8, ge=2)
-    """Episodes of one task."""
+    """Episodes per group."""
     max_group_retries: int | None = Field(default=None, ge=0)
-    """New episodes in place of unscored ones, per group; None is `group_size`."""
+    """Maximum replacements for errored episodes, per group; None is `group_size`."""
 
 
 class LoopConfig(GroupConfig):
-    """How much is rolled out and trained."""
+    """Rollouts, steps and checkpoints."""
 
     total_steps: int = Field(default=20, ge=1)
-    """Versions of the weights to reach."""
+    """Training steps."""
     groups_per_step: int = Field(default=4, ge=1)
+    """Groups in one training step."""
     max_staleness: int = Field(default=1, ge=0)
+    """Maximum number of weight versions between sampling and training."""
     max_concurrent_episodes: int = Field(default=4, ge=1)
-    """Episodes at a time."""
+    """Concurrent training episodes."""
     save_every: int = Field(default=1, ge=1)
-    """Steps between checkpoints. What is trained between two is trained again after a kill, from the older one."""
+    """Steps between checkpoints. After a crash, training resumes from the last one."""
     eval_every: int = Field(default=0, ge=0)
-    """Steps between two evaluations on held-out tasks while training goes on; the best checkpoint is kept. 0 leaves them out."""
+    """Steps between held-out evaluations during training, which also select the best checkpoint; 0 disables them."""
     health: HealthConfig = HealthConfig()

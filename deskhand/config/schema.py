@@ -1,21 +1,23 @@
-"""A run's settings. Invariant: what stands here is all that can be set, and a value that cannot be meant is an error with its key.
+"""Settings of a run: the sections of `Config`, with defaults and validation.
 
-`deskhand.config.load` reads them from a file, the environment and the command line.
+`deskhand.config.load` fills them from a file, the environment and the command line.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from deskhand.actions import formats
+from deskhand import registry
 from deskhand.config.loop import LoopConfig
 from deskhand.config.trainer import PolicyConfig, SupervisedConfig, TrainerConfig
 
 MACHINE_BACKENDS = ("osworld", "waa")
-"""Kinds of desktops that are machines with an address each."""
+"""Desktop backends with one URL per machine."""
+CONTEXT_SCREENSHOTS = 256
+"""Maximum screenshots in a prompt with the full history."""
 
 
 class _Section(BaseModel):
@@ -23,271 +25,305 @@ class _Section(BaseModel):
 
 
 class RemoteTimeouts(_Section):
-    """Seconds that requests to desktops elsewhere may take; time in which they wait for a quota counts in none."""
+    """Timeouts and retries of requests to remote desktops. Waiting for a quota does not count."""
 
     connect_s: float = Field(default=5.0, gt=0)
-    """Longest wait for a connection."""
+    """Timeout of a connection."""
     read_s: float = Field(default=20.0, gt=0)
-    """Longest wait for an answer, besides what the operation itself may take."""
+    """Timeout of a response, in addition to the duration of the operation."""
     op_s: float = Field(default=120.0, gt=10)
-    """The most that one operation may take."""
+    """Timeout of an operation."""
     step_s: float = Field(default=300.0, gt=0)
-    """The most that a step may take, with everything that is sent again."""
+    """Timeout of a step, including retries."""
     episode_s: float = Field(default=3600.0, gt=0)
-    """The most that an episode may take."""
+    """Timeout of an episode."""
     attempts: int = Field(default=6, ge=1)
-    """How often a request is sent, at most."""
+    """Maximum attempts per request."""
     pause_s: float = Field(default=0.2, gt=0)
-    """Before the second attempt, and twice as long before each further one."""
+    """Pause before the second attempt; it doubles before each further one."""
     longest_pause_s: float = Field(default=10.0, gt=0)
+    """Maximum pause between two attempts."""
 
 
 class DesktopConfig(_Section):
-    """Where desktops are. The keys from `isolation` on are of embedded ones."""
+    """Desktops. The keys from `isolation` on apply to local desktops."""
 
-    backend: Literal["embedded", "bridge", "gateway", "osworld", "waa"] = "embedded"
-    """"embedded" are on this machine; a "bridge" (`deskhand serve`) or a sandbox "gateway" has them elsewhere; "osworld" and "waa"
-    are machines that run those benchmarks' servers."""
+    backend: str = "local"
+    """"local" desktops run on this machine, "server" ones on a desktop server (`deskhand serve desktops`), "sandbox"
+    ones behind a sandbox gateway; "osworld" and "waa" are machines with those benchmarks' servers."""
     urls: tuple[str, ...] = ()
-    """Of the bridge or the gateway (left out: `OSWORLD_SANDBOX_ENDPOINT`), or of each machine."""
+    """URL of the server or gateway (default for "sandbox": `OSWORLD_SANDBOX_ENDPOINT`), or one URL per machine."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key (bridge: `DESKHAND_SERVER_API_KEY`, gateway: `OSWORLD_SANDBOX_TOKEN`)."""
+    """Environment variable with the API key (default: `DESKHAND_SERVER_API_KEY` for "server", `OSWORLD_SANDBOX_TOKEN`
+    for "sandbox")."""
     skip_reset: bool = False
-    """Take OSWorld's machines as they are: nothing brings them back to their start state."""
+    """Use "osworld" machines without resetting them."""
     qemu_monitor_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of the QEMU monitor that resets a WAA machine; without it windows are closed and files removed."""
+    """Port of the QEMU monitor that resets a "waa" machine; without it, windows are closed and files removed."""
     reset_command: tuple[str, ...] = ()
-    """Command of this machine, word by word, that brings an "osworld" or "waa" machine back to its start state before each episode;
-    `{address}`, `{host}` and `{port}` stand for the machine's. An address that it prints is where the machine is from then on."""
+    """Local command and arguments that reset an "osworld" or "waa" machine before each episode. `{address}`, `{host}`
+    and `{port}` are replaced by the machine's; a URL that it prints becomes the machine's URL."""
     timeouts: RemoteTimeouts = RemoteTimeouts()
     isolation: Literal["best", "namespaces", "plain"] = "best"
-    """"best" takes namespaces where the machine allows them."""
+    """Isolation of guests; "best" uses namespaces where the machine allows them."""
     settle_ms: float = Field(default=60.0, gt=0)
-    """A screen without change for so long has settled."""
+    """Duration without a change after which the screen has settled."""
     settle_timeout_s: float = Field(default=2.0, gt=0)
-    """Longest wait for a screen to settle."""
+    """Maximum wait for the screen to settle."""
     prewarm: int = Field(default=1, ge=0)
-    """Desktops that are started ahead."""
+    """Desktops started in advance."""
     memory_limit_mib: int = Field(default=4096, ge=64)
-    """What the guests of one desktop may use together; beyond it the desktop is ended."""
+    """Maximum memory of a desktop's guest processes; beyond it the desktop is closed."""
     max_processes: int = Field(default=1024, ge=16)
-    """The same for processes and threads."""
+    """Maximum number of guest processes and threads."""
     disk_limit_mib: int = Field(default=1024, ge=16)
-    """The same for the files of its home."""
+    """Maximum size of the guest's home directory."""
     memory_request_mib: float = Field(default=160.0, gt=0)
-    """What a desktop with its applications usually uses: more desktops than have room for that are refused."""
+    """Expected memory of a desktop, which limits how many may run."""
+
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, ref: str) -> str:
+        return registry.check("desktop", ref)
 
     @model_validator(mode="after")
-    def _comes_back_in_one_way(self) -> DesktopConfig:
+    def _has_one_reset(self) -> DesktopConfig:
         if self.reset_command and self.backend not in MACHINE_BACKENDS:
             raise ValueError(
-                f"revert is for machines of kind osworld or waa; desktops of kind {self.backend} are new for each episode"
+                f"desktop.reset_command is not used by backend {self.backend}, whose desktops are always new; remove it"
             )
         if self.reset_command and (self.skip_reset or self.qemu_monitor_port is not None):
-            raise ValueError("revert, keep_state and monitor_port exclude each other; give one")
+            raise ValueError(
+                "desktop.reset_command, skip_reset and qemu_monitor_port are mutually exclusive; keep one of them"
+            )
         return self
 
 
 class AgentConfig(_Section):
-    """How the agent asks the model."""
+    """Prompts, context and sampling of the agent."""
 
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    class_: str = Field(default="desktop", alias="class")
+    """"desktop" is Deskhand's agent; or the import path of your own (`my_agent.py:MyAgent`, `my_package.agents:MyAgent`)."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of an agent of your own."""
     action_format: str = "deskhand_json"
-    """The language of actions that the model speaks: a name of `deskhand.actions.formats`."""
+    """Action format of the model's replies: a name of `deskhand.actions.formats`."""
     prompt_style: Literal["compact", "full"] = "compact"
-    """In the compact style the model is not told how to write; it must know its language."""
-    history: Literal["full", "grow_drop", "sliding"] = "grow_drop"
+    """"full" describes the action format in the prompt; "compact" expects a model that knows it."""
+    history: Literal["full", "chunked", "sliding"] = "chunked"
+    """Turns in the prompt: all of them, up to `history_max_turns` and then `history_keep_turns`, or the last
+    `sliding_turns`."""
     history_max_turns: int = Field(default=8, ge=1)
+    """Maximum turns of the chunked history."""
     history_keep_turns: int = Field(default=4, ge=1)
+    """Turns kept when the chunked history reaches its maximum."""
     sliding_turns: int = Field(default=3, ge=1)
-    """Turns of a sliding window."""
+    """Turns of the sliding history."""
     dropped_turns: Literal["nothing", "replies", "steps"] = "replies"
-    """What the model is told of turns that are no longer shown; replies alone are not told in the compact style."""
-    on_overflow: Literal["end", "drop"] = "end"
-    """When the conversation no longer fits the model: end the episode, or drop the older half of the turns that are shown."""
+    """Summary of dropped turns in the prompt; the compact style has no summary of replies alone."""
+    on_overflow: Literal["stop", "truncate"] = "stop"
+    """When the conversation exceeds the context: stop the episode, or drop the older half of the turns."""
     max_new_tokens: int = Field(default=64, ge=1)
+    """Maximum tokens of a reply."""
     temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature in training; evaluations use `evaluation.temperature`."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling threshold."""
     max_consecutive_errors: int = Field(default=3, ge=1)
-    """Replies in a row that cannot be parsed or performed before an episode ends."""
+    """Consecutive replies that cannot be parsed or executed before an episode ends."""
     error_feedback: bool = True
-    """Whether the model is told why a reply was not performed."""
-    observation: Literal["pixels", "words"] = "pixels"
-    """Pictures of the screen, or its accessibility tree (where there is none: its windows) in words, for a run without the vision
-    path."""
+    """Include the reason for a rejected reply in the next prompt."""
+    observation: Literal["screenshot", "a11y_tree"] = "screenshot"
+    """Screenshots, or the accessibility tree as text (window titles where there is none)."""
     noise_images: bool = False
-    """Show the model noise in place of every screenshot: a control of what can be learnt without seeing."""
+    """Replace every screenshot by noise, to measure what can be learned without images."""
 
     @property
     def max_images(self) -> int:
-        """Screens that one prompt can show."""
-        return {"grow_drop": self.history_max_turns, "sliding": self.sliding_turns, "full": 256}[self.history]
+        """Maximum screenshots in one prompt."""
+        turns = {"chunked": self.history_max_turns, "sliding": self.sliding_turns, "full": CONTEXT_SCREENSHOTS}
+        return turns[self.history]
 
     @field_validator("action_format")
     @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in formats.available_formats():
-            raise ValueError(f"there is no such dialect; {formats.suggest_format(name)}")
-        return name
+    def _is_known_format(cls, ref: str) -> str:
+        return registry.check("action_format", ref)
+
+    @field_validator("class_")
+    @classmethod
+    def _is_known_agent(cls, ref: str) -> str:
+        return registry.check("agent", ref)
+
+    @model_validator(mode="after")
+    def _has_options_of_its_own(self) -> AgentConfig:
+        if self.options and self.class_ == "desktop":
+            raise ValueError("options are for an agent of your own; set class to its import path")
+        return self
 
 
 class ContextConfig(_Section):
-    """What a conversation may hold, whoever serves the model."""
+    """Context of a conversation, common to all engine backends."""
 
     max_model_len: int = Field(default=8192, ge=1)
-    """Prompt and reply together; what does not fit is "overflow" (`agent.on_overflow`)."""
-    rewritten_history: Literal["refuse", "keep", "fork"] = "refuse"
-    """What is done about a chat template that rewrites earlier replies, as those of thinking models do: refuse it, let replies
-    stand as they were sampled, or follow it (calls fork)."""
+    """Maximum tokens of prompt and reply; `agent.on_overflow` decides what happens beyond."""
+    rewritten_history: Literal["error", "preserve", "fork"] = "error"
+    """Chat templates that rewrite earlier replies (as those of thinking models do): raise an error, preserve the
+    replies as sampled, or follow the template and fork the call graph."""
 
 
 class EngineConfig(ContextConfig):
-    """What serves the model to the agent."""
+    """Inference engine."""
 
-    backend: Literal["hf", "vllm", "sglang", "remote"] = "hf"
-    """"hf" is in this process; "vllm" is a server that is started here (`python`) or runs already (`url`); "sglang" is a server at
-    `url`; "remote" is any OpenAI-compatible endpoint, for evaluation only."""
+    backend: str = "hf"
+    """"hf" runs in this process; "vllm" is launched here or runs at `base_url`; "sglang" runs at `base_url`; "openai"
+    is any OpenAI-compatible endpoint, for evaluation only."""
     max_num_seqs: int = Field(default=16, ge=1)
-    """Requests that are decoded together; a server at an address has its own limit."""
+    """Maximum concurrent requests of an engine launched here."""
     max_num_batched_tokens: int = Field(default=8192, ge=1)
-    """Padded prompt tokens in one forward pass; a longer prompt is a pass of its own."""
+    """Maximum padded prompt tokens per forward pass; a longer prompt gets a pass of its own."""
     prefix_cache_tokens: int = Field(default=32768, ge=0)
-    """Tokens of finished requests whose keys and values are kept for requests that go on from them."""
+    """Tokens of finished requests whose keys and values are cached."""
     image_cache_tokens: int = Field(default=65536, ge=1)
-    """Tokens of screenshots whose features are kept."""
+    """Tokens of screenshots whose features are cached."""
     gpu_memory_utilization: float = Field(default=0.4, gt=0, le=1)
-    """Of the GPU's memory, for a vLLM that is started here; the rest is for the trainer."""
+    """Fraction of the GPU memory for a vLLM launched here; the trainer uses the rest."""
     share_weights: bool = False
-    """Whether the engine samples from the trainer's own weights instead of a second copy; it pauses while they are changed."""
+    """Sample from the trainer's weights instead of a second copy (backend hf); the engine pauses during updates."""
     base_url: str | None = None
-    """Address of a server: `http://host:port`, of a remote endpoint with its path (`https://host/v1`)."""
+    """URL of a running server: `http://host:port`, or `https://host/v1` for backend openai."""
     served_model_name: str | None = None
-    """What the remote endpoint calls the model."""
+    """Model name at the endpoint (backend openai)."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the server's key."""
+    """Environment variable with the server's API key."""
     venv_python: str | None = None
-    """Python of vLLM's environment; None is the one that `scripts/environment vllm` made last."""
+    """Python interpreter with vLLM; None is the latest from `scripts/environment vllm`."""
     extra_args: tuple[str, ...] = ()
-    """Further arguments for a vLLM that is started here."""
+    """Additional arguments for a vLLM launched here."""
     server_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a call waits for a server that is away, and the start of a run for one at `url`."""
+    """Maximum wait for an unreachable server, during a call or at the start of a run."""
+
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, ref: str) -> str:
+        return registry.check("engine", ref)
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> EngineConfig:
-        takes = {
+    def _matches_backend(self) -> EngineConfig:
+        used = {
             "hf": (),
             "vllm": ("base_url", "api_key_env", "venv_python", "extra_args"),
             "sglang": ("base_url", "api_key_env"),
+            "openai": ("base_url", "api_key_env", "served_model_name"),
         }
-        allowed = takes.get(self.backend, ("base_url", "api_key_env", "served_model_name"))
+        if not registry.is_builtin("engine", self.backend):
+            return self
         for key in ("base_url", "served_model_name", "api_key_env", "venv_python", "extra_args"):
-            if getattr(self, key) and key not in allowed:
-                raise ValueError(
-                    f"{key} says nothing to an engine of kind {self.backend}; leave it out or choose another kind"
-                )
+            if getattr(self, key) and key not in used[self.backend]:
+                raise ValueError(f"engine.{key} is not used by backend {self.backend}; remove it")
         if self.share_weights and self.backend != "hf":
-            raise ValueError(
-                f"share_weights is for an engine of kind hf; one of kind {self.backend} has weights of its own"
-            )
-        if self.backend in ("sglang", "remote") and not self.base_url:
-            raise ValueError(f"kind {self.backend} needs url, the address of its server")
-        if self.backend == "remote" and not self.served_model_name:
-            raise ValueError("kind remote needs name, what the endpoint calls the model")
+            raise ValueError(f"engine.share_weights requires backend hf, got {self.backend}; remove it")
+        if self.backend in ("sglang", "openai") and not self.base_url:
+            raise ValueError(f"engine.base_url is required by backend {self.backend}; set it to the server's URL")
+        if self.backend == "openai" and not self.served_model_name:
+            raise ValueError("engine.served_model_name is required by backend openai; set it to the endpoint's name")
         if self.base_url and (self.venv_python or self.extra_args):
-            raise ValueError(
-                "url is of a server that runs already; python and arguments are for one that is started here"
-            )
+            raise ValueError("engine.venv_python and extra_args are for a server launched here; remove engine.base_url")
         return self
 
 
 class EvaluationConfig(_Section):
-    """Held-out episodes before and after training."""
+    """Evaluation on held-out tasks, before and after training."""
 
     num_episodes: int = Field(default=240, ge=0)
-    """On each side, divided evenly among the families; 0 leaves evaluation out."""
+    """Episodes per evaluation, divided evenly among the families; 0 disables evaluation."""
     max_concurrent_episodes: int | None = Field(default=None, ge=1)
-    """Episodes at a time; None is as in training."""
+    """Concurrent episodes; None is `loop.max_concurrent_episodes`."""
     temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature."""
     save_end_states: bool = False
-    """Keep what each episode was judged on, in the run's folder end_states, for `deskhand rejudge`."""
+    """Save scored end states to `end_states/` in the run directory, for `deskhand rescore`."""
 
 
 class SuiteConfig(_Section):
-    """Which tasks: a suite in the box by its name alone (`suite: miniwob`), or the task files of a folder
-    (`suite: {osworld: ../OSWorld}`)."""
+    """Tasks: a bundled suite by its name (`suite: miniwob`), or task files (`suite: {format: osworld, path:
+    ../OSWorld}`)."""
 
     plain: ClassVar[str] = "name"
-    displaces: ClassVar[tuple[str, ...]] = ("name", "osworld", "waa", "native", "openadapt", "python")
+    displaces: ClassVar[tuple[str, ...]] = ("name", "format")
 
     name: Literal["basics", "miniwob"] | None = None
+    """Bundled suite; None without `format` is basics."""
+    format: Literal["osworld", "waa", "deskhand", "openadapt", "python"] | None = None
+    """Format of the task files: OSWorld's or Windows Agent Arena's JSON, Deskhand's or OpenAdapt's YAML, or a Python
+    file with `FAMILIES`, a sequence of `tasks.task.Family`."""
+    path: Path | None = None
+    """Folder of the task files (for OSWorld and Windows Agent Arena also a checkout), or the Python file."""
     families: tuple[str, ...] = ()
-    """Task families (those of MiniWoB++ as "miniwob/click-button"), of files the tasks or their folders; none named is all of the
-    suite, of basics `tasks.suites.catalogue.DEFAULT`."""
+    """Task families to use: family names, or of task files their names or folders. Empty means all, and for basics its
+    default selection."""
     exclude: tuple[str, ...] = ()
-    """Tasks, families or folders of them that are not played, named as under `families`."""
-    osworld: Path | None = None
-    """A checkout of OSWorld, or a folder with its task files."""
-    waa: Path | None = None
-    """The same of Windows Agent Arena."""
-    native: Path | None = None
-    """Tasks in Deskhand's YAML."""
-    openadapt: Path | None = None
-    """Tasks in OpenAdapt's YAML."""
-    python: Path | None = None
-    """A Python file with `FAMILIES`, a sequence of `tasks.task.Family`, whose variants differ as those of basics do."""
+    """Tasks, families or folders to skip, named as in `families`."""
     eval_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the files that is not trained on; evaluation plays these, or all where nothing is held out."""
+    """Fraction of the task files held out for evaluation; 0 trains and evaluates on all of them."""
     screen_size: tuple[int, int] | None = None
-    """Width and height in pixels; None is what the benchmark's own machines have."""
+    """Screen width and height in pixels; None is the size of the benchmark's own machines."""
     max_episode_steps: int | None = Field(default=None, ge=2)
-    """Of an episode; None is what the file says, or the benchmark."""
+    """Maximum steps per episode; None is the task's or the benchmark's."""
     include_infeasible: bool = True
-    """Whether those of OSWorld's tasks are played that are solved by saying that they cannot be done."""
+    """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
-    """Of WAA's evaluate server, on the host of each machine."""
+    """Port of WAA's evaluate server on each machine."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, ref: str | None) -> str | None:
+        return ref if ref is None else registry.check("suite", ref)
 
     @model_validator(mode="after")
-    def _is_one(self) -> SuiteConfig:
-        if self.name is not None and self.files is not None:
-            raise ValueError(f"name and {self.files[0]} exclude each other; give one")
-        if sum(getattr(self, key) is not None for key in self.displaces[1:]) > 1:
-            raise ValueError(f"give one of {', '.join(self.displaces[1:])}")
-        if (self.files is None or self.python is not None) and (
+    def _names_one_source(self) -> SuiteConfig:
+        if self.name is not None and self.format is not None:
+            raise ValueError("suite.name and suite.format are mutually exclusive; keep one of them")
+        if (self.format is None) != (self.path is None):
+            missing = "path" if self.path is None else "format"
+            raise ValueError(f"suite.{missing} is missing; set suite.format and suite.path together")
+        if (self.format is None or self.format == "python") and (
             self.eval_fraction or self.screen_size or self.max_episode_steps
         ):
-            raise ValueError("held_out, screen and max_steps are for task files; give their folder")
+            raise ValueError("suite.eval_fraction, screen_size and max_episode_steps are for task files; remove them")
         return self
-
-    @property
-    def files(self) -> tuple[str, Path] | None:
-        """Whose task files, and their folder; None for a suite in the box."""
-        found = [(key, path) for key in self.displaces[1:] if (path := getattr(self, key)) is not None]
-        return found[0] if found else None
 
 
 class TrackingConfig(_Section):
-    """Where metrics go besides the run folder."""
+    """Metrics outside the run directory."""
 
     wandb: bool = False
-    """Weights & Biases; it needs the package wandb and its login."""
+    """Log to Weights & Biases (requires the package wandb and a login)."""
     wandb_project: str = "deskhand"
+    """Weights & Biases project."""
 
 
 class Config(_Section):
-    """Everything that a run is made from."""
+    """All settings of a run."""
 
     model: str = "tiny"
-    """"tiny" (in the box), a checkpoint folder, or a name on the Hugging Face hub."""
+    """"tiny" (bundled), a checkpoint folder, or a Hugging Face hub name."""
     device: str = "cpu"
+    """Torch device."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the weights."""
     device_memory_gib: float | None = Field(default=None, gt=0)
-    """Of the device, for the plan that a run must fit into; None is what this machine's device has."""
+    """Device memory that the estimate must fit into; None is what the driver reports."""
     suite: SuiteConfig = SuiteConfig()
     seed: int = Field(default=0, ge=0, lt=100)
-    """Which training tasks are met; the held-out tasks are always the same."""
+    """Selects the training tasks; held-out tasks are always the same."""
     max_minutes: float | None = Field(default=None, gt=0)
-    """Training ends after so many minutes, with the step that is being taken; None is when all steps are done."""
+    """Maximum duration of training, which ends after the current step; None trains all steps."""
     desktop: DesktopConfig = DesktopConfig()
     agent: AgentConfig = AgentConfig()
+    reward: str | None = None
+    """Import path of a function from a judged episode to its reward (`my_rewards.py:shorter`); None is the judge's reward."""
     engine: EngineConfig = EngineConfig()
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
@@ -296,23 +332,31 @@ class Config(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
 
+    @field_validator("reward")
+    @classmethod
+    def _is_known(cls, ref: str | None) -> str | None:
+        return ref if ref is None else registry.check("reward", ref)
+
     @property
     def eval_agent(self) -> AgentConfig:
-        """The agent of evaluations, which have a temperature of their own."""
+        """The agent with the temperature of evaluations."""
         return self.agent.model_copy(update={"temperature": self.evaluation.temperature})
 
     @property
     def training_error(self) -> str | None:
-        """Why nothing can be trained with these settings; None when it can."""
-        if self.engine.backend == "remote":
-            return "engine.backend remote is for evaluation only: nobody knows which ids it samples; train with hf, vllm or sglang"
+        """Why these settings cannot train; None if they can."""
+        if self.engine.backend == "openai":
+            return "engine.backend openai cannot be trained: token ids are unknown; use hf, vllm or sglang"
         if self.agent.temperature == 0:
             return (
-                "agent.temperature 0 plays all members of a group alike, so there is nothing to compare; train with a temperature "
-                "above 0 (evaluation.temperature may be 0)"
+                "agent.temperature 0 makes all episodes of a group identical, so every advantage is zero; use a "
+                "temperature above 0"
             )
         if self.dtype == "float16":
-            return "dtype float16 makes 0 of gradients as small as those of long episodes; train with bfloat16, which is as small"
+            return "dtype float16 underflows the small gradients of long episodes; use bfloat16 (same memory)"
         if self.engine.backend == "vllm" and self.agent.top_p < 1:
-            return "agent.top_p below 1 makes vLLM's log-probs those of what it left; train with agent.top_p 1, or engine.backend hf"
+            return (
+                "agent.top_p < 1: vLLM returns log-probs of the truncated distribution; set top_p to 1 or use "
+                "engine.backend hf"
+            )
         return None

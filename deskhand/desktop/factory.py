@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from deskhand import registry
 from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopPoolProtocol, DesktopSpec
 from deskhand.desktop.lease_store import LeaseStore
@@ -32,46 +34,72 @@ from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import ConfigError
 
-DEFAULT_API_KEY_ENV: dict[str, str] = {"bridge": "DESKHAND_SERVER_API_KEY", "gateway": TOKEN}
+DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}
 LEASE_DB = "leases.sqlite"
 """Lease store in a run directory."""
 
 
-@asynccontextmanager
-async def open_pool(
+@dataclass(frozen=True)
+class PoolRequest:
+    """Argument of a pool factory: a function that `desktop.backend` names and that returns an async context manager."""
+
+    config: DesktopConfig
+    spec: DesktopSpec
+    size: int
+    """Number of concurrent desktops."""
+    run_dir: Path | None = None
+    """Directory for leases and quota state."""
+    on_wait: Callable[[str], None] | None = None
+    """Receives one line for people whenever the set of work waiting for quota changes."""
+
+    def lease_store(self) -> LeaseStore:
+        return LeaseStore(self.run_dir / LEASE_DB if self.run_dir is not None else None)
+
+
+def open_pool(
     desktop: DesktopConfig,
     spec: DesktopSpec,
     size: int,
     *,
     run_dir: Path | None = None,
     on_wait: Callable[[str], None] | None = None,
-) -> AsyncIterator[DesktopPoolProtocol]:
-    """Open a pool of `size` desktops.
+) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
+    """Open the pool of `desktop.backend`; the arguments are those of `PoolRequest`.
 
-    Leases (of local desktops and machines) and quota state are stored in `run_dir`. `on_wait` receives one line for
-    people whenever the set of work waiting for a quota changes. Raises `ConfigError` or `InfrastructureError`.
+    Raises `ConfigError` or `InfrastructureError` if no desktop starts.
     """
+    return registry.resolve("desktop", desktop.backend)(PoolRequest(desktop, spec, size, run_dir, on_wait))
 
-    def leases() -> LeaseStore:
-        return LeaseStore(run_dir / LEASE_DB if run_dir is not None else None)
 
-    if desktop.backend == "embedded":
-        make = local_desktop_factory(desktop)
-        async with DesktopPool(
-            size, spec, spares=desktop.prewarm, make=make, book=leases(), expected_mib=desktop.memory_request_mib
-        ) as pool:
-            yield pool
-        return
-    quota = QuotaManager(run_dir / QUOTA_FILE if run_dir is not None else None)
+@asynccontextmanager
+async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
+    """Open a pool of local desktops."""
+    desktop = request.config
+    async with DesktopPool(
+        request.size,
+        request.spec,
+        spares=desktop.prewarm,
+        make=local_desktop_factory(desktop),
+        book=request.lease_store(),
+        expected_mib=desktop.memory_request_mib,
+    ) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def open_remote_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
+    """Open a pool of desktops of a server, of a sandbox provider, or of existing machines."""
+    desktop, on_wait = request.config, request.on_wait
+    quota = QuotaManager(request.run_dir / QUOTA_FILE if request.run_dir is not None else None)
     if on_wait is not None:
         quota.listen(lambda: on_wait(quota.summary()))
-    lease_store = leases() if desktop.backend in MACHINE_BACKENDS else None
+    store = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
     try:
-        async with build_remote_pool(desktop, spec, quota, run_dir=run_dir, lease_store=lease_store) as pool:
+        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, lease_store=store) as pool:
             yield pool
     finally:
-        if lease_store is not None:
-            lease_store.close()
+        if store is not None:
+            store.close()
 
 
 def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
@@ -101,7 +129,7 @@ def build_remote_pool(
     api_key = environment.get(variable) if variable else None
     if desktop.api_key_env and not api_key:
         raise ConfigError(f"desktop.api_key_env: environment variable {desktop.api_key_env} is not set")
-    if backend == "gateway" and not urls:
+    if backend == "sandbox" and not urls:
         endpoint, api_key = endpoint_of(environment)
         urls = [endpoint]
     if not urls or (backend not in MACHINE_BACKENDS and len(urls) > 1):
@@ -109,9 +137,9 @@ def build_remote_pool(
             f"desktop.urls: {backend} needs {'one URL per machine' if backend in MACHINE_BACKENDS else 'one URL'}, "
             f"got {len(urls)}"
         )
-    if backend == "bridge":
+    if backend == "server":
         return ServerPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
-    if backend == "gateway":
+    if backend == "sandbox":
         return SandboxPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
     return build_machine_pool(
         urls,

@@ -23,7 +23,7 @@ from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
 from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.types import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.types import Completion, Feature, FinishReason, UnsupportedGrammar, Prompt, Sampling
 
 _CONTROL_S = 60.0
 _LOAD_S = 600.0
@@ -40,7 +40,7 @@ class SglangProtocol:
 
     def __init__(self, pictures: ImageEncoder) -> None:
         self._pictures = pictures
-        self.takes_adapters = self.supports_vision_lora = False
+        self.supports_lora = self.supports_vision_lora = False
         self._adapters = LoraVersions()
 
     async def inspect(self, endpoint: HttpEndpoint) -> int:
@@ -52,7 +52,7 @@ class SglangProtocol:
         found = info.get("context_length") or info.get("max_req_input_len")
         if not found:
             raise ConfigError(f"{endpoint.name} does not say what it can hold; start SGLang with --context-length")
-        self.takes_adapters = bool(info.get("enable_lora"))
+        self.supports_lora = bool(info.get("enable_lora"))
         return int(found)
 
     async def label(self, endpoint: HttpEndpoint) -> str:
@@ -110,12 +110,12 @@ class SglangProtocol:
         try:
             reply = await endpoint.post("/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
-            if adapter is not None and adapter.name in error.said:
+            if adapter is not None and adapter.name in error.message:
                 raise StaleWeights(
-                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
+                    f"{endpoint.name} does not hold the adapter that was published: {error.message}"
                 ) from None
             if sampling.grammar is not None and error.status == 400:
-                raise GrammarRefused(f"SGLang cannot keep to the grammar: {error.said}") from None
+                raise UnsupportedGrammar(f"SGLang cannot keep to the grammar: {error.message}") from None
             raise
         return _completion(reply, prompt, sampling, endpoint.name, adapter)
 

@@ -76,7 +76,7 @@ class PythonController:
         if action in SPECIAL or (isinstance(action, dict) and action.get("action_type") in SPECIAL):
             return
         wire = self._stage().wire
-        ops = computer_13.DIALECT.parse(json.dumps(action), ScreenView.of_screen(*wire.size))
+        ops = computer_13.FORMAT.parse(json.dumps(action), ScreenView.of_screen(*wire.size))
         self._loop.run(wire.perform(ops))
 
     def start_recording(self) -> None:

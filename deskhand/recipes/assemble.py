@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any
 
+from deskhand.agents.build import build_agent
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.from_config import model_image_size
 from deskhand.config.load import Config
@@ -24,6 +25,7 @@ from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.concurrency import eval_concurrency, train_concurrency
 from deskhand.recipes.engine_factory import EngineBundle, build_engine
 from deskhand.recipes.health import Alert
+from deskhand.recipes.plugins import check_plugins
 from deskhand.recipes.progress_listener import ProgressListener
 from deskhand.recipes.step_report import StepReport
 from deskhand.recipes.suite import Suite, load_suite
@@ -34,6 +36,7 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.eval_loop import evaluate
+from deskhand.rollout.reward import load_reward
 from deskhand.rollout.runner import RecordedRunner, Script
 from deskhand.rollout.scheduler import frozen_gc
 from deskhand.store.frames import Frames
@@ -74,6 +77,7 @@ def open_run_pool(
     config: Config, run: Run, size: int, listener: ProgressListener
 ) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
     """`size` desktops at a time, in the start state of the first training task; their leases and quotas are kept with the run."""
+    check_plugins(config)
     first = train_task_factory(load_suite(config.suite, config.desktop.backend), config.seed)(0)
     return open_pool(config.desktop, desktop_spec(first), size, run_dir=run.folder, on_wait=listener.quota_wait)
 
@@ -104,9 +108,8 @@ async def open_policy(
         images = ImageCache(engine.image_processor, fetch=frames.png)
         recorder = Recorder(engine.renderer, engine.engine, images, context_tokens=engine.context_tokens)
         stack.callback(recorder.close)
-        runner = RecordedRunner(
-            pool, recorder, DesktopAgent(agent, model_image_size=model_image_size(engine.image_processor)), frames
-        )
+        player, settings = build_agent(agent, image_size=model_image_size(engine.image_processor))
+        runner = RecordedRunner(pool, recorder, player, frames, settings=settings)
         stack.push_async_callback(runner.close)
         yield PolicyRuntime(runner, recorder, images)
 
@@ -126,7 +129,7 @@ async def open_scripted_policy(
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
-    asked = agent.model_copy(update={"temperature": 1.0, "max_tokens": SCRIPT_TOKENS})
+    asked = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(asked, model_image_size=model_image_size(image_processor))
     runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
     try:
@@ -158,8 +161,9 @@ async def run_training_loop(
             Policy(model.model, config.policy, engine.renderer.banned_ids, config.trainer.seed), config.trainer
         )
         attach_engine(trainer, engine.engine)
-        examined = DesktopAgent(config.eval_agent, model_image_size=model_image_size(engine.image_processor))
-        examiner = RecordedRunner(pool, parts.recorder, examined, run.frames)
+        examined, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))
+        examiner = RecordedRunner(pool, parts.recorder, examined, run.frames, settings=settings)
+        parts.runner.reward = examiner.reward = load_reward(config.reward)
 
         async def held_out(version: int) -> float:
             name = result_label(version_label(version), run.metadata.get("config", {}), config.model_dump(mode="json"))
@@ -171,13 +175,13 @@ async def run_training_loop(
 
         # A run that is blind on purpose is not watched for it.
         health = (
-            config.loop.health.model_copy(update={"canary_every": 0})
+            config.loop.health.model_copy(update={"vision_probe_every": 0})
             if config.agent.noise_images
             else config.loop.health
         )
-        desktops = train_concurrency(config.loop, config.desktop)
+        concurrency = train_concurrency(config.loop, config.desktop)
         loop = TrainingLoop(
-            config.loop.model_copy(update={"health": health, "desktops": desktops}),
+            config.loop.model_copy(update={"health": health, "max_concurrent_episodes": concurrency}),
             run,
             parts.runner,
             engine.engine,
@@ -204,10 +208,10 @@ def version_label(version: int) -> str:
 
 RESULT_RELEVANT_SETTINGS = {
     "agent": None,
-    "desktop": ("kind", "quiet_ms", "cap_s", "isolation"),
-    "engine": ("max_tokens", "history"),
+    "desktop": ("backend", "settle_ms", "settle_timeout_s", "isolation"),
+    "engine": ("max_model_len", "rewritten_history"),
     "evaluation": ("temperature",),
-    "suite": ("screen", "max_steps"),
+    "suite": ("screen_size", "max_episode_steps"),
 }
 """Settings that bear on what an evaluation finds, by section; None is all of the section."""
 
@@ -217,7 +221,7 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
     after what else is different: results that were made in another way never stand under one name."""
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
-    remote = ("kind", "url", "name") if "remote" in (each.get("kind") for each in engines) else ()
+    remote = ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
     for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
             named = keys is None or key in keys or (section == "engine" and key in remote)

@@ -22,7 +22,9 @@ def train_concurrency(loop: LoopConfig, desktop: DesktopConfig) -> int:
 def eval_concurrency(evaluation: EvaluationConfig, loop: LoopConfig, desktop: DesktopConfig) -> int:
     """The same of held-out episodes."""
     return train_concurrency(
-        loop.model_copy(update={"desktops": evaluation.max_concurrent_episodes or loop.max_concurrent_episodes}),
+        loop.model_copy(
+            update={"max_concurrent_episodes": evaluation.max_concurrent_episodes or loop.max_concurrent_episodes}
+        ),
         desktop,
     )
 

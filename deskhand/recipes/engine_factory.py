@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deskhand import registry
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig
 from deskhand.engines import sglang_protocol, vllm
@@ -34,6 +35,41 @@ class EngineBundle:
     """The model itself, of an engine in this process."""
 
 
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine is built for: the argument of a function that `engine.backend` names, which returns an `EngineBundle`."""
+
+    config: EngineConfig
+    checkpoint: str
+    version: int
+    """Version of the checkpoint's weights."""
+    device: str
+    dtype: str
+    run_dir: Path
+    """For a server's log and the weights that are published to it."""
+    read_png: Callable[[str], bytes]
+    """A screenshot by its sha256, for endpoints."""
+    lora: LoraConfig | None
+    """Adapters that the engine is sent."""
+    max_images: int
+    """Images in one prompt."""
+    served_checkpoint: str
+    """What a running server holds until weights are published to it."""
+    environment: Mapping[str, str]
+
+    @property
+    def api_key(self) -> str | None:
+        return _key(self.config.api_key_env, self.environment)
+
+    @property
+    def timeouts(self) -> ServerTimeouts:
+        return replace(ServerTimeouts(), outage_s=self.config.server_timeout_s)
+
+    def renderer(self, tokenizer: Any) -> ChatRenderer:
+        """The checkpoint's chat renderer."""
+        return ChatRenderer(tokenizer, source=self.checkpoint, history=self.config.rewritten_history)
+
+
 async def build_engine(
     engine: EngineConfig,
     checkpoint: str,
@@ -48,58 +84,96 @@ async def build_engine(
     served_checkpoint: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> EngineBundle:
-    """An engine for a checkpoint, whose weights have that version.
+    """The engine of `engine.backend` for a checkpoint; the arguments are those of `EngineRequest`. Raises `ConfigError`."""
+    request = EngineRequest(
+        engine,
+        checkpoint,
+        version,
+        device=device,
+        dtype=dtype,
+        run_dir=run_dir,
+        read_png=read_png,
+        lora=lora,
+        max_images=max_images,
+        served_checkpoint=served_checkpoint or checkpoint,
+        environment=os.environ if environment is None else environment,
+    )
+    found = await registry.resolve("engine", engine.backend)(request)
+    if not isinstance(found, EngineBundle):
+        raise ConfigError(f"engine.backend: {engine.backend} must return an EngineBundle, got {type(found).__name__}")
+    return found
 
-    `run_dir` takes a server's log and the weights that are published to it; `read_png(sha256)` gives a screen as it was taken (for
-    remote endpoints); `lora` are the adapters that it is sent, `max_images` those of one prompt. A server at an address is taken to
-    have `served_checkpoint` (None: `checkpoint`) as long as nobody published anything to it; otherwise it is told to load
-    `checkpoint`.
-    """
-    environment = os.environ if environment is None else environment
-    if engine.backend == "hf":
-        from deskhand.engines.hf import HfEngine
 
-        model = load(checkpoint, dtype=dtype, device=device)
-        renderer = ChatRenderer(model.tokenizer, source=checkpoint, history=engine.rewritten_history)
-        served = HfEngine(model, engine, version=version)
-        return EngineBundle(served, renderer, model.image_processor, engine.max_model_len, model)
-    tokenizer, processor = load_processors(checkpoint)
-    renderer = ChatRenderer(tokenizer, source=checkpoint, history=engine.rewritten_history)
-    key = _key(engine.api_key_env, environment)
-    if engine.backend == "remote":
-        assert engine.base_url is not None
-        assert engine.served_model_name is not None
-        remote = OpenAIEndpointEngine(engine.base_url, engine.served_model_name, tokenizer, read_png, api_key=key)
-        return EngineBundle(remote, renderer, processor, engine.max_model_len)
-    patience = replace(ServerTimeouts(), outage_s=engine.server_timeout_s)
-    if engine.base_url is not None:  # it runs already: nobody has to wait until it has read its weights
-        patience = replace(patience, start_s=engine.server_timeout_s)
-        given = vllm.connect_vllm if engine.backend == "vllm" else sglang_protocol.connect_sglang
-        served = given(engine.base_url, processor, run_dir, api_key=key, version=version, patience=patience)
-    else:
-        served = vllm.launch_vllm(
-            checkpoint_folder(checkpoint),
-            processor,
-            engine.venv_python or newest_venv("vllm", environment) / "bin" / "python",
-            run_dir,
-            device="cpu" if device == "cpu" else "cuda",
-            dtype=dtype,
-            max_tokens=engine.max_model_len,
-            max_batch=engine.max_num_seqs,
-            max_images=max_images,
-            memory_share=engine.gpu_memory_utilization,
-            adapter_rank=lora.rank
-            if lora is not None and sends_lora_only(lora, check_checkpoint(checkpoint)[1])
-            else None,
-            adapter_tower=lora is not None and lora.vision,
-            arguments=engine.extra_args,
-            version=version,
-            patience=patience,
-        )
+async def build_hf(request: EngineRequest) -> EngineBundle:
+    """The engine of this process."""
+    from deskhand.engines.hf import HfEngine
+
+    config = request.config
+    model = load(request.checkpoint, dtype=request.dtype, device=request.device)
+    served = HfEngine(model, config, version=request.version)
+    return EngineBundle(served, request.renderer(model.tokenizer), model.image_processor, config.max_model_len, model)
+
+
+async def build_endpoint(request: EngineRequest) -> EngineBundle:
+    """Any OpenAI-compatible endpoint, for evaluation only."""
+    config, (tokenizer, processor) = request.config, load_processors(request.checkpoint)
+    assert config.base_url is not None
+    assert config.served_model_name is not None
+    served = OpenAIEndpointEngine(
+        config.base_url, config.served_model_name, tokenizer, request.read_png, api_key=request.api_key
+    )
+    return EngineBundle(served, request.renderer(tokenizer), processor, config.max_model_len)
+
+
+async def build_sglang(request: EngineRequest) -> EngineBundle:
+    """A running SGLang server."""
+    return await _connect(request, sglang_protocol.connect_sglang)
+
+
+async def build_vllm(request: EngineRequest) -> EngineBundle:
+    """A running vLLM server, or one that is started here."""
+    config, lora = request.config, request.lora
+    if config.base_url is not None:
+        return await _connect(request, vllm.connect_vllm)
+    tokenizer, processor = load_processors(request.checkpoint)
+    adapters_only = lora is not None and sends_lora_only(lora, check_checkpoint(request.checkpoint)[1])
+    served = vllm.launch_vllm(
+        checkpoint_folder(request.checkpoint),
+        processor,
+        config.venv_python or newest_venv("vllm", request.environment) / "bin" / "python",
+        request.run_dir,
+        device="cpu" if request.device == "cpu" else "cuda",
+        dtype=request.dtype,
+        max_tokens=config.max_model_len,
+        max_batch=config.max_num_seqs,
+        max_images=request.max_images,
+        memory_share=config.gpu_memory_utilization,
+        adapter_rank=lora.rank if lora is not None and adapters_only else None,
+        adapter_tower=lora is not None and lora.vision,
+        arguments=config.extra_args,
+        version=request.version,
+        patience=request.timeouts,
+    )
     await served.start()
-    if engine.base_url is not None and (checkpoint != (served_checkpoint or checkpoint) or served.was_told):
-        await served.load_checkpoint(version, checkpoint_folder(checkpoint).resolve())
-    return EngineBundle(served, renderer, processor, min(served.max_tokens, engine.max_model_len))
+    return EngineBundle(served, request.renderer(tokenizer), processor, min(served.max_tokens, config.max_model_len))
+
+
+async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> EngineBundle:
+    """A running server, which holds the checkpoint afterwards. Its weights are loaded already, so it has less time to answer."""
+    config, (tokenizer, processor) = request.config, load_processors(request.checkpoint)
+    patience = replace(request.timeouts, start_s=config.server_timeout_s)
+    served = connect(
+        config.base_url,
+        processor,
+        request.run_dir,
+        api_key=request.api_key,
+        version=request.version,
+        patience=patience,
+    )
+    await served.start()
+    if request.checkpoint != request.served_checkpoint or served.had_other_weights:
+        await served.load_checkpoint(request.version, checkpoint_folder(request.checkpoint).resolve())
+    return EngineBundle(served, request.renderer(tokenizer), processor, min(served.max_tokens, config.max_model_len))
 
 
 def sends_lora_only(lora: LoraConfig, family: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.agents.build import build_agent
 from deskhand.agents.from_config import model_image_size
 from deskhand.config.load import Config
 from deskhand.desktop.base import DesktopPoolProtocol
@@ -36,6 +36,7 @@ from deskhand.recipes.progress_listener import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EpisodeRunner, EvalReport, evaluate
+from deskhand.rollout.reward import load_reward
 from deskhand.rollout.runner import ApiRunner
 from deskhand.rollout.scheduler import frozen_gc
 from deskhand.rollout.scripted_policies import ORACLE, SCRIPTED_POLICIES
@@ -74,7 +75,7 @@ def resolve_policy(
         found = PolicySpec("weights", version_label(version), source, version)
     else:
         found = _named(policy, step, served_name, config.model)
-        if found.kind == "weights" and config.engine.backend == "remote":
+        if found.kind == "weights" and config.engine.backend == "openai":
             raise ConfigError(
                 f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
             )
@@ -160,9 +161,10 @@ async def open_runner(
             key = os.environ.get("OPENAI_API_KEY") or "none"
             client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
             seen = model_image_size(load_processors(config.model)[1])
-            agent = DesktopAgent(config.eval_agent, model_image_size=seen, model=policy.served_name)
-            runner = ApiRunner(pool, client, agent, run.frames)
+            agent, settings = build_agent(config.eval_agent, model=policy.served_name, image_size=seen)
+            runner = ApiRunner(pool, client, agent, run.frames, settings=settings)
             stack.push_async_callback(runner.close)
+        runner.reward = load_reward(config.reward)
         runner.end_states = run.folder / END_STATES if config.evaluation.save_end_states else None
         yield runner
 

@@ -146,7 +146,7 @@ def plan(
 def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str) -> WeightSyncMode | None:
     """What a server is sent; None for an engine that needs nothing. One at an address is taken for one that was not started for
     adapters."""
-    if engine.backend in ("hf", "remote"):
+    if engine.backend in ("hf", "openai"):
         return None
     if lora is None or engine.backend != "vllm" or engine.base_url is not None:
         return "whole weights"
@@ -188,7 +188,7 @@ def workload(
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
-    patches, pictures = wide * high // patch**2, agent.observation == "pixels"
+    patches, pictures = wide * high // patch**2, agent.observation == "screenshot"
     image_tokens = patches // merge**2 if pictures else 0
     shown, rows = _rows(window_of(agent), turns)
     prompt = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from deskhand.algorithms.base import Algorithm
-from deskhand.algorithms.grpo import group_advantages
+from deskhand.errors import ConfigError
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group
@@ -22,17 +22,25 @@ def group_to_samples(
     give rows. With a critic there are no advantages yet."""
     scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
-    if algorithm.uses_critic:
-        advantages = np.zeros(len(rewards))
-    else:
-        normalise = "std" if algorithm.baseline == "group_std" else "none"
-        advantages = group_advantages(rewards, [True] * len(rewards), normalise).values
+    advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
     return [
         TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
         for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()
     ]
+
+
+def _advantages(algorithm: Algorithm, rewards: np.ndarray) -> np.ndarray:
+    if not len(rewards):
+        return rewards
+    found = np.asarray(algorithm(rewards), dtype=np.float64)
+    if found.shape != rewards.shape or not np.isfinite(found).all():
+        raise ConfigError(
+            f"trainer.algorithm: {algorithm.name} must return {len(rewards)} finite advantages for {len(rewards)} rewards, "
+            f"got {found.tolist()}"
+        )
+    return found
 
 
 def _replies(graph: CallGraph, sequence: Sequence) -> tuple[tuple[int, int], ...]:

@@ -25,6 +25,7 @@ from deskhand.models.load import check_checkpoint
 from deskhand.recipes.assemble import open_run_pool, run_training_loop
 from deskhand.recipes.concurrency import eval_concurrency, machine_notices, train_concurrency
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
+from deskhand.recipes.plugins import check_plugins
 from deskhand.recipes.progress_listener import ProgressListener
 from deskhand.recipes.step_report import StepReport
 from deskhand.recipes.suite import load_suite
@@ -57,6 +58,7 @@ def create_run(
     """
     if foreign := _foreign(folder):
         raise ConfigError(f"{folder} holds no run, but other files ({foreign}); name a new or empty folder")
+    check_plugins(config)
     suite = load_suite(config.suite, config.desktop.backend)
     named = ", ".join(suite.train_tasks) if len(suite.train_tasks) <= NAMED else f"{len(suite.train_tasks)} families"
     if needs_model:
@@ -215,11 +217,11 @@ async def _watch(run: Run, listener: ProgressListener) -> None:
     """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
     while True:
         await asyncio.sleep(WATCH_S)
-        books = await asyncio.to_thread(run.episode_counts)
-        if books:
-            ended = books["started"] - books["in_flight"]
-            lost = sum(books["unscored"].values())
-            listener.episodes(ended, books["trained"], books["zero_variance"], lost)
+        counts = await asyncio.to_thread(run.episode_counts)
+        if counts:
+            ended = counts["started"] - counts["in_flight"]
+            errored = sum(counts["errored"].values())
+            listener.episodes(ended, counts["trained"], counts["zero_variance"], errored)
 
 
 async def evaluate_step(

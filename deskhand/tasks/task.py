@@ -7,10 +7,11 @@ host can see; it is used for the warm start, for tests and for `targets` (where 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from deskhand import registry
 from deskhand.actions.ops import Op
 from deskhand.errors import ConfigError
 from deskhand.tasks.outcome import Finding
@@ -92,9 +93,18 @@ class ExampleEndStates:
     """What is asked for; None where files alone do not say it."""
 
 
-@dataclass(frozen=True)
+async def _no_oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    raise ConfigError("the task has no oracle; give it one, or choose another policy")
+    yield []
+
+
+async def _no_targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    return None, []
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """One variant of a family, ready to run.
+    """One variant of a family, ready to run. `task_family` fills in `id`, `family`, `suite` and `seed`.
 
     `setup(desktop)` stages the desktop after `reset`. `check(desktop)` judges the end state. `oracle(desktop)` yields lists of
     ops, one list per step, the last containing `Done()`. `targets(desktop)` gives the rectangle where a correct first click lands,
@@ -102,18 +112,18 @@ class Task:
     from the start state.
     """
 
-    id: str
-    family: str
-    suite: str
-    seed: int
+    id: str = ""
+    family: str = ""
+    suite: str = ""
+    seed: int = 0
     instruction: str
-    width: int
-    height: int
-    max_steps: int
+    width: int = 1280
+    height: int = 720
+    max_steps: int = 10
     setup: Callable[[StagedDesktopLike], Awaitable[None]]
     check: CheckFunction
-    oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
-    first_click_targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]]
+    oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]] = _no_oracle
+    first_click_targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]] = _no_targets
     theme: str = "plain"
     milestones: tuple[Milestone, ...] = ()
     difficulty: Difficulty = "easy"
@@ -167,3 +177,32 @@ class Family:
     tier: Difficulty
     generate: Callable[[int], Task]
     summary: str = ""
+
+
+def task_family(
+    name: str,
+    *,
+    applications: Sequence[str] = (),
+    difficulty: Difficulty = "easy",
+    suite: str = "custom",
+    summary: str = "",
+) -> Callable[[Callable[[int], Task]], Family]:
+    """Make a family of a pure function from a seed to a task. The decorator fills in id, family, suite and seed.
+
+    Example:
+        >>> @task_family("save_note", applications=["mousepad"])
+        ... def save_note(seed): ...
+    """
+
+    def make(generate: Callable[[int], Task]) -> Family:
+        def generate_named(seed: int) -> Task:
+            task = generate(seed)
+            lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
+            named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
+            return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
+
+        made = Family(name, tuple(applications), difficulty, generate_named, summary)
+        registry.register("task_family", name, made)
+        return made
+
+    return make

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.formats import deskhand_json as dialect
+from deskhand.actions.formats import deskhand_json as action_format
 from deskhand.actions.ops import (
     REL_1,
     REL_1000,
@@ -64,7 +64,7 @@ replies = (
 @settings(max_examples=200, deadline=None)
 @given(replies)
 def test_what_is_emitted_is_parsed_back(ops):
-    assert dialect.parse(dialect.emit(ops)) == ops
+    assert action_format.parse(action_format.emit(ops)) == ops
 
 
 keys = st.sampled_from(["op", "x", "y", "text", "path", "keys"])
@@ -77,7 +77,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(k
 def test_any_text_is_ops_or_a_parse_error_with_a_span_in_the_text(text):
     error = None
     try:
-        assert dialect.parse(text)
+        assert action_format.parse(text)
     except ParseError as caught:
         error = caught
     if error is not None:
@@ -104,8 +104,8 @@ def test_any_text_is_ops_or_a_parse_error_with_a_span_in_the_text(text):
     ],
 )  # fmt: skip
 def test_texts_are_exactly_these(ops, text):
-    assert dialect.emit(ops) == text
-    assert dialect.parse(text) == ops
+    assert action_format.emit(ops) == text
+    assert action_format.parse(text) == ops
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_texts_are_exactly_these(ops, text):
 )
 def test_what_is_not_understood_names_its_characters(text, span, part):
     with pytest.raises(ParseError) as caught:
-        dialect.parse(text)
+        action_format.parse(text)
     assert caught.value.span == span
     assert part in caught.value.reason
 
@@ -144,7 +144,7 @@ def test_deep_nesting_and_endless_numbers_are_parse_errors():
         '{"op":"wait","seconds":1e999}',
     ):
         with pytest.raises(ParseError):
-            dialect.parse(text)
+            action_format.parse(text)
 
 
 def test_every_pixel_of_a_small_screen_survives_the_relative_scale():
@@ -152,25 +152,25 @@ def test_every_pixel_of_a_small_screen_survives_the_relative_scale():
         space = screen_px(width, height)
         for x in range(width):
             y = x % height
-            [op] = dialect.parse(dialect.emit([Move(Point(x, y, space))]))
+            [op] = action_format.parse(action_format.emit([Move(Point(x, y, space))]))
             assert isinstance(op, Move)
             assert to_screen_px(op.point, width, height) == (x, y)
 
 
 def test_other_relative_spaces_are_written_on_the_scale_of_1000():
-    assert dialect.emit([Move(Point(0.5, 1.0, REL_1))]) == '{"op":"move","x":500,"y":1000}'
+    assert action_format.emit([Move(Point(0.5, 1.0, REL_1))]) == '{"op":"move","x":500,"y":1000}'
 
 
 def test_what_the_dialect_cannot_say_is_refused_and_not_bent():
     off = [Move(Point(300, 0, screen_px(256, 192)))]
     for ops in ([], [Done(), Click()], [Click(Point(1001, 0, REL_1000))], [Click(count=9)], off):
         with pytest.raises(AgentError):
-            dialect.emit(ops)
+            action_format.emit(ops)
 
 
 def test_prompt_and_schema_name_every_op_and_the_prompts_examples_parse():
-    defined = set(dialect.schema()["$defs"]) - {"op"}
-    examples = [line.split("  ")[0] for line in dialect.PROMPT.splitlines() if line.startswith('{"op"')]
+    defined = set(action_format.schema()["$defs"]) - {"op"}
+    examples = [line.split("  ")[0] for line in action_format.PROMPT.splitlines() if line.startswith('{"op"')]
     assert {json.loads(example)["op"] for example in examples} == defined
     for example in examples:
-        assert dialect.emit(dialect.parse(example)) == example
+        assert action_format.emit(action_format.parse(example)) == example

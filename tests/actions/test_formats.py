@@ -21,24 +21,24 @@ quick = settings(max_examples=CASES, deadline=None, suppress_health_check=list(H
 
 @everyone
 def test_an_op_that_is_said_is_read_back_equal(name):
-    dialect = formats.get(name)
+    action_format = formats.get(name)
 
     @quick
-    @given(cases.in_any_view(cases.one_op, dialect))
+    @given(cases.in_any_view(cases.one_op, action_format))
     def check(case):
-        cases.round_trip(dialect, *case)
+        cases.round_trip(action_format, *case)
 
     check()
 
 
 @everyone
 def test_ops_that_are_said_together_are_read_back_as_the_same_acts(name):
-    dialect = formats.get(name)
+    action_format = formats.get(name)
 
     @quick
-    @given(cases.in_any_view(cases.some_ops, dialect))
+    @given(cases.in_any_view(cases.some_ops, action_format))
     def check(case):
-        cases.round_trip(dialect, *case)
+        cases.round_trip(action_format, *case)
 
     check()
 
@@ -46,30 +46,30 @@ def test_ops_that_are_said_together_are_read_back_as_the_same_acts(name):
 @everyone
 @pytest.mark.parametrize("view", cases.VIEWS, ids=str)
 def test_every_kind_of_op_is_carried_as_the_dialect_says(name, view):
-    dialect = formats.get(name)
-    assert set(dialect.supported_ops) == set(cases.KINDS)
-    for kind, carriage in dialect.supported_ops.items():
+    action_format = formats.get(name)
+    assert set(action_format.supported_ops) == set(cases.KINDS)
+    for kind, support in action_format.supported_ops.items():
         op = cases.plain_op(kind, view)
-        if carriage.kind == "absent":
+        if support.kind == "absent":
             with pytest.raises(AgentError):
-                dialect.emit([op], view)
+                action_format.emit([op], view)
         else:
-            assert carriage.kind in ("lossless", "lossy")
-            assert carriage.how or carriage.kind == "lossless"
-            assert cases.round_trip(dialect, view, [op]) is not None, f"{kind.__name__} is refused"
+            assert support.kind in ("lossless", "lossy")
+            assert support.how or support.kind == "lossless"
+            assert cases.round_trip(action_format, view, [op]) is not None, f"{kind.__name__} is refused"
 
 
 @everyone
 def test_the_share_of_ops_that_is_refused_is_small(name):
     """So that the round trips above are not round trips of nothing. The examples are the same in every run: a share of random ones
     is now and then below any bound."""
-    dialect, view = formats.get(name), cases.VIEWS[1]
+    action_format, view = formats.get(name), cases.VIEWS[1]
     said: list[bool] = []
 
     @settings(quick, max_examples=200, derandomize=True)
-    @given(cases.one_op(dialect, view))
+    @given(cases.one_op(action_format, view))
     def count(op):
-        said.append(cases.round_trip(dialect, view, [op]) is not None)
+        said.append(cases.round_trip(action_format, view, [op]) is not None)
 
     count()
     assert sum(said) > 0.4 * len(said)
@@ -77,20 +77,20 @@ def test_the_share_of_ops_that_is_refused_is_small(name):
 
 @everyone
 def test_a_reply_is_ops_or_a_parse_error_and_nothing_else(name):
-    dialect, chance = formats.get(name), random.Random(name)
+    action_format, chance = formats.get(name), random.Random(name)
     texts = [
-        dialect.emit([op], view)
+        action_format.emit([op], view)
         for view in cases.VIEWS[:2]
-        for op in map(cases.plain_op, cases.carried(dialect), [view] * 99)
+        for op in map(cases.plain_op, cases.carried(action_format), [view] * 99)
     ]
     for text in texts:
-        cases.read_or_refused(dialect, text, cases.VIEWS[0])  # what a first reading imports
+        cases.read_or_refused(action_format, text, cases.VIEWS[0])  # what a first reading imports
     outcomes = set()
     for number in range(CASES * 10):
         view = cases.VIEWS[number % len(cases.VIEWS)]
         text = cases.spoiled(chance.choice(texts), texts, chance)
         with cases.audited() as executed:
-            found = cases.read_or_refused(dialect, text, view)
+            found = cases.read_or_refused(action_format, text, view)
         assert not executed, text
         assert isinstance(found, Exception) or found
         outcomes.add(isinstance(found, Exception))
@@ -99,11 +99,13 @@ def test_a_reply_is_ops_or_a_parse_error_and_nothing_else(name):
 
 @everyone
 def test_nothing_follows_an_end(name):
-    dialect, view = formats.get(name), cases.VIEWS[0]
-    for kind in cases.carried(dialect):
+    action_format, view = formats.get(name), cases.VIEWS[0]
+    for kind in cases.carried(action_format):
         if kind in TERMINAL_OPS:
             with pytest.raises(AgentError):
-                dialect.emit([cases.plain_op(kind, view), cases.plain_op(cases.carried(dialect)[0], view)], view)
+                action_format.emit(
+                    [cases.plain_op(kind, view), cases.plain_op(cases.carried(action_format)[0], view)], view
+                )
 
 
 @everyone
@@ -117,23 +119,23 @@ def test_what_says_no_action_is_a_parse_error(name, text):
 @everyone
 @pytest.mark.parametrize("view", cases.VIEWS, ids=str)
 def test_a_point_off_the_screen_is_never_said(name, view):
-    dialect = formats.get(name)
-    for kind in cases.carried(dialect):
+    action_format = formats.get(name)
+    for kind in cases.carried(action_format):
         op = cases.plain_op(kind, view)
         for shift in (view.screen_width, -view.screen_width):
             moved = cases.shifted(op, shift)
             if moved != op:
                 with pytest.raises(AgentError):
-                    dialect.emit([moved], view)
+                    action_format.emit([moved], view)
 
 
 @everyone
 def test_the_corners_of_the_screen_are_reached(name):
-    dialect = formats.get(name)
+    action_format = formats.get(name)
     for view in cases.VIEWS:
         for x in (0, view.screen_width - 1):
             for y in (0, view.screen_height - 1):
-                cases.clicks_at(dialect, view, x, y)
+                cases.clicks_at(action_format, view, x, y)
 
 
 def test_an_unknown_dialect_is_named_with_those_that_are_near():

@@ -66,14 +66,14 @@ def instances(schema, defined):
 @everyone
 @pytest.mark.parametrize("view", cases.VIEWS[1:3], ids=str)
 def test_what_the_schema_admits_is_read_and_can_be_performed(name, view):
-    dialect = formats.get(name)
-    schema = dialect.schema(view)
+    action_format = formats.get(name)
+    schema = action_format.schema(view)
     screen = (view.screen_width, view.screen_height)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(instances(schema, schema["$defs"]))
     def check(value):
-        found = cases.read_or_refused(dialect, json.dumps(value), view)
+        found = cases.read_or_refused(action_format, json.dumps(value), view)
         if isinstance(found, ParseError):  # the one thing that a schema of single actions cannot say
             assert "nothing may follow" in found.reason, f"{value}: {found}"
             return
@@ -88,25 +88,27 @@ def test_what_the_schema_admits_is_read_and_can_be_performed(name, view):
 @everyone
 @pytest.mark.parametrize("view", cases.VIEWS, ids=str)
 def test_every_action_is_in_the_prompt_and_its_example_is_read(name, view):
-    dialect = formats.get(name)
-    prompt = dialect.prompt(view)
-    for form in dialect.forms(view):
-        if form.offered:
-            action = dialect.action(form.name, form.shown)
-            assert f"{form.name}" in prompt
-            ops = dialect.parse(dialect.reply([action]), view)
+    action_format = formats.get(name)
+    prompt = action_format.prompt(view)
+    for json_action in action_format.json_actions(view):
+        if json_action.offered:
+            action = action_format.action(json_action.name, json_action.shown)
+            assert f"{json_action.name}" in prompt
+            ops = action_format.parse(action_format.reply([action]), view)
             assert ops
-            if form.example is not None and not dialect.apart_kinds:
-                assert cases.same([form.example], ops, view)
+            if json_action.example is not None and not action_format.split_kinds:
+                assert cases.same([json_action.example], ops, view)
             for op in ops:
                 action_executor._check(op)
 
 
 @everyone
 def test_the_schema_has_every_action_that_is_offered(name):
-    dialect, view = formats.get(name), cases.VIEWS[0]
-    schema = dialect.schema(view)
-    assert set(schema["$defs"]) == {form.name for form in dialect.forms(view) if form.offered}
+    action_format, view = formats.get(name), cases.VIEWS[0]
+    schema = action_format.schema(view)
+    assert set(schema["$defs"]) == {
+        json_action.name for json_action in action_format.json_actions(view) if json_action.offered
+    }
     assert json.loads(json.dumps(schema)) == schema
 
 

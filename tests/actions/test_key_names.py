@@ -29,8 +29,8 @@ def test_every_name_is_read_back_and_fits_the_pattern(family):
         assert spelled.read(name) == key
         if key.isascii() and (family != "PYAUTOGUI" or key != "+"):
             assert re.fullmatch(spelled.pattern, name if name != "+" else "plus"), key
-    capitals = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
-    assert refused == {"X11": [], "PYAUTOGUI": ["numenter"], "OPENAI": capitals, "GEMINI": capitals}[family]
+    uppercase = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
+    assert refused == {"X11": [], "PYAUTOGUI": ["numenter"], "OPENAI": uppercase, "GEMINI": uppercase}[family]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from prompt_samples import offers
-from test_objects import OBJECTS, instances
+from test_json_formats import OBJECTS, instances
 
 from deskhand.actions import conformance, formats
 from deskhand.actions.formats.base import ScreenView
@@ -29,19 +29,21 @@ BY_THE_AGENT = (*TERMINAL_OPS, Screenshot, Zoom)
 @everyone
 @pytest.mark.parametrize("view", [*cases.VIEWS, VIEW], ids=str)
 def test_what_the_prompt_offers_is_read_within_the_limits(name, view):
-    dialect = formats.get(name)
-    offered = offers(dialect, view)
+    action_format = formats.get(name)
+    offered = offers(action_format, view)
     assert len(offered) >= 10
     kinds = set()
     for text in offered:
-        ops = dialect.parse(text, view)
+        ops = action_format.parse(text, view)
         assert check_ops(ops) is None
         for op in ops:
             check_op(op)
         kinds |= {type(op) for op in ops}
     if {MouseDown, MouseUp} <= kinds:  # what a drag from where the pointer is comes to
         kinds.add(Drag)
-    said = {kind for kind in cases.carried(dialect) if "does not offer" not in dialect.supported_ops[kind].how}
+    said = {
+        kind for kind in cases.carried(action_format) if "does not offer" not in action_format.supported_ops[kind].how
+    }
     assert kinds >= said, "the prompt says nothing of what the dialect carries"
 
 
@@ -71,9 +73,9 @@ async def perform(replies):
 async def test_what_every_prompt_offers_is_performed_on_a_real_desktop():
     replies = {}
     for name in formats.available_formats():
-        dialect = formats.get(name)
-        for text in offers(dialect, VIEW):
-            ops = tuple(dialect.parse(text, VIEW))
+        action_format = formats.get(name)
+        for text in offers(action_format, VIEW):
+            ops = tuple(action_format.parse(text, VIEW))
             if not all(isinstance(op, BY_THE_AGENT) for op in ops):
                 replies.setdefault(ops, f"{name}: {text}")
     assert len(replies) > 100
@@ -98,7 +100,7 @@ def test_only_replies_that_are_json_have_a_schema(name):
 def test_what_the_schema_admits_is_what_is_read(name):
     """Values of the schema, and the same with something changed: where a validator of JSON schema admits one, it is read; where
     it does not, it is refused, or it is another way to say what some admitted value says."""
-    dialect, schema = formats.get(name), formats.get(name).schema(VIEW)
+    action_format, schema = formats.get(name), formats.get(name).schema(VIEW)
     validator = Draft202012Validator(schema)
     outcomes = set()
 
@@ -107,24 +109,24 @@ def test_what_the_schema_admits_is_what_is_read(name):
     def check(value, chance):
         for candidate in (value, changed(value, chance), changed(changed(value, chance), chance)):
             admitted = validator.is_valid(candidate)
-            found = cases.read_or_refused(dialect, json.dumps(candidate), VIEW)
+            found = cases.read_or_refused(action_format, json.dumps(candidate), VIEW)
             outcomes.add((admitted, isinstance(found, ParseError)))
             if isinstance(found, ParseError):
                 assert not admitted or "nothing may follow" in found.reason or "zooms" in found.reason, (
                     f"{candidate}: {found}"
                 )
-            elif not admitted and all(dialect.supported_ops[type(op)].kind == "lossless" for op in found):
-                said = said_again(dialect, found)
+            elif not admitted and all(action_format.supported_ops[type(op)].kind == "lossless" for op in found):
+                said = said_again(action_format, found)
                 assert said is None or all(map(validator.is_valid, said)), f"{candidate}: {found}"
 
     check()
     assert {(True, False), (False, True)} <= outcomes
 
 
-def said_again(dialect, ops):
+def said_again(action_format, ops):
     """The values in which the dialect itself says `ops`; None when it has no words for them."""
     try:
-        return [value for value, _ in dialect.values(dialect.emit(ops, VIEW))]
+        return [value for value, _ in action_format.values(action_format.emit(ops, VIEW))]
     except AgentError:
         return None
 
@@ -155,21 +157,21 @@ def changed(value, chance):
 
 @json_only
 def test_every_op_that_is_said_is_admitted_by_the_schema(name):
-    dialect = formats.get(name)
+    action_format = formats.get(name)
 
     @quick
-    @given(cases.in_any_view(cases.one_op, dialect))
+    @given(cases.in_any_view(cases.one_op, action_format))
     def check(case):
         view, (op,) = case
         keys = op.keys if isinstance(op, Key) else [op.key] if isinstance(op, (KeyDown, KeyUp)) else []
         try:
-            text = dialect.emit([op], view)
+            text = action_format.emit([op], view)
         except AgentError:
             return
         if not all(map(str.isascii, keys)):  # the patterns of keys name those of a keyboard
             return
-        validator = Draft202012Validator(dialect.schema(view))
-        for value, _ in dialect.values(text):
+        validator = Draft202012Validator(action_format.schema(view))
+        for value, _ in action_format.values(text):
             assert validator.is_valid(value), f"{op} was said as {value}: {next(validator.iter_errors(value)).message}"
 
     check()
@@ -178,16 +180,16 @@ def test_every_op_that_is_said_is_admitted_by_the_schema(name):
 @json_only
 def test_what_the_corpus_reads_can_be_said_within_the_schema(name):
     """However a published reply is written, the ops that it means have a form that constrained decoding would let through."""
-    dialect, said = formats.get(name), 0
+    action_format, said = formats.get(name), 0
     for case in conformance.load_cases(name):
         if case.ops is None:
             continue
         view = ScreenView(*case.view)
         try:
-            text = dialect.emit(dialect.parse(case.text, view), view)
+            text = action_format.emit(action_format.parse(case.text, view), view)
         except AgentError:
             continue
-        validator = Draft202012Validator(dialect.schema(view))
-        assert all(validator.is_valid(value) for value, _ in dialect.values(text)), f"{case.where}: {text}"
+        validator = Draft202012Validator(action_format.schema(view))
+        assert all(validator.is_valid(value) for value, _ in action_format.values(text)), f"{case.where}: {text}"
         said += 1
     assert said >= 10

@@ -4,7 +4,7 @@ import pytest
 
 from deskhand.actions.formats import opencua
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.pyautogui import DIALECT
+from deskhand.actions.formats.pyautogui import FORMAT
 from deskhand.actions.ops import (
     Answer,
     Click,
@@ -32,7 +32,7 @@ def at(x, y):
 
 
 def read(*lines):
-    return DIALECT.parse("\n".join(["```python", *lines, "```"]), VIEW)
+    return FORMAT.parse("\n".join(["```python", *lines, "```"]), VIEW)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(line, reason):
 def test_the_span_is_that_of_the_call_that_went_wrong():
     text = "I click.\n```python\npyautogui.click(1, 2)\npyautogui.click(5000, 2)\npyautogui.press('a')\n```"
     with pytest.raises(ParseError) as caught:
-        DIALECT.parse(text, VIEW)
+        FORMAT.parse(text, VIEW)
     assert text[slice(*caught.value.span)] == "pyautogui.click(5000, 2)"
 
 
@@ -157,14 +157,14 @@ def test_the_span_is_that_of_the_call_that_went_wrong():
     ],
 )
 def test_code_is_found_in_a_reply(text):
-    assert DIALECT.parse(text, VIEW) == [Click(at(1, 2))]
+    assert FORMAT.parse(text, VIEW) == [Click(at(1, 2))]
 
 
 def test_a_line_of_code_is_not_lost_because_of_where_it_stands():
     lines = "pyautogui.click(1, 2)\npyautogui.press('a')"
     ops = [Click(at(1, 2)), Key(("a",))]
     for text in (lines, f"  {lines}".replace("\n", "\n  "), f"</think>{lines}", f"Action: {lines}", f"so:\n{lines}"):
-        assert DIALECT.parse(text, VIEW) == ops
+        assert FORMAT.parse(text, VIEW) == ops
 
 
 def test_a_diagonal_scroll_and_a_key_without_a_name_are_refused():
@@ -176,20 +176,20 @@ def test_a_diagonal_scroll_and_a_key_without_a_name_are_refused():
         Answer("a"),
     ):
         with pytest.raises(AgentError, match="pyautogui"):
-            DIALECT.emit([op], VIEW)
+            FORMAT.emit([op], VIEW)
 
 
 def test_words_end_the_task_or_wait():
-    assert DIALECT.parse("```DONE```", VIEW) == [Done()]
-    assert DIALECT.parse("```FAIL```", VIEW) == [Fail()]
-    assert DIALECT.parse("WAIT", VIEW) == [Wait(2.0)]
-    assert DIALECT.emit([Done()], VIEW) == "```DONE```"
-    assert DIALECT.emit([Fail("there is no such file")], VIEW) == "```FAIL```"
+    assert FORMAT.parse("```DONE```", VIEW) == [Done()]
+    assert FORMAT.parse("```FAIL```", VIEW) == [Fail()]
+    assert FORMAT.parse("WAIT", VIEW) == [Wait(2.0)]
+    assert FORMAT.emit([Done()], VIEW) == "```DONE```"
+    assert FORMAT.emit([Fail("there is no such file")], VIEW) == "```FAIL```"
 
 
 def test_a_block_never_begins_with_with():
     """OSWorld puts `import pyautogui; ...; ` before the first line."""
-    text = DIALECT.emit([Click(at(1, 2), modifiers=("shift",)), Type("a")], VIEW)
+    text = FORMAT.emit([Click(at(1, 2), modifiers=("shift",)), Type("a")], VIEW)
     assert text.startswith(
         "```python\nimport pyautogui\nwith pyautogui.hold(['shift']):\n    pyautogui.click(x=1, y=2)\n"
     )

@@ -39,18 +39,18 @@ from deskhand.actions.ops import (
 from deskhand.errors import AgentError, ParseError
 
 EVERYONE = (
-    pyautogui.DIALECT,
-    openadapt_text.DIALECT,
+    pyautogui.FORMAT,
+    openadapt_text.FORMAT,
     uitars.V1_0,
     uitars.V1_5,
     uitars.POINT,
     opencua.RELATIVE,
     opencua.QWEN25,
-    waa_navi.DIALECT,
+    waa_navi.FORMAT,
 )
 CASES = int(os.environ.get("DESKHAND_TEST_CASES", "100"))
 VIEWS = (ScreenView.of_screen(1920, 1080), ScreenView.of_screen(640, 480), ScreenView(1280, 720, 1288, 728))
-everyone = pytest.mark.parametrize("dialect", EVERYONE, ids=lambda dialect: dialect.name)
+everyone = pytest.mark.parametrize("dialect", EVERYONE, ids=lambda action_format: action_format.name)
 TRAPS = (
     "```", "</think>", "<think>", "Action: ", "')", "')\n", '")', "'''", '"""', "\\", "\\n", "#", ";", "DONE", "\nDONE\n", "wait()",
     "<|box_start|>(1,2)<|box_end|>", "{x}", "%s", "\r\n", "\u2028", "\x85", "\x00", "\x7f", "é", "日本", "🙂", "\u0301",
@@ -72,9 +72,9 @@ buttons = st.sampled_from(["left", "right", "middle"])
 notches = st.integers(-100, 100)
 
 
-def points(dialect, view):
+def points(action_format, view):
     """Points in the dialect's own space, edges and fractions among them."""
-    space = dialect.space(view)
+    space = action_format.space(view)
     pixels = space.kind == "pixels"
 
     def along(extent):
@@ -86,16 +86,21 @@ def points(dialect, view):
     return st.builds(Point, along(space.width), along(space.height), st.just(space))
 
 
-def seconds(dialect):
-    return st.just(5.0) if dialect.name.startswith("uitars") else st.floats(0, 15) | st.integers(0, 15)
+def seconds(action_format):
+    return st.just(5.0) if action_format.name.startswith("uitars") else st.floats(0, 15) | st.integers(0, 15)
 
 
-def ops_that_are_carried(dialect, view):
+def ops_that_are_carried(action_format, view):
     """Ops that the dialect carries without loss, one strategy a kind."""
-    at = points(dialect, view)
+    at = points(action_format, view)
     pair = st.tuples(at, at)
-    found = [st.builds(Move, at), st.builds(Type, texts), st.builds(Key, chords), st.builds(Wait, seconds(dialect))]
-    if dialect.name.startswith(("pyautogui", "opencua")):
+    found = [
+        st.builds(Move, at),
+        st.builds(Type, texts),
+        st.builds(Key, chords),
+        st.builds(Wait, seconds(action_format)),
+    ]
+    if action_format.name.startswith(("pyautogui", "opencua")):
         maybe = st.none() | at
         paths = pair | st.lists(at, min_size=3, max_size=5).map(tuple)
         found += [
@@ -109,9 +114,9 @@ def ops_that_are_carried(dialect, view):
             st.builds(KeyUp, keys),
         ]
         return st.one_of(found)
-    places = st.none() | at if dialect.name == "waa_navi" else at
-    amount = {"waa_navi": 3, "openadapt_text": 3}.get(dialect.name, 5)
-    sideways = st.just(0) if dialect.name == "waa_navi" else st.sampled_from([-amount, amount])
+    places = st.none() | at if action_format.name == "waa_navi" else at
+    amount = {"waa_navi": 3, "openadapt_text": 3}.get(action_format.name, 5)
+    sideways = st.just(0) if action_format.name == "waa_navi" else st.sampled_from([-amount, amount])
     found += [
         st.builds(Click, places, st.just("left"), st.integers(1, 2)),
         st.builds(Click, places, st.just("right")),
@@ -119,29 +124,29 @@ def ops_that_are_carried(dialect, view):
         st.builds(Scroll, st.just(0), st.sampled_from([-amount, amount]), st.none() | at),
         st.builds(Scroll, sideways, st.just(0), st.none() | at).filter(lambda op: op.dx),
     ]
-    if dialect.name == "waa_navi":
+    if action_format.name == "waa_navi":
         found.pop()
-    if dialect.name.startswith("uitars"):
+    if action_format.name.startswith("uitars"):
         found += [st.builds(KeyDown, keys), st.builds(KeyUp, keys)]
     return st.one_of(found)
 
 
-def endings(dialect):
+def endings(action_format):
     found = [st.just([]), st.just([Done()])]
-    if dialect.name.startswith("opencua"):
+    if action_format.name.startswith("opencua"):
         found += [st.builds(Fail, texts).map(lambda op: [op])]
-    if not dialect.name.startswith(("pyautogui", "waa")):
+    if not action_format.name.startswith(("pyautogui", "waa")):
         found += [st.builds(Answer, texts).map(lambda op: [op])]
-    if dialect.name.startswith(("pyautogui", "waa", "uitars")):
+    if action_format.name.startswith(("pyautogui", "waa", "uitars")):
         found += [st.just([Fail()])]
     return st.one_of(found)
 
 
-def replies(dialect, view):
-    several = st.tuples(st.lists(ops_that_are_carried(dialect, view), max_size=4), endings(dialect)).map(
+def replies(action_format, view):
+    several = st.tuples(st.lists(ops_that_are_carried(action_format, view), max_size=4), endings(action_format)).map(
         lambda pair: pair[0] + pair[1]
     )
-    if dialect.name != "waa_navi":
+    if action_format.name != "waa_navi":
         return several.filter(bool)
     return several.filter(bool).map(apart).filter(lambda ops: len(ops) == 1 or not isinstance(ops[-1], TERMINAL_OPS))
 
@@ -157,30 +162,30 @@ def apart(ops):
 
 
 @everyone
-def test_what_is_emitted_is_parsed_back(dialect):
-    cases = st.one_of([st.tuples(st.just(view), replies(dialect, view)) for view in VIEWS])
+def test_what_is_emitted_is_parsed_back(action_format):
+    cases = st.one_of([st.tuples(st.just(view), replies(action_format, view)) for view in VIEWS])
 
     @settings(max_examples=CASES, deadline=None, database=None)
     @given(cases)
     def check(case):
-        round_trip(dialect, *case)
+        round_trip(action_format, *case)
 
     check()
 
 
-def round_trip(dialect, view, ops):
+def round_trip(action_format, view, ops):
     assume(sum(op.seconds for op in ops if isinstance(op, Wait)) <= 60)
-    text = dialect.emit(ops, view)
-    assert dialect.parse(text, view) == ops
-    assert dialect.parse(f"<think>\nI could also write:\n{text}\n</think>\n{text}", view) == ops
+    text = action_format.emit(ops, view)
+    assert action_format.parse(text, view) == ops
+    assert action_format.parse(f"<think>\nI could also write:\n{text}\n</think>\n{text}", view) == ops
 
 
 @everyone
-def test_every_kind_of_op_is_carried_absent_or_lossy(dialect):
+def test_every_kind_of_op_is_carried_absent_or_lossy(action_format):
     view = VIEWS[0]
     at = Point(960, 540, view.screen)
-    assert {carriage.kind for carriage in dialect.carries.values()} <= {"lossless", "lossy", "absent"}
-    for kind, carriage in dialect.carries.items():
+    assert {support.kind for support in action_format.supported_ops.values()} <= {"lossless", "lossy", "absent"}
+    for kind, support in action_format.supported_ops.items():
         fields = {item.name for item in dataclasses.fields(kind)}
         given = {
             "point": at,
@@ -193,38 +198,38 @@ def test_every_kind_of_op_is_carried_absent_or_lossy(dialect):
             "dy": 1,
         }
         op = kind(**{name: value for name, value in given.items() if name in fields})
-        if carriage.kind == "absent":
+        if support.kind == "absent":
             with pytest.raises(AgentError):
-                dialect.emit([op], view)
+                action_format.emit([op], view)
         else:
-            (read,) = dialect.parse(dialect.emit([op], view), view)
+            (read,) = action_format.parse(action_format.emit([op], view), view)
             assert type(read) is kind
-            assert carriage.how or carriage.kind == "lossless"
+            assert support.how or support.kind == "lossless"
 
 
 @everyone
-def test_the_last_pixel_is_reached_and_what_is_beyond_is_refused(dialect):
+def test_the_last_pixel_is_reached_and_what_is_beyond_is_refused(action_format):
     for view in VIEWS:
-        space = dialect.space(view)
+        space = action_format.space(view)
         edge = (space.width - 1, space.height - 1) if space.kind == "pixels" else (space.width, space.height)
-        (op,) = dialect.parse(dialect.emit([Click(Point(*edge, space))], view), view)
+        (op,) = action_format.parse(action_format.emit([Click(Point(*edge, space))], view), view)
         assert op == Click(Point(*edge, space))
         beyond = space.width + (0 if space.kind == "pixels" else 1)
-        text = dialect.emit([Click(Point(0, 0, space))], view)
+        text = action_format.emit([Click(Point(0, 0, space))], view)
         changed = re.sub(r"(x=|\(|<point>)0\b", rf"\g<1>{beyond:g}", text, count=1)
         assert changed != text
         with pytest.raises(ParseError, match="off the screen"):
-            dialect.parse(changed, view)
+            action_format.parse(changed, view)
         for wrong in (Point(beyond, 0, space), Point(-1, 0, space), Point(float("nan"), 0, space)):
             with pytest.raises(AgentError):
-                dialect.emit([Click(wrong)], view)
+                action_format.emit([Click(wrong)], view)
 
 
 @everyone
-def test_a_point_of_the_screen_is_said_in_the_dialect_s_own_space(dialect):
+def test_a_point_of_the_screen_is_said_in_the_dialect_s_own_space(action_format):
     view = VIEWS[0]
-    (op,) = dialect.parse(dialect.emit([Click(Point(1919, 0, view.screen))], view), view)
-    assert op.point.space == dialect.space(view)
+    (op,) = action_format.parse(action_format.emit([Click(Point(1919, 0, view.screen))], view), view)
+    assert op.point.space == action_format.space(view)
 
 
 @everyone
@@ -248,9 +253,9 @@ def test_a_point_of_the_screen_is_said_in_the_dialect_s_own_space(dialect):
     ],
     ids=lambda ops: repr(ops)[:40],
 )
-def test_what_goes_too_far_is_not_said(dialect, ops):
+def test_what_goes_too_far_is_not_said(action_format, ops):
     with pytest.raises(AgentError) as caught:
-        dialect.emit(ops, VIEWS[0])
+        action_format.emit(ops, VIEWS[0])
     assert not isinstance(caught.value, ParseError)
 
 
@@ -269,20 +274,20 @@ def test_what_goes_too_far_is_not_said(dialect, ops):
     ],
     ids=lambda text: f"{text[:12]!r}-{len(text)}",
 )  # fmt: skip
-def test_what_says_no_action_is_a_parse_error(dialect, text):
+def test_what_says_no_action_is_a_parse_error(action_format, text):
     begin = time.process_time()
     with pytest.raises(ParseError) as caught:
-        dialect.parse(text, VIEWS[0])
+        action_format.parse(text, VIEWS[0])
     assert time.process_time() - begin < 3
     assert 0 <= caught.value.span[0] <= caught.value.span[1] <= len(text)
 
 
 @everyone
-def test_a_reply_of_a_million_characters_is_not_looked_at(dialect):
-    text = dialect.emit([Type("a")], VIEWS[0])
-    assert dialect.parse("<think>" + "w " * 50_000 + "</think>\n" + text, VIEWS[0]) == [Type("a")]
+def test_a_reply_of_a_million_characters_is_not_looked_at(action_format):
+    text = action_format.emit([Type("a")], VIEWS[0])
+    assert action_format.parse("<think>" + "w " * 50_000 + "</think>\n" + text, VIEWS[0]) == [Type("a")]
     with pytest.raises(ParseError, match=f"the most is {MAX_REPLY}"):
-        dialect.parse("<think>" + "w " * 500_000 + "</think>\n" + text, VIEWS[0])
+        action_format.parse("<think>" + "w " * 500_000 + "</think>\n" + text, VIEWS[0])
 
 
 PIECES = (
@@ -293,8 +298,8 @@ PIECES = (
 
 
 @everyone
-def test_a_spoiled_reply_is_ops_or_a_parse_error(dialect):
-    chance, view = random.Random(dialect.name), VIEWS[1]
+def test_a_spoiled_reply_is_ops_or_a_parse_error(action_format):
+    chance, view = random.Random(action_format.name), VIEWS[1]
     at, to = Point(9, 9, view.screen), Point(200, 100, view.screen)
     said = [
         Click(at),
@@ -306,7 +311,7 @@ def test_a_spoiled_reply_is_ops_or_a_parse_error(dialect):
         Scroll(dy=3, point=at),
         Done(),
     ]
-    good = [dialect.emit([op], view) for op in said] + [dialect.emit(said[:-1], view)]
+    good = [action_format.emit([op], view) for op in said] + [action_format.emit(said[:-1], view)]
     outcomes = set()
     for _ in range(400):
         text = chance.choice(good)
@@ -314,7 +319,7 @@ def test_a_spoiled_reply_is_ops_or_a_parse_error(dialect):
             start = chance.randrange(len(text) + 1)
             end = min(len(text), start + chance.choice((0, 0, 1, 3, 10)))
             text = text[:start] + chance.choice((*PIECES, "", "", chr(chance.randrange(32, 0x3000)))) + text[end:]
-        found = read_or_refused(dialect, text, view)
+        found = read_or_refused(action_format, text, view)
         assert found
         outcomes.add(isinstance(found, ParseError))
         if isinstance(found, ParseError):
@@ -323,8 +328,8 @@ def test_a_spoiled_reply_is_ops_or_a_parse_error(dialect):
     assert outcomes == {True, False}
 
 
-def read_or_refused(dialect, text, view):
+def read_or_refused(action_format, text, view):
     try:
-        return dialect.parse(text, view)
+        return action_format.parse(text, view)
     except ParseError as error:
         return error

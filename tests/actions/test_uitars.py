@@ -26,8 +26,8 @@ from deskhand.errors import AgentError, ParseError
 VIEW = ScreenView.of_screen(1920, 1080)
 
 
-def read(action, dialect=V1_0):
-    return dialect.parse(f"Thought: so\nAction: {action}", VIEW)
+def read(action, action_format=V1_0):
+    return action_format.parse(f"Thought: so\nAction: {action}", VIEW)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_text_is_read_whole(content, text):
         "(30.0,40)",
     ],
 )
-@pytest.mark.parametrize("dialect", [V1_0, V1_5, POINT], ids=lambda dialect: dialect.name)
-def test_a_place_is_read_in_every_form(dialect, place):
+@pytest.mark.parametrize("dialect", [V1_0, V1_5, POINT], ids=lambda action_format: action_format.name)
+def test_a_place_is_read_in_every_form(action_format, place):
     for name in ("start_box", "point"):
-        assert read(f"click({name}='{place}')", dialect) == [Click(Point(30, 40, dialect.space(VIEW)))]
+        assert read(f"click({name}='{place}')", action_format) == [Click(Point(30, 40, action_format.space(VIEW)))]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_1_5_points_at_the_resized_image_and_1_0_at_a_thousandth():
     ],
 )
 def test_openadapt_s_actions_are_read_whole(action, ops):
-    assert openadapt_text.DIALECT.parse(f"Thought: so\nAction: {action}", VIEW) == ops
-    assert openadapt_text.DIALECT.parse(action, VIEW) == ops
+    assert openadapt_text.FORMAT.parse(f"Thought: so\nAction: {action}", VIEW) == ops
+    assert openadapt_text.FORMAT.parse(action, VIEW) == ops
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,6 @@ def test_openadapt_s_actions_are_read_whole(action, ops):
 )
 def test_openadapt_s_actions_are_never_taken_for_done(action):
     with pytest.raises(ParseError):
-        openadapt_text.DIALECT.parse(f"Action: {action}", VIEW)
+        openadapt_text.FORMAT.parse(f"Action: {action}", VIEW)
     with pytest.raises(AgentError):
-        openadapt_text.DIALECT.emit([KeyDown("a")], VIEW)
+        openadapt_text.FORMAT.emit([KeyDown("a")], VIEW)

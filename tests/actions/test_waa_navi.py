@@ -3,7 +3,7 @@
 import pytest
 
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.waa_navi import DIALECT
+from deskhand.actions.formats.waa_navi import FORMAT
 from deskhand.actions.ops import (
     REL_1,
     Click,
@@ -55,17 +55,17 @@ def decided(word, *lines):
     ],
 )
 def test_a_block_means_what_it_does(lines, ops):
-    assert DIALECT.parse(decided("COMMAND", *lines), VIEW) == ops
+    assert FORMAT.parse(decided("COMMAND", *lines), VIEW) == ops
 
 
 def test_a_decision_stands_for_itself():
-    assert DIALECT.parse(decided("DONE"), VIEW) == [Done()]
-    assert DIALECT.parse(decided("FAIL  # it is impossible"), VIEW) == [Fail()]
-    assert DIALECT.parse(decided("WAIT", "# nothing to do"), VIEW) == [Wait(5.0)]
+    assert FORMAT.parse(decided("DONE"), VIEW) == [Done()]
+    assert FORMAT.parse(decided("FAIL  # it is impossible"), VIEW) == [Fail()]
+    assert FORMAT.parse(decided("WAIT", "# nothing to do"), VIEW) == [Wait(5.0)]
 
 
 def test_a_word_in_a_comment_decides_nothing():
-    assert DIALECT.parse(decided("# not DONE yet\nCOMMAND", "computer.keyboard.press('a')"), VIEW) == [Key(("a",))]
+    assert FORMAT.parse(decided("# not DONE yet\nCOMMAND", "computer.keyboard.press('a')"), VIEW) == [Key(("a",))]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_word_in_a_comment_decides_nothing():
 )
 def test_what_needs_more_than_pointer_and_keys_says_so(call):
     with pytest.raises(ParseError, match="is not an action here") as caught:
-        DIALECT.parse(decided("COMMAND", "computer.keyboard.press('a')", call), VIEW)
+        FORMAT.parse(decided("COMMAND", "computer.keyboard.press('a')", call), VIEW)
     assert decided("COMMAND", "computer.keyboard.press('a')", call)[slice(*caught.value.span)] == call
 
 
@@ -101,19 +101,19 @@ def test_what_needs_more_than_pointer_and_keys_says_so(call):
 )
 def test_what_is_half_said_is_refused(text):
     with pytest.raises(ParseError):
-        DIALECT.parse(text, VIEW)
+        FORMAT.parse(text, VIEW)
 
 
 def test_an_end_is_a_reply_of_its_own():
-    assert DIALECT.emit([Done()], VIEW) == "```decision\nDONE\n```"
+    assert FORMAT.emit([Done()], VIEW) == "```decision\nDONE\n```"
     with pytest.raises(AgentError, match="reply of its own"):
-        DIALECT.emit([Type("a"), Done()], VIEW)
+        FORMAT.emit([Type("a"), Done()], VIEW)
 
 
 def test_waiting_within_code_imports_what_it_needs():
-    assert DIALECT.emit([Wait(2)], VIEW) == "```decision\nCOMMAND\n```\n```python\nimport time\ntime.sleep(2)\n```"
+    assert FORMAT.emit([Wait(2)], VIEW) == "```decision\nCOMMAND\n```\n```python\nimport time\ntime.sleep(2)\n```"
 
 
 def test_the_signs_between_keys_are_keys_too():
     for keys in (("-", "a"), ("ctrl", "-"), ("ctrl", "+"), ("+", "-"), ("-",), ("+",)):
-        assert DIALECT.parse(DIALECT.emit([Key(keys)], VIEW), VIEW) == [Key(keys)]
+        assert FORMAT.parse(FORMAT.emit([Key(keys)], VIEW), VIEW) == [Key(keys)]

@@ -250,7 +250,7 @@ def images_shown(asked: dict) -> int:
 async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_on_from_there():
     too_long = (400, "context_length_exceeded")
     replies = [RED, "nonsense", RED, too_long, too_long, '{"op":"wait","seconds":0}', '{"op":"done"}']
-    config = AgentConfig(prompt_style="full", dropped_turns="steps", on_overflow="drop", max_consecutive_errors=9)
+    config = AgentConfig(prompt_style="full", dropped_turns="steps", on_overflow="truncate", max_consecutive_errors=9)
     transcript, endpoint, _ = await solve(replies, config=config)
     assert transcript.stop_reason == "done"
     assert [images_shown(asked) for asked in endpoint.asked] == [1, 2, 3, 4, 2, 1, 2]
@@ -260,7 +260,7 @@ async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_
     assert endpoint.asked[6]["messages"][1] == endpoint.asked[5]["messages"][1], (
         "the next call extends the one that fitted"
     )
-    ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(on_overflow="end"))
+    ended, endpoint, _ = await solve([RED, too_long], config=AgentConfig(on_overflow="stop"))
     assert (ended.stop_reason, len(endpoint.asked)) == ("overflow", 2)
     ended, endpoint, _ = await solve([too_long], config=config)
     assert (ended.stop_reason, len(endpoint.asked)) == ("overflow", 1)

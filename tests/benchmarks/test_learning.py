@@ -59,7 +59,7 @@ def test_a_blind_run_that_gains_more_than_half_is_noticed():
 
 def test_a_run_without_an_update_has_gained_nothing_and_misses_the_bar_of_the_first_update(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
-        run.commit(books={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
+        run.commit(counts={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
         row = EpisodeRow("e", "version-0", None, 0, "t", "family", 1, "held_out", "in_flight")
         run.start_episode(row)
         run.finish_episode(replace(row, state="scored", value=1.0, reward=1.0, first_click=True), {}, b"")

@@ -143,7 +143,7 @@ def test_what_dpkg_does_not_know_is_missing():
 @needs("calc")
 async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp(monkeypatch):
     monkeypatch.setattr(
-        isolation_module, "own_uids", lambda: False
+        isolation_module, "guest_uids", lambda: False
     )  # as where Deskhand does not run as root: /tmp's rights let guests in
     desktop = LocalDesktop(isolation="plain")
     try:

@@ -48,7 +48,7 @@ def test_a_file_that_goes_away_while_it_is_counted_hides_none_of_the_others(tmp_
 
 
 async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_where_guests_have_no_user(monkeypatch):
-    monkeypatch.setattr(isolation, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
     desktops = [LocalDesktop(label=f"worker-{number}", isolation="plain") for number in range(2)]
     try:
         for desktop in desktops:

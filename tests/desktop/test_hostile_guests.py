@@ -121,7 +121,7 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
     monkeypatch.setattr(
-        isolation_module, "bound_folder", lambda folder, mib: False
+        isolation_module, "size_limited_folder", lambda folder, mib: False
     )  # as where this process may not mount
     desktop = LocalDesktop(isolation=isolation, limits=LIMITS)
     try:
@@ -333,7 +333,7 @@ def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
 
 
 def test_what_the_plain_level_lacks_is_named(monkeypatch):
-    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation_module, "guest_uids", lambda: False)
     monkeypatch.setattr(isolation_module.confine, "landlock_version", lambda: 0)
     assert isolation_module.missing_protections("namespaces") == []
     named = " ".join(isolation_module.missing_protections("plain"))
@@ -342,7 +342,7 @@ def test_what_the_plain_level_lacks_is_named(monkeypatch):
 
 
 async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(monkeypatch):
-    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
+    monkeypatch.setattr(isolation_module, "guest_uids", lambda: False)
     desktop = LocalDesktop(isolation="plain")
     try:
         await desktop.reset(SMALL)

@@ -53,7 +53,7 @@ async def test_the_engine_in_this_process_is_made_with_its_version(source: str, 
 
 async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source: str, tmp_path: Path) -> None:
     words = [
-        "engine.backend=remote",
+        "engine.backend=openai",
         "engine.base_url=https://host.invalid/v1",
         "engine.served_model_name=m",
         "engine.api_key_env=THE_KEY",

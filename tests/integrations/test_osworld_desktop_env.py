@@ -57,7 +57,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DesktopEnv]:
 
 @pytest.fixture(autouse=True)
 def our_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_module, "default_evaluators", lambda: None)
+    monkeypatch.setattr(env_module, "default_official_evaluators", lambda: None)
 
 
 TERMINAL = step("launch", command=["xterm", "-geometry", "60x20+0+0", "-e", "sh", "-c", "cd; exec sh"])

@@ -10,7 +10,7 @@ from serving import on_a_port
 from task_files import SHARED
 
 from deskhand.actions.ops import Done, Type
-from deskhand.agents.desktop_agent import Transcript
+from deskhand.agents.episode_context import Transcript
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import training_fixture
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recipes.samples import group_to_samples
 from deskhand.rollout.groups import Group
@@ -45,7 +45,7 @@ async def test_it_trains_the_steps_it_was_asked_for_and_publishes_each(trained):
 
 async def test_the_books_close_and_every_desktop_came_back(trained):
     run, said, pool, _ = trained
-    books, counted = run.books(), run.count_states()
+    books, counted = run.episode_counts(), run.count_states()
     assert books["in_flight"] == 0
     assert books["started"] == sum(counted.values()) == len(run.episodes(TRAIN))
     assert counted["trained", None] == books["trained"] > 0
@@ -82,7 +82,7 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     name = run.episodes(TRAIN, "trained")[0].group_id
     members = [load_result(run, row.id) for row in run.episodes(TRAIN, "trained", name)]
     group = Group(name, 0, fake_desktop.square_task(0), 4, 0, scored=members)
-    samples = group_to_samples(group, ALGORITHMS["dr_grpo"], lambda result: result is not members[0])
+    samples = group_to_samples(group, get_algorithm("dr_grpo"), lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
     worth = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])
@@ -95,8 +95,8 @@ async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
         with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
             await parts.loop.run()
         books = parts.run.episode_counts()
-        assert books["trained"] == books["waiting"] == 0
-        assert books["unscored"]["infrastructure"] >= 9
+        assert books["trained"] == books["queued"] == 0
+        assert books["errored"]["infrastructure"] >= 9
         assert not pool.leased
 
 
@@ -119,7 +119,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         assert not parts.pool.leased
         books = parts.run.episode_counts()
         assert books["in_flight"] == 0
-        assert books["unscored"]["cancelled"] > 0
+        assert books["errored"]["cancelled"] > 0
         at = parts.run.checkpoint().step
         unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert unfinished

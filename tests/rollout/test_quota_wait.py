@@ -107,7 +107,7 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
 
     said: list[str] = []
     async with on_a_port(Starlette(routes=[Route("/leases", full, methods=["POST"])])) as address:
-        settings = ["desktop.backend=bridge", f"desktop.urls=[{address}]"]
+        settings = ["desktop.backend=server", f"desktop.urls=[{address}]"]
         config = load_config(ROOT / "configs" / "tiny_cpu.yaml", settings, {})
         async with open_pool(config.desktop, DesktopSpec(), 1, run_dir=tmp_path, on_wait=said.append) as pool:
             waiting = asyncio.create_task(pool.lease())

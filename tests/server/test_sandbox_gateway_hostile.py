@@ -11,8 +11,8 @@ import structlog
 from fake_pool import Painted, painted_pool
 from patience import limit
 from server_client import bearer
-from test_bridge_hostile import raw
-from test_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+from test_sandbox_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+from test_server_hostile import raw
 
 from deskhand.cli.serve_sandboxes import tokens_of
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi

@@ -16,7 +16,7 @@ from fake_pool import Painted, painted_pool
 from patience import limit
 from server_client import OWNER_KEY, bearer
 from serving import on_a_port
-from test_gateway import QUICK, TOKEN, gateway
+from test_sandbox_gateway import QUICK, TOKEN, gateway
 
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.remote.quota import QuotaManager

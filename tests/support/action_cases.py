@@ -118,19 +118,19 @@ def ops_of(kind: type[Any], view: ScreenView) -> st.SearchStrategy[Any]:
     return made[kind]
 
 
-def carried(dialect: ActionFormat) -> list[type[Any]]:
+def carried(action_format: ActionFormat) -> list[type[Any]]:
     """The kinds of op that a dialect carries, with or without loss."""
-    return [kind for kind in KINDS if dialect.supported_ops[kind].kind != "absent"]
+    return [kind for kind in KINDS if action_format.supported_ops[kind].kind != "absent"]
 
 
-def one_op(dialect: ActionFormat, view: ScreenView) -> st.SearchStrategy[Any]:
+def one_op(action_format: ActionFormat, view: ScreenView) -> st.SearchStrategy[Any]:
     """An op of any kind that the dialect carries, every kind as often."""
-    return st.one_of(*(ops_of(kind, view) for kind in carried(dialect)))
+    return st.one_of(*(ops_of(kind, view) for kind in carried(action_format)))
 
 
-def batch_of_ops(dialect: ActionFormat, view: ScreenView, count: int) -> st.SearchStrategy[list[Any]]:
+def batch_of_ops(action_format: ActionFormat, view: ScreenView, count: int) -> st.SearchStrategy[list[Any]]:
     """`count` ops, each as `one_op` draws it."""
-    return st.lists(one_op(dialect, view), min_size=count, max_size=count)
+    return st.lists(one_op(action_format, view), min_size=count, max_size=count)
 
 
 def going_on(ops: Sequence[Any]) -> list[Any]:
@@ -138,22 +138,22 @@ def going_on(ops: Sequence[Any]) -> list[Any]:
     return [op for op in ops if not isinstance(op, TERMINAL_OPS)]
 
 
-def some_ops(dialect: ActionFormat, view: ScreenView) -> st.SearchStrategy[list[Any]]:
+def some_ops(action_format: ActionFormat, view: ScreenView) -> st.SearchStrategy[list[Any]]:
     """Up to four ops, the last perhaps an end."""
-    lossless = [kind for kind in carried(dialect) if dialect.supported_ops[kind].kind == "lossless"]
+    lossless = [kind for kind in carried(action_format) if action_format.supported_ops[kind].kind == "lossless"]
     going_on = st.lists(
         st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4
     )
-    ends = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
-    ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in ends))
+    endpoints = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
+    ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in endpoints))
     return st.tuples(going_on, ending).map(lambda pair: pair[0] + pair[1])
 
 
 def in_any_view(
-    make: Callable[[ActionFormat, ScreenView], st.SearchStrategy[Any]], dialect: ActionFormat
+    make: Callable[[ActionFormat, ScreenView], st.SearchStrategy[Any]], action_format: ActionFormat
 ) -> st.SearchStrategy[tuple[ScreenView, list[Any]]]:
     """(view, ops) of `one_op` or `some_ops`."""
-    made = [st.tuples(st.just(view), make(dialect, view)) for view in VIEWS]
+    made = [st.tuples(st.just(view), make(action_format, view)) for view in VIEWS]
     return st.one_of(*made).map(lambda pair: (pair[0], pair[1] if isinstance(pair[1], list) else [pair[1]]))
 
 
@@ -168,24 +168,24 @@ def plain_op(kind: type[Any], view: ScreenView) -> Any:
     return made[kind]
 
 
-def round_trip(dialect: ActionFormat, view: ScreenView, ops: list[Any]) -> str | None:
+def round_trip(action_format: ActionFormat, view: ScreenView, ops: list[Any]) -> str | None:
     """Say `ops`, read them, say and read again. The text, or None when the dialect refuses to say them.
 
     Raises `AssertionError` when something is lost or changed without a word.
     """
     try:
-        text = dialect.emit(ops, view)
+        text = action_format.emit(ops, view)
     except ParseError:
-        raise AssertionError(f"{dialect.name} refused {ops} as if it had read them") from None
+        raise AssertionError(f"{action_format.name} refused {ops} as if it had read them") from None
     except AgentError:
         return None
-    read = dialect.parse(text, view)
-    if all(dialect.supported_ops[type(op)].kind == "lossless" for op in ops):
+    read = action_format.parse(text, view)
+    if all(action_format.supported_ops[type(op)].kind == "lossless" for op in ops):
         alone = len(ops) == 1
         said, heard = (ops, read) if alone else (merge_moves(ops), merge_moves(read))
-        assert same(said, heard, view), f"{dialect.name}: {said} was said as {text!r} and read as {heard}"
-    again = dialect.parse(dialect.emit(read, view), view)
-    assert again == read, f"{dialect.name}: {read} was read back as {again}"
+        assert same(said, heard, view), f"{action_format.name}: {said} was said as {text!r} and read as {heard}"
+    again = action_format.parse(action_format.emit(read, view), view)
+    assert again == read, f"{action_format.name}: {read} was read back as {again}"
     return text
 
 
@@ -248,15 +248,15 @@ def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
     return text
 
 
-def read_or_refused(dialect: ActionFormat, text: str, view: ScreenView) -> list[Any] | ParseError:
+def read_or_refused(action_format: ActionFormat, text: str, view: ScreenView) -> list[Any] | ParseError:
     """What came of reading `text`: ops or a `ParseError`; every other exception is raised on."""
     try:
-        return dialect.parse(text, view)
+        return action_format.parse(text, view)
     except ParseError as error:
         found = error
-    assert 0 <= found.span[0] <= found.span[1] <= len(text), f"{dialect.name}: span {found.span} of {text!r}"
-    assert found.reason, f"{dialect.name}: no reason for {text!r}"
-    assert "\n" not in found.reason, f"{dialect.name}: {found.reason!r}"
+    assert 0 <= found.span[0] <= found.span[1] <= len(text), f"{action_format.name}: span {found.span} of {text!r}"
+    assert found.reason, f"{action_format.name}: no reason for {text!r}"
+    assert "\n" not in found.reason, f"{action_format.name}: {found.reason!r}"
     return found
 
 
@@ -271,15 +271,15 @@ def shifted(op: Any, by: int) -> Any:
     return type(op)(**{item.name: moved(getattr(op, item.name)) for item in fields(op)})
 
 
-def clicks_at(dialect: ActionFormat, view: ScreenView, x: int, y: int) -> None:
+def clicks_at(action_format: ActionFormat, view: ScreenView, x: int, y: int) -> None:
     """Assert that a click on a pixel is said and read back within a unit of the dialect's space, and on the edge if it is there."""
-    (click,) = merge_moves(dialect.parse(dialect.emit([Click(Point(x, y, view.screen))], view), view))
+    (click,) = merge_moves(action_format.parse(action_format.emit([Click(Point(x, y, view.screen))], view), view))
     assert isinstance(click, Click)
     assert click.point is not None
     at = to_screen_px(click.point, view.screen_width, view.screen_height)
     units = (click.point.space.width, click.point.space.height)
     for got, wanted, side, unit in zip(at, (x, y), (view.screen_width, view.screen_height), units, strict=True):
-        assert abs(got - wanted) <= max(1, math.ceil(side / _finest(unit))), f"{dialect.name}: {at} for {(x, y)}"
+        assert abs(got - wanted) <= max(1, math.ceil(side / _finest(unit))), f"{action_format.name}: {at} for {(x, y)}"
 
 
 def _finest(units: float) -> float:

@@ -40,7 +40,7 @@ class Settings:
     clip_high: float = 0.28
     dual_clip: float | None = None
     cap: float | None = 5.0
-    cap_mode: str = "drop"
+    cap_mode: str = "mask"
     decoupled: bool = True
     kl_coefficient: float = 0.0
     kl_estimator: str = "k3"
@@ -118,7 +118,7 @@ def token_loss(advantage: float, log_ratio: float, log_weight: float, settings: 
         objective = max(objective, settings.dual_clip * advantage)
     weight = math.exp(log_weight)
     if settings.cap is not None and weight > settings.cap:
-        weight = 0.0 if settings.cap_mode == "drop" else settings.cap
+        weight = 0.0 if settings.cap_mode == "mask" else settings.cap
     return -objective * weight
 
 

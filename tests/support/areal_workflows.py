@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "desktops": {"make": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
     "agent": {
-        "history": "grow_drop",
+        "history": "chunked",
         "history_max_turns": 4,
         "history_keep_turns": 2,
         "max_new_tokens": 5,
@@ -93,11 +93,11 @@ class PaintedWorkflow(OSWorldWorkflow):
 
     async def _play(self, place, engine, task, size, temperature):
         group, results = await super()._play(place, engine, task, size, temperature)
-        from deskhand.algorithms.registry import ALGORITHMS
+        from deskhand.algorithms.registry import get_algorithm
         from deskhand.recipes.samples import group_to_samples
 
         PaintedWorkflow.results.extend(results)
-        PaintedWorkflow.samples.extend(group_to_samples(group, ALGORITHMS[self.settings.algorithm]))
+        PaintedWorkflow.samples.extend(group_to_samples(group, get_algorithm(self.settings.algorithm)))
         return group, results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deskhand.actions.ops import REL_1000, Click, Done, Point, Type, screen_px
-from deskhand.agents.desktop_agent import Step, Transcript
+from deskhand.agents.episode_context import Step, Transcript
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.tasks.outcome import Errored, Scored

@@ -166,11 +166,11 @@ def format_texts() -> Iterator[tuple[str, str]]:
 def tool_format_texts() -> Iterator[tuple[str, str]]:
     """(key, text) of how model families write tool calls."""
     calls = (ToolCall("click", '{"x": 5, "where": "a\\nb \\"é\\"", "deep": {"a": [1, null]}}'), ToolCall("say", "{}"))
-    for form in FORMATS:
-        top = f"tool format/{form.name}"
-        yield f"{top}/calls", form.write("I click.", calls)
-        yield f"{top}/one call alone", form.write("", calls[1:])
-        yield f"{top}/grammar of a call", form.must_call(["click", "say.it"])
+    for json_action in FORMATS:
+        top = f"tool format/{json_action.name}"
+        yield f"{top}/calls", json_action.write("I click.", calls)
+        yield f"{top}/one call alone", json_action.write("", calls[1:])
+        yield f"{top}/grammar of a call", json_action.call_regex(["click", "say.it"])
 
 
 BAD_ACTIONS: tuple[Any, ...] = (

@@ -146,7 +146,7 @@ async def agent_texts() -> dict[str, str]:
         "full, nothing told": AgentConfig(
             prompt_style="full", history=Last(), dropped_turns="nothing", error_feedback=False
         ),
-        "in words": AgentConfig(prompt_style="full", observation="words"),
+        "in words": AgentConfig(prompt_style="full", observation="a11y_tree"),
         "qwen3_vl": AgentConfig(prompt_style="full", action_format=formats.get("qwen3_vl"), max_consecutive_errors=9),
     }.items():
         endpoint, desktop = Endpoint(*REPLIES), Described("a blue square")
@@ -257,12 +257,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Path below /v1 and body of requests to the recorder."""
 TEMPLATES: dict[str, tuple[str | None, str]] = {
-    "bundled": (None, "refuse"),
-    "qwen2_5_vl": (chat_templates.QWEN2_5_VL, "refuse"),
-    "qwen3_vl": (chat_templates.QWEN3_VL, "refuse"),
-    "tools, hermes": (chat_templates.HERMES_TOOLS, "refuse"),
-    "tools, coder": (chat_templates.CODER_TOOLS, "refuse"),
-    "thinking, kept": (chat_templates.QWEN3_THINKING, "keep"),
+    "bundled": (None, "error"),
+    "qwen2_5_vl": (chat_templates.QWEN2_5_VL, "error"),
+    "qwen3_vl": (chat_templates.QWEN3_VL, "error"),
+    "tools, hermes": (chat_templates.HERMES_TOOLS, "error"),
+    "tools, coder": (chat_templates.CODER_TOOLS, "error"),
+    "thinking, kept": (chat_templates.QWEN3_THINKING, "preserve"),
     "thinking, forked": (chat_templates.QWEN3_THINKING, "fork"),
     "trimmed": (chat_templates.QWEN3_5, "fork"),
 }

@@ -12,39 +12,39 @@ from deskhand.actions.formats.json_format import JsonActionFormat
 _WORD = re.compile(r"\b(?:WAIT|DONE|FAIL)\b")
 
 
-def offers(dialect: Any, view: ScreenView) -> list[str]:
+def offers(action_format: Any, view: ScreenView) -> list[str]:
     """A reply for each action that the prompt shows; where it has a choice (`x1`, "down or up", a name of several), with a choice
     made, of names with each."""
-    return _of_objects(dialect, view) if isinstance(dialect, JsonActionFormat) else _of_calls(dialect, view)
+    return _of_objects(action_format, view) if isinstance(action_format, JsonActionFormat) else _of_calls(action_format, view)
 
 
-def _of_objects(dialect: JsonActionFormat, view: ScreenView) -> list[str]:
-    prompt, found = dialect.prompt(view), []
-    for form in dialect.forms(view):
-        if form.offered:
-            assert form.name in prompt, f"{dialect.name}: {form.name} is not in the prompt"
-            shown = form.shown
+def _of_objects(action_format: JsonActionFormat, view: ScreenView) -> list[str]:
+    prompt, found = action_format.prompt(view), []
+    for json_action in action_format.json_actions(view):
+        if json_action.offered:
+            assert json_action.name in prompt, f"{action_format.name}: {json_action.name} is not in the prompt"
+            shown = json_action.shown
             choices = [shown] + [
-                shown | {key: name} for key, rule in form.keys.items() for name in rule.get("enum", ())
+                shown | {key: name} for key, rule in json_action.keys.items() for name in rule.get("enum", ())
             ]
-            found += [dialect.reply([dialect.action(form.name, values)]) for values in choices]
-    if dialect.ends_by_words:
-        found += [dialect.written(dialect.words(text)) for text in ("", "what you found", "[INFEASIBLE] why")]
+            found += [action_format.reply([action_format.action(json_action.name, values)]) for values in choices]
+    if action_format.ends_with_text:
+        found += [action_format.dumps(action_format.text_value(text)) for text in ("", "what you found", "[INFEASIBLE] why")]
     return found
 
 
-def _of_calls(dialect: CallActionFormat, view: ScreenView) -> list[str]:
-    prompt, space, found = dialect.prompt(view), dialect.space(view), []
-    for row in dialect.rows:
-        shown = "\n".join(dialect.write(row.example, space)) if row.example is not None else row.offer
-        assert shown in prompt, f"{dialect.name}: {shown} is not in the prompt"
+def _of_calls(action_format: CallActionFormat, view: ScreenView) -> list[str]:
+    prompt, space, found = action_format.prompt(view), action_format.space(view), []
+    for spec in action_format.specs:
+        shown = "\n".join(action_format.write(spec.example, space)) if spec.example is not None else spec.offer
+        assert shown in prompt, f"{action_format.name}: {shown} is not in the prompt"
         if shown:
             code = re.sub(r"\b[xy]([12])\b", r"\1", shown)
-            if "if any" in row.about:
-                found.append(f"{row.call}()")
+            if "if any" in spec.about:
+                found.append(f"{spec.call}()")
             found += [code.replace("down or up or right or left", way) for way in ("down", "up", "right", "left")]
     found = list(dict.fromkeys(found))
-    if dialect.name.startswith(("uitars", "openadapt")):
+    if action_format.name.startswith(("uitars", "openadapt")):
         return [f"Thought: so\nAction: {code}" for code in found]
-    words = dict.fromkeys(_WORD.findall(prompt)) if dialect.name == "waa_navi" else {}
+    words = dict.fromkeys(_WORD.findall(prompt)) if action_format.name == "waa_navi" else {}
     return [*(f"```python\n{code}\n```" for code in found), *(f"```decision\n{word}\n```" for word in words)]

@@ -92,7 +92,19 @@ async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_sibling
         async def oracle(_: object):
             yield []
 
-        return Task("t/f/0", "f", "t", 0, "do it", 64, 48, 3, nothing, check, oracle, targets)
+        return Task(
+            id="t/f/0",
+            family="f",
+            suite="t",
+            instruction="do it",
+            width=64,
+            height=48,
+            max_steps=3,
+            setup=nothing,
+            check=check,
+            oracle=oracle,
+            first_click_targets=targets,
+        )
 
     values = [b"1.0", b"1/0", b"float('nan')", b"0.5 + 0.25"] * 2
     outcomes = await asyncio.gather(*(judge(task(data), {}, grace_s=0) for data in values))

@@ -12,17 +12,17 @@ import torch
 from test_critic import samples
 from test_trainer import weights
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import available_algorithms
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
 
-KINDS = [*ALGORITHMS, "ppo, own trunk"]
+KINDS = [*available_algorithms(), "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
-    critic = CriticConfig(backbone="own" if "own" in kind else "policy")
+    critic = CriticConfig(backbone="separate" if "own" in kind else "shared")
     settings = {"learning_rate": 1e-3, "passes": 2, "minibatches": 2, "kl_coefficient": 0.1, **settings}
     return Trainer(make_policy(), TrainerConfig(algorithm=kind.split(",")[0], critic=critic, **settings))
 

@@ -12,7 +12,7 @@ import torch
 from conftest import _BUILT, BANNED, VOCABULARY
 
 from deskhand.algorithms.grpo import group_advantages
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import available_algorithms
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
@@ -138,9 +138,9 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ppo, own trunk"])
+@pytest.mark.parametrize("algorithm", [*available_algorithms(), "ppo, own trunk"])
 def test_it_comes_within_two_per_cent_of_the_optimum(algorithm, task):
-    critic = CriticConfig(backbone="own", backbone_learning_rate=3e-3) if "own" in algorithm else None
+    critic = CriticConfig(backbone="separate", backbone_learning_rate=3e-3) if "own" in algorithm else None
     trainer = made(algorithm.split(",")[0], critic)
     found = learn(trainer, task, 150)
     assert found[0] < 0.5 * TASKS[task][2]

@@ -103,7 +103,7 @@ RESUMED = {
     "adapters": ({"adapter": LoraConfig(rank=4, alpha=8)}, {}),
     "a critic of its own": (
         {},
-        {"algorithm": "ppo", "critic": CriticConfig(backbone="own", backbone_learning_rate=1e-2)},
+        {"algorithm": "ppo", "critic": CriticConfig(backbone="separate", backbone_learning_rate=1e-2)},
     ),
 }
 

@@ -93,9 +93,9 @@ MODES: dict[str, dict[str, Any]] = {
 }
 TRAINERS: dict[str, dict[str, Any]] = {
     "critic on the policy": {"algorithm": "ppo"},
-    "critic of its own": {"algorithm": "ppo", "critic": CriticConfig(backbone="own")},
+    "critic of its own": {"algorithm": "ppo", "critic": CriticConfig(backbone="separate")},
     "reference": {"kl_coefficient": 0.1},
-    "two updates": {"minibatches": 2, "proximal": "behaviour"},
+    "two updates": {"minibatches": 2, "decoupled_loss": False},
     "operations one by one": {"optimizer": "adamw"},
 }
 

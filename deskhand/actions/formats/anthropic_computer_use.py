@@ -1,9 +1,8 @@
-"""Anthropic's computer tool in its three versions. Invariant: coordinates are pixels of the image that the model sees, keys have
-the names of X11, and the wheel is counted in notches.
+"""Anthropic's computer tool in three versions: screenshot pixels, X11 key names, scrolls in notches.
 
-A reply is the tool's input (`{"action": "left_click", "coordinate": [640, 400]}`), a list of inputs, or what the Messages API
-returns: `tool_use` blocks, a list of content blocks, a whole message. Blocks of text before a tool call are reasoning; a message
-of text alone ends the work. Keys that are held during a click are read from `text` and from `key`, and written as `text`.
+A reply is a tool input (`{"action": "left_click", "coordinate": [640, 400]}`), a list of inputs, or Messages API
+output: `tool_use` blocks, a list of content blocks, a whole message. Text blocks before a tool call are reasoning; a
+text-only message ends the episode. Keys held during a click are accepted as `text` or `key` and written as `text`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_fields import Fields, JsonAction, JsonField
+from deskhand.actions.formats.json_actions import CLICKS, JsonAction
+from deskhand.actions.formats.json_fields import Fields, JsonField
 from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
@@ -24,12 +24,12 @@ from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError
 
 _REASONING_BLOCKS = ("thinking", "redacted_thinking")
-_OF_A_BLOCK = ("type", "id", "name", "input", "cache_control", "caller")
+_BLOCK_KEYS = ("type", "id", "name", "input", "cache_control", "caller")
 
 
 def _drag(space: Space) -> JsonField:
-    """From `start_coordinate`, or from where the pointer is, to `coordinate`."""
-    both = json_fields.ends(
+    """Return the field of a drag from `start_coordinate`, or from the pointer, to `coordinate`."""
+    both = json_fields.endpoints(
         json_fields.pair("start_coordinate", space, "start", required=True),
         json_fields.pair("coordinate", space, "end", required=True),
     )
@@ -40,74 +40,73 @@ def _drag(space: Space) -> JsonField:
         if "start_coordinate" in values:
             return both.read(values)
         x, y = values["coordinate"]
-        return {"path": (Point(json_schema.strip_description(x), json_schema.strip_description(y), space),)}
+        return {"path": (Point(json_schema.whole_as_int(x), json_schema.whole_as_int(y), space),)}
 
     return JsonField(both.keys, both.fields, read, both.write, both.required, lenient=True)
 
 
-def _dragged(fields: Fields) -> list[Any]:
+def _drag_ops(fields: Fields) -> list[Any]:
     path = fields["path"]
     return [ir.Drag(path) if len(path) == 2 else DragTo(*path)]
 
 
-def _held_down(fields: Fields) -> list[Any]:
-    """hold_key: down in order, up in reverse."""
+def _hold_ops(fields: Fields) -> list[Any]:
+    """Press the keys in order, wait, and release them in reverse."""
     keys = fields["keys"]
     return [*map(ir.KeyDown, keys), ir.Wait(fields["seconds"]), *map(ir.KeyUp, reversed(keys))]
 
 
-def _untold(fields: Fields) -> list[Any]:
+def _refuse_cursor_position(fields: Fields) -> list[Any]:
     raise AgentError("cursor_position: where the cursor is cannot be asked; look for it on the screenshot")
 
 
 @lru_cache(maxsize=64)
-def _first_forms(view: ScreenView) -> tuple[JsonAction, ...]:
-    """The actions of 2024-10-22, in which a click has no place."""
-    at, centre = json_fields.pair("coordinate", view.image, required=True), _centre(view)
+def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
+    """Return the actions of 2024-10-22, where clicks have no coordinates."""
+    at, center = json_fields.pair("coordinate", view.image, required=True), _center(view)
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press a key, or keys together", json_fields.chord(("text",), X11)),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
-        JsonAction("mouse_move", ir.Move(centre), "move the cursor there", at),
+        JsonAction("mouse_move", ir.Move(center), "move the cursor there", at),
         *(
             JsonAction(name, ir.Click(**fixed), f"{about} where the cursor is", **fixed)
-            for name, (fixed, about) in json_fields.CLICKS.items()
+            for name, (fixed, about) in CLICKS.items()
             if name != "triple_click"
         ),
         JsonAction(
             "left_click_drag",
-            ir.Drag((centre, _corner(view))),
+            ir.Drag((center, _corner(view))),
             "drag with the left button from one point to the other",
             _drag(view.image),
-            reads=_dragged,
+            make_ops=_drag_ops,
         ),
         JsonAction("screenshot", ir.Screenshot(), "look again"),
-        JsonAction("cursor_position", reads=_untold),
+        JsonAction("cursor_position", make_ops=_refuse_cursor_position),
     )
 
 
 @lru_cache(maxsize=64)
-def _second_forms(view: ScreenView) -> tuple[JsonAction, ...]:
-    """The actions of 2025-01-24."""
-    at, centre = json_fields.pair("coordinate", view.image), _centre(view)
+def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
+    at, center = json_fields.pair("coordinate", view.image), _center(view)
     held = json_fields.chord(("text", "key"), X11, "modifiers", required=False)
-    seconds = json_fields.numeral("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
+    seconds = json_fields.number_field("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
     wheel = json_fields.direction(("scroll_direction",), "scroll_amount")
     return (
-        *(form for form in _first_forms(view) if form.name not in json_fields.CLICKS),
+        *(json_action for json_action in _actions_20241022(view) if json_action.name not in CLICKS),
         *(
-            JsonAction(name, ir.Click(centre, **fixed), f"{about} there, or where the cursor is", at, held, **fixed)
-            for name, (fixed, about) in json_fields.CLICKS.items()
+            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the cursor is", at, held, **fixed)
+            for name, (fixed, about) in CLICKS.items()
         ),
         JsonAction("left_mouse_down", ir.MouseDown(), "press the left button and hold it", at, button="left"),
         JsonAction("left_mouse_up", ir.MouseUp(), "release the left button", at, button="left"),
-        JsonAction("scroll", ir.Scroll(0, 3, centre), "turn the wheel by scroll_amount notches", at, wheel, held),
+        JsonAction("scroll", ir.Scroll(0, 3, center), "turn the wheel by scroll_amount notches", at, wheel, held),
         JsonAction(
             "hold_key",
             None,
             "hold keys down for duration seconds",
             json_fields.chord(("text",), X11),
             seconds,
-            reads=_held_down,
+            make_ops=_hold_ops,
             sample={"text": "shift", "duration": 1},
         ),
         JsonAction("wait", ir.Wait(1), "wait for duration seconds", seconds),
@@ -115,13 +114,15 @@ def _second_forms(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 @lru_cache(maxsize=64)
-def _third_forms(view: ScreenView) -> tuple[JsonAction, ...]:
-    """The actions of 2025-11-24."""
-    region, zoom = json_fields.corners("region", view.image), ir.Zoom(_corner(view), _centre(view))
-    return (*_second_forms(view), JsonAction("zoom", zoom, "look at the rectangle [left, top, right, bottom]", region))
+def _actions_20251124(view: ScreenView) -> tuple[JsonAction, ...]:
+    region, zoom = json_fields.corners("region", view.image), ir.Zoom(_corner(view), _center(view))
+    return (
+        *_actions_20250124(view),
+        JsonAction("zoom", zoom, "look at the rectangle [left, top, right, bottom]", region),
+    )
 
 
-def _centre(view: ScreenView) -> Point:
+def _center(view: ScreenView) -> Point:
     return Point(view.image_width // 2, view.image_height // 3, view.image)
 
 
@@ -145,7 +146,7 @@ class Anthropic(JsonActionFormat):
     """One version of the tool."""
 
     tag = "action"
-    ends_by_words = True
+    ends_with_text = True
     notes: Mapping[type[Any], str] = {
         ir.Drag: "left, from one point to another; no keys held",
         ir.Done: "a message without words",
@@ -155,32 +156,38 @@ class Anthropic(JsonActionFormat):
 
     def __init__(self, version: str) -> None:
         self.name = f"anthropic_{version}"
-        self._forms = {"20241022": _first_forms, "20250124": _second_forms, "20251124": _third_forms}[version]
+        self._json_actions = {
+            "20241022": _actions_20241022,
+            "20250124": _actions_20250124,
+            "20251124": _actions_20251124,
+        }[version]
         if version == "20241022":
-            self.apart_kinds = frozenset({ir.Click})
+            self.split_kinds = frozenset({ir.Click})
             about_click = "left, middle or right once; left twice; no keys held; a point is a mouse_move before it"
             self.notes = {**Anthropic.notes, ir.Click: about_click}
         else:
             self.notes = {**Anthropic.notes, **_LATER_NOTES}
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return self._forms(view)
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return self._json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
             "Use a mouse and a keyboard to control a computer, by the tool `computer`.",
-            f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, from the top left corner.",
-            "You may think in words first. Then write the tool's input as a JSON object, or a list of them, and nothing after it:",
+            f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, "
+            "from the top left corner.",
+            "You may think in words first. Then write the tool's input as a JSON object, or a list "
+            "of them, and nothing after it:",
         ]
 
     def closing(self, view: ScreenView) -> list[str]:
         return [
             "Names of keys are those of X11: Return, Escape, Page_Down, ctrl, super.",
             super().closing(view)[0],
-            f"or {self.written(self.words(f'{INFEASIBLE} why'))} when the task cannot be done.",
+            f"or {self.dumps(self.text_value(f'{INFEASIBLE} why'))} when the task cannot be done.",
         ]
 
-    def unwrapped(self, value: Any) -> list[Any]:
+    def unwrap(self, value: Any) -> list[Any]:
         if not isinstance(value, dict) or "action" in value:
             return [value]
         if "content" in value:
@@ -189,7 +196,7 @@ class Anthropic(JsonActionFormat):
                 return [FreeText(content)]
             if not isinstance(content, list):
                 raise AgentError("the content of a message must be a text or a list of blocks")
-            return [item for block in content for item in self.unwrapped(block)] or [FreeText("")]
+            return [item for block in content for item in self.unwrap(block)] or [FreeText("")]
         if value.get("type") == "text":
             json_schema.check_keys(
                 "text",
@@ -201,18 +208,18 @@ class Anthropic(JsonActionFormat):
         if value.get("type") in _REASONING_BLOCKS:
             return [FreeText("")]
         if "input" in value:
-            json_schema.check_keys("tool_use", value, dict.fromkeys(_OF_A_BLOCK, json_schema.ANYTHING), ())
+            json_schema.check_keys("tool_use", value, dict.fromkeys(_BLOCK_KEYS, json_schema.ANYTHING), ())
             if value.get("name") != "computer" or value.get("type", "tool_use") != "tool_use":
                 raise AgentError(f"unknown tool {truncate_repr(value.get('name'))}; the only one is computer")
             return [value["input"]]
         return [value]
 
-    def words(self, text: str) -> Any:
+    def text_value(self, text: str) -> Any:
         return {"type": "text", "text": text}
 
-    def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
+    def reply_schema(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         text = json_schema.object_of(type={"const": "text"}, text=json_schema.text())
-        return {"oneOf": [*super().schema_of_reply(actions)["oneOf"], text]}
+        return {"oneOf": [*super().reply_schema(actions)["oneOf"], text]}
 
 
 V20241022 = Anthropic("20241022")

@@ -1,8 +1,7 @@
-"""Arguments of calls: how a literal is read as a field of an op, and how that field is written.
+"""Argument types of calls: conversion between Python literals and op fields.
 
-Invariant: `read(name, ...)` of what `write` wrote is the same value, and a literal of another type is an `AgentError` that names
-the argument. Every text reads back as itself from a Python literal, and none of its characters can end a code fence or a block of
-reasoning.
+`read(name, ...)` reverses `write`; a literal of another type raises `AgentError` naming the argument. Written strings
+contain no sequence that could end a code fence or a reasoning block.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from deskhand.errors import AgentError
 
 
 def quoted(text: str, mark: str = "'") -> str:
-    """`text` as a Python literal between `mark`s. Raises `AgentError` for what is not Unicode text.
+    """Return `text` as a Python string literal. Raises `AgentError` if it is not Unicode text.
 
-    A back-tick and the < of a `<think>` are escaped: they would mean something to whoever looks for code in a reply.
+    Backticks and the < of `<think>` are escaped, because they would change how the reply is split.
     """
     body = json.dumps(check_text("text", text), ensure_ascii=False)[1:-1]
     body = (
@@ -35,13 +34,13 @@ def quoted(text: str, mark: str = "'") -> str:
 
 
 def number(value: float) -> str:
-    """A number that reads back as itself; without a fraction where it has none."""
+    """Format a number so that it parses to the same value."""
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
 class ArgType:
-    """How one argument is read and written; `read` gets the argument's name for its errors."""
+    """Conversion of one argument; `read` receives the argument name for its errors."""
 
     read: Callable[[str, Any], Any]
     write: Callable[[Any], str]
@@ -49,18 +48,18 @@ class ArgType:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a call. `named`: it is written as name=value."""
+    """One parameter of a call; `named` parameters are written as name=value."""
 
     name: str
     kind: ArgType
     field: str = ""
-    """The op's field; several with commas between them for a kind that reads a tuple of them."""
+    """Op field; several, separated by commas, if the type reads a tuple."""
     required: bool = False
     named: bool = True
-    many: bool = False
-    """It takes all positional arguments that are left; it is read from the tuple of them."""
+    variadic: bool = False
+    """Takes all remaining positional arguments as a tuple."""
     aliases: tuple[str, ...] = ()
-    """Other names that it is read by."""
+    """Other accepted names."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -68,7 +67,7 @@ class Parameter:
 
 
 def whole(name: str, value: Any) -> int:
-    """A number without a fraction. Raises `AgentError`."""
+    """Return a number without a fraction. Raises `AgentError`."""
     found = check_number(name, value)
     if not float(found).is_integer():
         raise AgentError(f"{name} must be a whole number, not {found:g}")
@@ -76,7 +75,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def choice(names: Mapping[Any, Any], mark: str = "'") -> ArgType:
-    """One of several literals, each with its field's value; the first name of a value is the one that is written."""
+    """One of several literals, each with a field value; the first name of a value is written."""
     written: dict[Any, str] = {}
     for name, value in names.items():
         written.setdefault(value, name)
@@ -95,7 +94,7 @@ def choice(names: Mapping[Any, Any], mark: str = "'") -> ArgType:
 
 
 def direction(names: Sequence[str], notches: int, mark: str = "'") -> ArgType:
-    """The wheel by a direction of `names`, always the same number of notches: the fields "dx,dy"."""
+    """A scroll direction of a fixed number of notches, for the fields "dx,dy"."""
     ways = choice({name: name for name in names}, mark)
 
     def read(name: str, value: Any) -> tuple[int, int]:
@@ -106,11 +105,11 @@ def direction(names: Sequence[str], notches: int, mark: str = "'") -> ArgType:
 
 
 _SIGNS = {"+": "plus", "-": "minus"}
-"""How the keys are named that stand between keys."""
+"""Names of keys that also serve as separators."""
 
 
 def keys_joined(separators: str, mark: str = "'") -> ArgType:
-    """A chord in one text: keys with one of `separators` between them, the first that the text holds; the first is written."""
+    """A chord in one text, split at the first of `separators` that occurs; the first separator is written."""
 
     def read(name: str, value: Any) -> tuple[str, ...]:
         text = check_text(name, value)
@@ -129,19 +128,19 @@ def keys_joined(separators: str, mark: str = "'") -> ArgType:
     return ArgType(read, write)
 
 
-def _pace(name: str, value: Any) -> None:
+def _check_duration(name: str, value: Any) -> None:
     if not isinstance(value, bool) and check_number(name, value) < 0:
         raise AgentError(f"{name} must not be negative")
 
 
 NUMBER = ArgType(check_number, number)
-WHOLE = ArgType(whole, number)
-WHOLE_UP = ArgType(lambda name, value: -whole(name, value), lambda value: number(-value))
-"""Notches whose positive is up: the other way round from `Scroll.dy`."""
+INTEGER = ArgType(whole, number)
+INTEGER_UP = ArgType(lambda name, value: -whole(name, value), lambda value: number(-value))
+"""Notches with positive up, the opposite of `Scroll.dy`."""
 TEXT = ArgType(check_text, quoted)
 DOUBLE_QUOTED = ArgType(check_text, lambda value: quoted(value, '"'))
-PACE = ArgType(_pace, number)
-"""How fast something happens, a number of seconds or a truth value: it has no field, for the pace is the desktop's business."""
+DURATION_VALUE = ArgType(_check_duration, number)
+"""A number of seconds or a boolean, validated and ignored: the desktop controls the timing."""
 
 
 def point_parameters(required: bool = False) -> tuple[Parameter, Parameter]:

@@ -1,8 +1,7 @@
-"""What a dialect is. Invariant: text in, ops out, or a `ParseError` that names the characters; nothing is executed and nothing is
-silently dropped or moved.
+"""The `ActionFormat` protocol: text to ops and back.
 
-`parse(emit(ops, view), view) == ops` for every op that the dialect carries without loss; `emit` raises `AgentError` for what it
-cannot say.
+Nothing is executed, dropped or moved silently: `parse` returns ops or raises a `ParseError` with the span at fault, and
+`parse(emit(ops, view), view) == ops` for every op that the format supports without loss.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from deskhand.actions.ops import Op, Space, image_px, screen_px
 
 @dataclass(frozen=True, slots=True)
 class ScreenView:
-    """What the model is shown: the screen, and the image of the whole screen that it is given, in pixels."""
+    """Sizes in pixels of the screen and of the screenshot that the model receives."""
 
     screen_width: int
     screen_height: int
     image_width: int
     image_height: int
     model_image_size: tuple[int, int] | None = None
-    """(width, height) that the model's own preprocessing makes of the image; None: what its family publishes."""
+    """(width, height) of the image after the model's preprocessing; None computes it as published for the family."""
 
     @classmethod
     def of_screen(cls, width: int, height: int) -> ScreenView:
-        """The image is the screen, not resized."""
+        """Return a view whose image has the size of the screen."""
         return cls(width, height, width, height)
 
     @property
@@ -41,47 +40,47 @@ class ScreenView:
 
 @dataclass(frozen=True, slots=True)
 class OpSupport:
-    """How a dialect carries an op: "lossless", "lossy" (`how` says what is lost), or "absent"."""
+    """Support of an op: "lossless", "lossy" (`how` describes the loss), or "absent"."""
 
     kind: str
     how: str = ""
 
 
-def carried(
+def support_of_ops(
     written: Collection[type[Any]], notes: Mapping[type[Any], str], losses: Mapping[type[Any], str]
 ) -> dict[type[Op], OpSupport]:
-    """How every op of the IR is carried, of which some are `written`; `notes` say what of them can be said, or is done instead."""
-    made: dict[type[Op], OpSupport] = {}
+    """Return the support of every op: `written` ops are supported, `notes` are restrictions or substitutes."""
+    support: dict[type[Op], OpSupport] = {}
     for kind in get_args(Op):
         lossy = kind in written and kind in losses
         how = losses[kind] if lossy else notes.get(kind, "")
-        made[kind] = OpSupport("lossy" if lossy else "lossless" if kind in written else "absent", how)
-    return made
+        support[kind] = OpSupport("lossy" if lossy else "lossless" if kind in written else "absent", how)
+    return support
 
 
 class ActionFormat(Protocol):
-    """One language of actions."""
+    """An action format: prompt, parser, emitter and JSON schema."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
-        """For every op of the IR."""
+        """Support of every op."""
         ...
 
     def prompt(self, view: ScreenView) -> str:
-        """How the model is told to write; everything that it offers is parsed."""
+        """Return the instructions for the model. Everything that they offer can be parsed."""
         ...
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
-        """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
+        """Parse a reply. Raises `ParseError` with the span at fault and the reason."""
         ...
 
     def emit(self, ops: list[Op], view: ScreenView) -> str:
-        """Write ops. Raises `AgentError` for what the dialect cannot say."""
+        """Write ops. Raises `AgentError` if the format cannot express one."""
         ...
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
-        """JSON schema (draft 2020-12) of a reply for constrained decoding; None where a reply is not JSON."""
+        """Return the JSON schema (draft 2020-12) of a reply for constrained decoding; None if replies are not JSON."""
         ...

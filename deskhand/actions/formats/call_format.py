@@ -1,12 +1,9 @@
-"""A dialect of calls in text: a table of calls, a way to find the calls in a reply, and a way to lay them out in one.
+"""Formats whose actions are calls in text, such as `click(x=1, y=2)`.
 
-Invariant: a row of the table says how a call is read, how it is written and how it is offered, so that prompt, parser and emitter
-cannot differ; `parse` gives ops or raises `ParseError`; `parse(emit(ops, view), view) == ops` for ops that the table carries
-without loss and whose points are in the dialect's own space (`space`).
-
-A row joins a call's arguments with the fields of an op: `x` and `y` are its point, `x2` and `y2` the end of a drag of two points,
-the rest are the op's own names. A parameter without a field is checked and changes only the pace of a movement, which is the
-desktop's business.
+`CallActionFormat` combines a table of `CallSpec`s with functions that find the calls in a reply and lay them out. One
+spec defines how a call is parsed, written and shown in the prompt, so the three cannot differ. Parameters map to op
+fields: `x` and `y` are the point, `x2` and `y2` the end of a two-point drag, the rest are field names. Parameters
+without a field are validated and ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats.arg_types import Parameter
-from deskhand.actions.formats.base import OpSupport, ScreenView, carried
+from deskhand.actions.formats.base import OpSupport, ScreenView, support_of_ops
 from deskhand.actions.formats.call_parser import ParsedCall, Span
 from deskhand.actions.formats.limits import (
     MAX_REPLY,
@@ -34,9 +31,9 @@ from deskhand.errors import AgentError, ParseError
 
 
 class CallSpec:
-    """One call: `parameters`, and what its name itself says of the fields (`fixed`).
+    """One call: its parameters, and the op fields that its name implies (`fixed`).
 
-    `op` is the example that the prompt shows, written in the space of the view, or a class of ops.
+    `op` is the example shown in the prompt, written in the space of the view, or an op class.
     """
 
     def __init__(
@@ -47,102 +44,102 @@ class CallSpec:
         *parameters: Parameter,
         read: Callable[[CallReader, ParsedCall, dict[str, Any]], None] | None = None,
         write: Callable[[CallActionFormat, CallSpec, Any, Space], list[str] | None] | None = None,
-        only_read: bool = False,
+        parse_only: bool = False,
         offer: str = "",
         loss: str = "",
-        behind_with: bool = False,
+        in_with: bool = False,
         at_pointer: bool = False,
-        refusal: str = "",
+        unsupported_reason: str = "",
         **fixed: Any,
     ) -> None:
         self.call, self.about, self.parameters, self.fixed = call, about, parameters, fixed
         self.cls: Any = op if op is None or isinstance(op, type) else type(op)
         self.example: Any = None if isinstance(op, type) else op
         self.read, self.write = read, write
-        """Instead of reading and writing an op of `cls` as the parameters say; `write` gives None for what it cannot say."""
-        self.only_read = only_read
-        """Never written: another spelling of what another row writes."""
+        """Override the conversion by parameters; `write` returns None for an op that it cannot express."""
+        self.parse_only = parse_only
+        """Accepted, but never written."""
         self.offer = offer
-        """What the prompt shows, as it stands, where there is no example."""
+        """Prompt text of a call without an example."""
         self.loss = loss
-        """What is lost when an op of this class is written; "" for nothing."""
-        self.behind_with = behind_with
-        """It stands behind `with`, and only there."""
+        """Information lost when writing the op; empty if none."""
+        self.in_with = in_with
+        """Allowed only in a `with` statement."""
         self.at_pointer = at_pointer
-        """It has no place of its own: the move right before it is its point."""
-        self.refusal = refusal
-        """Why a call that the dialect has is not an action here."""
+        """Has no coordinates; the preceding move is its point."""
+        self.unsupported_reason = unsupported_reason
+        """Why a published call is rejected."""
 
 
 class CallReader:
-    """The ops that the calls of a reply have come to, each with the characters that it comes from."""
+    """Converts the calls of one reply to ops with their spans."""
 
-    def __init__(self, dialect: CallActionFormat, space: Space, pointer: Point | None = None) -> None:
-        self.dialect = dialect
+    def __init__(self, action_format: CallActionFormat, space: Space, pointer: Point | None = None) -> None:
+        self.action_format = action_format
         self.space = space
         self.ops: list[Op] = []
         self.spans: list[Span] = []
         self.tags: list[str] = []
-        """What a row wants to know of an op that it added before; empty for nothing."""
+        """Marks that a spec leaves on its ops for later calls; empty for none."""
         self.pointer = pointer
-        """Where the pointer is, as far as the reply itself says."""
+        """Pointer position, if known from the reply."""
         self.statement = 0
-        """Counts the calls that were read."""
+        """Number of calls read."""
         self.moved_in = -1
-        """The statement that moved the pointer last and did nothing else."""
+        """Last statement that was a plain move."""
 
     def add(self, op: Op, span: Span, tag: str = "") -> None:
         self.ops.append(op)
         self.spans.append(span)
         self.tags.append(tag)
-        places = points_of(op)
-        if places:
-            self.pointer = places[-1]
+        points = points_of(op)
+        if points:
+            self.pointer = points[-1]
         if isinstance(op, ir.Move):
             self.moved_in = self.statement
 
-    def add_op(self, count: int) -> tuple[list[Op], Span]:
-        """Remove the last `count` ops, and give them with the characters from the first to the last."""
+    def pop_ops(self, count: int) -> tuple[list[Op], Span]:
+        """Remove the last `count` ops and return them with their combined span."""
         taken, span = self.ops[-count:], (self.spans[-count][0], self.spans[-1][1])
         del self.ops[-count:], self.spans[-count:], self.tags[-count:]
         return taken, span
 
-    def add_move(self) -> tuple[Point, Span] | None:
-        """Remove the `Move` that the statement before this one came to, if that is what it was."""
+    def pop_move(self) -> tuple[Point, Span] | None:
+        """Remove the `Move` of the preceding statement, if it was one."""
         if self.moved_in != self.statement - 1 or not self.ops or not isinstance(self.ops[-1], ir.Move):
             return None
-        (move,), span = self.add_op(1)
+        (move,), span = self.pop_ops(1)
         assert isinstance(move, ir.Move)
         return move.point, span
 
-    def _place(self, point: Point, span: Span) -> None:
-        """Give the last op, which acts where the pointer is, the point that the pointer was moved to."""
-        (op,), after = self.add_op(1)
+    def _set_point(self, point: Point, span: Span) -> None:
+        """Set the point of the last op, which acts at the pointer."""
+        (op,), after = self.pop_ops(1)
         assert isinstance(op, (ir.Click, ir.MouseDown, ir.MouseUp, ir.Scroll))
         self.add(replace(op, point=point), (span[0], after[1]))
 
     def run(self, calls: Sequence[ParsedCall]) -> None:
-        """Read `calls` by the table. Raises `ParseError`."""
+        """Convert `calls` with the format's table. Raises `ParseError`."""
         for call in calls:
-            row = self.dialect.rows_by_call.get(call.name)
-            if row is None:
+            spec = self.action_format.specs_by_call.get(call.name)
+            if spec is None:
                 raise ParseError(
-                    call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.dialect.known}"
+                    call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.action_format.known}"
                 )
-            if row.refusal:
-                raise ParseError(call.span, f"{row.call} is not an action here: {row.refusal}")
+            if spec.unsupported_reason:
+                raise ParseError(call.span, f"{spec.call} is not an action here: {spec.unsupported_reason}")
             self.statement += 1
             try:
-                values = bind(call, row.parameters)
-                if (call.body is not None) != row.behind_with:
-                    raise AgentError(f"{row.call} is {'only' if row.behind_with else 'not'} written behind with")
-                start = self.add_move() if row.at_pointer else None
-                if row.read is not None:
-                    row.read(self, call, values)
-                elif row.cls is not None:
-                    self.add(build(row.cls, {**row.fixed, **values}, self.space), call.span)
+                values = bind(call, spec.parameters)
+                if (call.body is not None) != spec.in_with:
+                    raise AgentError(f"{spec.call} is {'only' if spec.in_with else 'not'} written behind with")
+                start = self.pop_move() if spec.at_pointer else None
+                if spec.read is not None:
+                    spec.read(self, call, values)
+                elif spec.cls is not None:
+                    self.add(build(spec.cls, {**spec.fixed, **values}, self.space), call.span)
                 if start is not None:
-                    self._place(*start)
+                    self._set_point(*start)
             except ParseError:
                 raise
             except AgentError as error:
@@ -150,7 +147,7 @@ class CallReader:
 
 
 def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-    """The fields that a call's arguments say. Raises `AgentError` for an argument that the row does not have."""
+    """Convert the arguments of a call to op fields. Raises `AgentError` if they do not match the parameters."""
     given: dict[str, Any] = {}
     positional = call.positional
     if (
@@ -162,7 +159,7 @@ def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     ):
         positional = positional[0]
     for index, parameter in enumerate(parameters):
-        if parameter.many:
+        if parameter.variadic:
             if positional[index:]:
                 given[parameter.name] = positional[index:]
             positional = positional[:index]
@@ -193,7 +190,7 @@ def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 
 
 def build(cls: type[Op], values: Mapping[str, Any], space: Space) -> Op:
-    """An op from its fields. Raises `AgentError` when a point is half given."""
+    """Build an op from its fields. Raises `AgentError` if only one coordinate of a point is present."""
     made = dict(values)
     for field_name, x, y in (("point", "x", "y"), ("end", "x2", "y2")):
         if (x in made) != (y in made):
@@ -206,13 +203,14 @@ def build(cls: type[Op], values: Mapping[str, Any], space: Space) -> Op:
 
 
 def in_space(point: Point, space: Space) -> Point:
-    """`ops.in_space` of a point that is on the screen. Raises `AgentError` when it is not."""
+    """Convert a point to `space`. Raises `AgentError` if it is off the screen."""
     check_point(point)
     return ir.in_space(point, space)
 
 
 def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
-    """The fields of an op that are not their defaults, with points in `space`. Raises `AgentError` for a point off the screen."""
+    """Return the non-default fields of an op, with points in `space`. Raises `AgentError` if a point is off the
+    screen."""
     found: dict[str, Any] = {}
     for item in fields(op):
         value = getattr(op, item.name)
@@ -230,10 +228,10 @@ def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
     return found
 
 
-def arguments(row: CallSpec, values: Mapping[str, Any]) -> str:
-    """The arguments of a row's call, written."""
+def arguments(spec: CallSpec, values: Mapping[str, Any]) -> str:
+    """Format the arguments of a call."""
     written = []
-    for parameter in row.parameters:
+    for parameter in spec.parameters:
         names = parameter.fields
         if names and all(name in values for name in names):
             text = parameter.kind.write(values[names[0]] if len(names) == 1 else tuple(values[name] for name in names))
@@ -241,82 +239,84 @@ def arguments(row: CallSpec, values: Mapping[str, Any]) -> str:
     return ", ".join(written)
 
 
-def write_plainly(row: CallSpec, op: Op, space: Space) -> list[str] | None:
-    """The one call of `row` that says `op`; None when it does not say all of it."""
+def write_plainly(spec: CallSpec, op: Op, space: Space) -> list[str] | None:
+    """Return the call of `spec` that expresses `op`; None if it cannot express all of it."""
     values = flatten_fields(op, space)
-    for name, value in row.fixed.items():
+    for name, value in spec.fixed.items():
         default = next(item.default for item in fields(op) if item.name == name)
         if values.pop(name, default) != value:
             return None
-    needed = {name for parameter in row.parameters if parameter.required for name in parameter.fields}
-    if not set(values) <= {name for parameter in row.parameters for name in parameter.fields}:
+    needed = {name for parameter in spec.parameters if parameter.required for name in parameter.fields}
+    if not set(values) <= {name for parameter in spec.parameters for name in parameter.fields}:
         return None
     for name in needed - set(values):
         if not hasattr(op, name):
             return None
         values[name] = getattr(op, name)
-    return [f"{row.call}({arguments(row, values)})"]
+    return [f"{spec.call}({arguments(spec, values)})"]
 
 
 def amount_lost(notches: int) -> str:
-    """What `write_one_way` loses."""
+    """Return the loss of `write_one_way`."""
     return f"any amount becomes {notches} notches; one axis at a time"
 
 
-def write_one_way(dialect: CallActionFormat, row: CallSpec, op: ir.Scroll, space: Space) -> list[str] | None:
-    """The wheel by its direction, whatever the amount."""
+def write_one_way(action_format: CallActionFormat, spec: CallSpec, op: ir.Scroll, space: Space) -> list[str] | None:
+    """Write a scroll by its direction alone."""
     if op.modifiers or (op.dx == 0) == (op.dy == 0):
         return None
-    return [f"{row.call}({arguments(row, flatten_fields(op, space) | {'dx': op.dx, 'dy': op.dy})})"]
+    return [f"{spec.call}({arguments(spec, flatten_fields(op, space) | {'dx': op.dx, 'dy': op.dy})})"]
 
 
 @dataclass(frozen=True)
 class CallActionFormat:
-    """See `base.Dialect`."""
+    """See `base.ActionFormat`."""
 
     name: str
-    rows: tuple[CallSpec, ...]
-    """The calls, in the order in which a way to write an op is looked for."""
+    specs: tuple[CallSpec, ...]
+    """Table of calls; the first match is used for writing."""
     space: Callable[[ScreenView], Space]
-    """The space of the coordinates that the model writes."""
+    """Coordinate space of the model's output."""
     find: Callable[[str], list[ParsedCall]]
-    """The calls of a reply of at most `MAX_REPLY` characters. Raises `ParseError`."""
-    lay_out: Callable[[list[str], list[Op]], str]
-    """A reply with these lines, which say these ops."""
+    """Finds the calls of a reply of at most `MAX_REPLY` characters. Raises `ParseError`."""
+    layout: Callable[[list[str], list[Op]], str]
+    """Builds a reply from lines and the ops that they express."""
     introduction: Callable[[ScreenView, Space], str]
-    """What the prompt says before the calls."""
+    """Prompt text before the calls."""
     closing: str = ""
-    """What the prompt says after the calls."""
+    """Prompt text after the calls."""
     notes: Mapping[type[Op], str] = field(default_factory=dict)
-    """What an op that is carried may not ask for."""
+    """Restrictions of supported ops."""
 
     @cached_property
-    def rows_by_call(self) -> dict[str, CallSpec]:
-        return {row.call: row for row in reversed(self.rows)}
+    def specs_by_call(self) -> dict[str, CallSpec]:
+        return {spec.call: spec for spec in reversed(self.specs)}
 
     @cached_property
     def known(self) -> str:
-        """The calls that are offered."""
-        return ", ".join(row.call for row in self.rows if row.example is not None or row.offer)
+        """Names of the calls in the prompt."""
+        return ", ".join(spec.call for spec in self.specs if spec.example is not None or spec.offer)
 
     @cached_property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
-        """How each op is carried, from the rows that write it."""
-        rows = [row for row in reversed(self.rows) if not row.only_read]
-        return carried({row.cls for row in rows}, self.notes, {row.cls: row.loss for row in rows if row.loss})
+        """Support of every op."""
+        specs = [spec for spec in reversed(self.specs) if not spec.parse_only]
+        return support_of_ops(
+            {spec.cls for spec in specs}, self.notes, {spec.cls: spec.loss for spec in specs if spec.loss}
+        )
 
     def prompt(self, view: ScreenView) -> str:
-        """How the model is told to write; the calls are those of the table."""
+        """Return the instructions for the model."""
         space = self.space(view)
         offered = []
-        for row in self.rows:
-            shown = "\n".join(self.write(row.example, space)) if row.example is not None else row.offer
+        for spec in self.specs:
+            shown = "\n".join(self.write(spec.example, space)) if spec.example is not None else spec.offer
             if shown:
-                offered.append(f"{shown}  # {row.about}" if row.about else shown)
+                offered.append(f"{shown}  # {spec.about}" if spec.about else shown)
         return "\n".join(part for part in (self.introduction(view, space), *offered, self.closing) if part)
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
-        """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
+        """Parse a reply. Raises `ParseError` with the span at fault and the reason."""
         check_length(text)
         program = CallReader(self, self.space(view))
         program.run(self.find(text))
@@ -333,7 +333,7 @@ class CallActionFormat:
         return program.ops
 
     def emit(self, ops: list[Op], view: ScreenView) -> str:
-        """Write ops. Raises `AgentError` for what the dialect cannot say."""
+        """Write ops. Raises `AgentError` if the format cannot express one."""
         if not ops:
             raise AgentError("a reply needs an action")
         for op in ops:
@@ -348,23 +348,23 @@ class CallActionFormat:
                 lines += self.write(op, space)
             except AgentError as error:
                 raise AgentError(f"{self.name}: {error}") from None
-        text = self.lay_out(lines, ops)
+        text = self.layout(lines, ops)
         if len(text) > MAX_REPLY:
             raise AgentError(f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
         return text
 
     def write(self, op: Op, space: Space) -> list[str]:
-        """The lines that say `op`. Raises `AgentError` when no row can."""
-        for row in self.rows:
-            if row.only_read or not (row.cls is type(op) or row.behind_with):
+        """Return the lines that express `op`. Raises `AgentError` if no call can."""
+        for spec in self.specs:
+            if spec.parse_only or not (spec.cls is type(op) or spec.in_with):
                 continue
-            place = getattr(op, "point", None) if row.at_pointer else None
-            said: Any = op if place is None else replace(op, point=None)  # type: ignore[call-arg]
-            lines = row.write(self, row, said, space) if row.write is not None else write_plainly(row, said, space)
+            point = getattr(op, "point", None) if spec.at_pointer else None
+            bare: Any = op if point is None else replace(op, point=None)  # type: ignore[call-arg]
+            lines = spec.write(self, spec, bare, space) if spec.write is not None else write_plainly(spec, bare, space)
             if lines is not None:
-                return lines if place is None else [*self.write(ir.Move(place), space), *lines]
+                return lines if point is None else [*self.write(ir.Move(point), space), *lines]
         raise AgentError(f"this cannot be said: {truncate_repr(op)}")
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
-        """None: a reply is not JSON."""
+        """Return None: replies are not JSON."""
         return None

@@ -1,9 +1,8 @@
-"""Reading Python-like text as a list of calls. Invariant: text is looked at as a syntax tree and never run, and only calls of
-dotted names with literal arguments get through; all else is a `ParseError` that names its characters.
+"""Parser of Python-like text into calls with literal arguments. Text is parsed with `ast` and never executed.
 
-The tree is made by `ast` from a bounded amount of code. What is let through besides calls: imports of the modules that the calls
-belong to, `with` around calls, `for` over a short `range` around calls, which stands for the calls that often, a few settings that
-change nothing, and bare words such as DONE (a call without arguments).
+Besides calls, a `CallGrammar` may allow imports, `with` and short `for ... in range(n)` blocks around calls, no-op
+settings, and bare words such as DONE. Everything else raises `ParseError` with its span. Sizes are bounded before
+`ast` sees the code.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from dataclasses import dataclass, field
 from deskhand.errors import ParseError
 
 MAX_CODE = 16_384
-"""Characters of code besides texts and comments."""
+"""Characters of code, excluding strings and comments."""
 MAX_STATEMENTS = 256
 MAX_ITEMS = 256
-"""Items of a list, and arguments of a call."""
-MAX_TURNS = 20
-"""Turns of a loop."""
+"""Items of a list; also arguments of a call."""
+MAX_ITERATIONS = 20
+"""Iterations of a loop."""
 _MAX_DEPTH = 3
 
 Span = tuple[int, int]
@@ -34,17 +33,17 @@ _TEXT_OR_COMMENT = re.compile(
     r"|'(?:[^'\\\r\n]|\\.)*+'?|\"(?:[^\"\\\r\n]|\\.)*+\"?)|#[^\r\n]*+",
     re.DOTALL,
 )
-_WARNED_OF = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]|[0-9a-fA-F._jJ](?:and|else|for|i[fns]|not|or)")
-"""What Python may warn of: escapes that it does not know, and a keyword right behind a number."""
+_WARNING_SOURCE = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]|[0-9a-fA-F._jJ](?:and|else|for|i[fns]|not|or)")
+"""Code that Python warns about: unknown escapes, and keywords directly after a number."""
 _NO_FILE = ""
-"""The name of the code's file. Python looks for that file when it finds an error, to show a line of it; no file has this name."""
+"""File name passed to `ast.parse`. Python opens that file to show the line of a syntax error, so no file may have it."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEADING_SPACE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?(?:\r\n|\r|\n))*+(?P<indent>[ \t]++)[^\s#]")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """One call: `name` is dotted, `named` are keyword arguments, `body` the calls inside a `with` of it (None without `with`)."""
+    """One call: dotted `name`, `named` keyword arguments, and the `body` of a `with` statement (None without one)."""
 
     name: str
     positional: tuple[Literal, ...]
@@ -55,24 +54,24 @@ class ParsedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """What a dialect lets through besides calls of its own names."""
+    """What a format allows besides calls."""
 
     modules: frozenset[str] = frozenset()
-    """Modules whose `import` is passed over."""
+    """Modules whose `import` is ignored."""
     words: frozenset[str] = frozenset()
     """Bare words that are actions."""
     settings: frozenset[str] = frozenset()
-    """Dotted names that may be set to a number or a truth value, which changes nothing."""
+    """Dotted names that may be assigned a number or boolean; the assignment is ignored."""
     contexts: frozenset[str] = field(default_factory=frozenset)
-    """Dotted names of calls that may stand behind `with`."""
+    """Dotted names of calls allowed in `with`."""
     loops: bool = False
-    """`for ... in range(3):` is read; the calls in it say the same in every turn, as they have literal arguments."""
+    """Allow `for ... in range(3):`; the calls inside are repeated."""
     constants: frozenset[str] = frozenset()
-    """Dotted names that may stand as an argument; each is read as its own text."""
+    """Dotted names allowed as arguments; each is read as its own text."""
 
 
 def parse_calls(text: str, start: int, end: int, grammar: CallGrammar) -> list[ParsedCall]:
-    """The calls in `text[start:end]`, with spans in `text`. Raises `ParseError`."""
+    """Parse the calls in `text[start:end]`, with spans in `text`. Raises `ParseError`."""
     _check_size(text, start, end)
     return _Source(text, start, end, grammar).calls()
 
@@ -89,7 +88,7 @@ def _check_size(text: str, start: int, end: int) -> None:
 
 
 class _Source:
-    """One piece of code and where its lines begin in the reply."""
+    """A piece of code and the positions of its lines in the reply."""
 
     def __init__(self, text: str, start: int, end: int, grammar: CallGrammar) -> None:
         self._grammar = grammar
@@ -114,7 +113,7 @@ class _Source:
 
     def _tree(self) -> ast.Module:
         try:
-            if _WARNED_OF.search(self._code):
+            if _WARNING_SOURCE.search(self._code):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     return ast.parse(self._code, _NO_FILE)
@@ -160,8 +159,8 @@ class _Source:
                 body=body,
                 orelse=[],
             ) if grammar.loops and not isinstance(turns, bool):
-                if not 1 <= turns <= MAX_TURNS:
-                    raise ParseError(self._span(statement), f"a loop turns 1 to {MAX_TURNS} times")
+                if not 1 <= turns <= MAX_ITERATIONS:
+                    raise ParseError(self._span(statement), f"a loop turns 1 to {MAX_ITERATIONS} times")
                 return [call for _ in range(turns) for call in self._statements(body)]
             case _:
                 pass
@@ -214,7 +213,7 @@ class _Source:
         return start, max(start, end)
 
     def _position(self, line: int, column: int) -> int:
-        """The character of the reply at a line (from 1) and a column in bytes of UTF-8."""
+        """Convert a line (from 1) and a column in UTF-8 bytes to a position in the reply."""
         index = line - self._first_line
         if not 0 <= index < len(self._starts):
             return self._starts[0] if index < 0 else self._end
@@ -223,7 +222,7 @@ class _Source:
         return min(start + len(self._text[start:end].encode()[:column].decode(errors="ignore")), self._end)
 
     def _span_of_error(self, error: SyntaxError) -> Span:
-        """From where the parser stopped to the end of that line."""
+        """Return the span from the error to the end of its line."""
         index = min(max((error.lineno or 1) - self._first_line, 0), len(self._starts) - 1)
         start = min(self._starts[index] + max((error.offset or 1) - 1, 0), self._end)
         after = bisect_right(self._starts, start)
@@ -231,7 +230,7 @@ class _Source:
 
 
 def _dotted(node: ast.expr) -> str | None:
-    """`a.b.c` as a text; None for anything that is not names and dots."""
+    """Return `a.b.c` as text; None for anything but names and dots."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -269,5 +268,5 @@ _KINDS = {
     "an await": (ast.Await,),
     "a del": (ast.Delete,),
 }
-"""What an error calls the parts of Python that are not read."""
+"""Descriptions of unsupported Python syntax, for errors."""
 _NAME_OF_KIND: dict[type[ast.AST], str] = {kind: name for name, kinds in _KINDS.items() for kind in kinds}

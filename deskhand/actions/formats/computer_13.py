@@ -1,8 +1,8 @@
-"""OSWorld's action space computer_13. Invariant: coordinates are pixels of the screen, and the wheel is positive upwards.
+"""OSWorld's action space computer_13, in screen pixels, with the wheel positive upwards.
 
-Thirteen actions and WAIT, FAIL, DONE, as `{"action_type": T, "parameters": {...}}` or with the parameters beside the type; the
-three may stand as bare words. One unit of SCROLL is one notch, as the wheel of pyautogui has it on Linux. A button goes down,
-and the wheel turns, where the pointer is; DRAG_TO starts there.
+Thirteen actions and WAIT, FAIL, DONE, written as `{"action_type": T, "parameters": {...}}` or with the parameters next
+to the type; the last three may be bare words. One SCROLL unit is one notch, as in PyAutoGUI on Linux. Buttons and
+scrolls act at the pointer, and DRAG_TO starts there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_fields import JsonAction, Values
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import Values
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, Word, parse_lenient_values
 from deskhand.actions.key_names import PYAUTOGUI
@@ -23,35 +24,35 @@ from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError
 
 WAIT_S = 2.0
-"""OSWorld's pause after an action, which is all that WAIT waits."""
+"""Duration of WAIT: OSWorld's pause after an action."""
 _WORDS = frozenset({"WAIT", "FAIL", "DONE"})
 _BUTTONS = {name: name for name in ("left", "middle", "right")}
 
 
 @lru_cache(maxsize=64)
-def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
+def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
     button = json_fields.choice("button", "button", _BUTTONS, "left")
-    centre, other = (
+    center, other = (
         Point(view.screen_width // 2, view.screen_height // 3, screen),
         Point(view.screen_width // 4, 0, screen),
     )
-    clicks = json_fields.numeral("num_clicks", "count", json_schema.integer(1, 3), 1)
+    clicks = json_fields.number_field("num_clicks", "count", json_schema.integer(1, 3), 1)
     about_click = "click the left button, or the one given, at the position, or where the cursor is"
     wheel = json_fields.wheel("dx", "dy", y_sign=-1, lenient=True)
     keys, waited = json_fields.key_list("keys", PYAUTOGUI), json_fields.constant("seconds", WAIT_S)
     return (
-        JsonAction("MOVE_TO", ir.Move(centre), "move the cursor to the specified position", must_be_at),
-        JsonAction("CLICK", ir.Click(centre), about_click, button, at, clicks),
+        JsonAction("MOVE_TO", ir.Move(center), "move the cursor to the specified position", must_be_at),
+        JsonAction("CLICK", ir.Click(center), about_click, button, at, clicks),
         JsonAction("MOUSE_DOWN", ir.MouseDown(), "press the button where the cursor is", button),
         JsonAction("MOUSE_UP", ir.MouseUp(), "release the button", button),
-        JsonAction("RIGHT_CLICK", ir.Click(centre, "right"), "right click there", at, button="right"),
-        JsonAction("DOUBLE_CLICK", ir.Click(centre, count=2), "double click there", at, count=2),
+        JsonAction("RIGHT_CLICK", ir.Click(center, "right"), "right click there", at, button="right"),
+        JsonAction("DOUBLE_CLICK", ir.Click(center, count=2), "double click there", at, count=2),
         JsonAction("DRAG_TO", DragTo(other), "drag from where the cursor is with the left button", must_be_at),
         JsonAction("SCROLL", ir.Scroll(0, 3), "turn the wheel; dx positive is right, dy positive is up", wheel),
         JsonAction("TYPING", ir.Type("hello"), "type the text", json_fields.text_field("text")),
-        JsonAction("PRESS", ir.Key(("enter",)), "press the key and release it", _one_key()),
+        JsonAction("PRESS", ir.Key(("enter",)), "press the key and release it", _single_key()),
         JsonAction("KEY_DOWN", ir.KeyDown("shift"), "press the key", json_fields.key_name("key", PYAUTOGUI)),
         JsonAction("KEY_UP", ir.KeyUp("shift"), "release the key", json_fields.key_name("key", PYAUTOGUI)),
         JsonAction("HOTKEY", ir.Key(("ctrl", "s")), "press the keys together", keys),
@@ -61,8 +62,8 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     )
 
 
-def _one_key() -> json_fields.JsonField:
-    """The only key of a `Key`."""
+def _single_key() -> json_fields.JsonField:
+    """Return the field of a chord with exactly one key."""
 
     def write(keys: tuple[str, ...]) -> str:
         if len(keys) != 1:
@@ -70,15 +71,15 @@ def _one_key() -> json_fields.JsonField:
         return PYAUTOGUI.write(keys[0])
 
     rule = json_fields.key_name("key", PYAUTOGUI).keys["key"]
-    return json_fields.keyed("key", "keys", rule, lambda name: (PYAUTOGUI.read(name),), write)
+    return json_fields.single("key", "keys", rule, lambda name: (PYAUTOGUI.read(name),), write)
 
 
 class Computer13(JsonActionFormat):
-    """See the module."""
+    """See the module docstring."""
 
     name = "computer_13"
     tag = "action_type"
-    apart_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
+    split_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
     notes: Mapping[type[Any], str] = {
         ir.Click: "left, middle or right; no keys held",
         ir.MouseDown: "left, middle or right; a point is a MOVE_TO before it",
@@ -88,18 +89,20 @@ class Computer13(JsonActionFormat):
         ir.Key: "keys that pyautogui names",
     }
     losses: Mapping[type[Any], str] = {
-        ir.Wait: f"waits {WAIT_S:g} s, whatever was asked",
-        ir.Fail: "the reason is not said",
+        ir.Wait: f"any time becomes {WAIT_S:g} seconds",
+        ir.Fail: "the reason is omitted",
     }
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _forms(view)
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
-            "For each screenshot reply with the next action as JSON in a code fence (or with several, in a fence each):",
+            "For each screenshot reply with the next action as JSON in a code fence (or with "
+            "several, in a fence each):",
             self.emit([ir.Done()], view),
-            f"x and y are pixels of the screen of {view.screen_width}x{view.screen_height}, from its top left corner. The actions:",
+            f"x and y are pixels of the screen of {view.screen_width}x{view.screen_height}, from its "
+            "top left corner. The actions:",
         ]
 
     def closing(self, view: ScreenView) -> list[str]:
@@ -108,24 +111,24 @@ class Computer13(JsonActionFormat):
     def values(self, text: str) -> Found:
         return parse_lenient_values(text, _WORDS)
 
-    def named(self, action: Any) -> tuple[str, Values]:
+    def split_name(self, action: Any) -> tuple[str, Values]:
         if isinstance(action, Word):
             return action, {}
-        name, values = super().named(action)
+        name, values = super().split_name(action)
         inner = values.get("parameters")
         if "parameters" not in values:
             return name, values
         if not isinstance(inner, dict) or len(values) > 1:
             raise AgentError("parameters must be an object, with no parameters beside it")
-        return name, self.given(inner)
+        return name, self.without_keys(inner)
 
     def action(self, name: str, values: Values) -> dict[str, Any]:
         return {"action_type": name} | ({"parameters": dict(values)} if values else {})
 
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
-        return "\n".join(f"```json\n{self.written(action)}\n```" for action in actions)
+        return "\n".join(f"```json\n{self.dumps(action)}\n```" for action in actions)
 
-    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    def action_schema(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
         made = {"type": "object", "properties": {"action_type": {"const": name}}, "required": ["action_type"]}
         if properties["properties"]:
             made["properties"]["parameters"] = properties
@@ -133,4 +136,4 @@ class Computer13(JsonActionFormat):
         return made | {"additionalProperties": False}
 
 
-DIALECT = Computer13()
+FORMAT = Computer13()

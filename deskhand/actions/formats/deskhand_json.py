@@ -1,8 +1,7 @@
-"""Deskhand's own dialect: compact JSON. Invariant: a reply is one object or a list of objects and nothing else, and every op of the
-IR has exactly one way to be written.
+"""Deskhand's own format: one compact JSON object or a list of objects, with exactly one way to write every op.
 
-Points are relative, 0..1000 of the screen's width and height, where 1000 is the far edge. A point of another space is written as
-the nearest integer of that scale. Names of keys are passed on as they are; the desktop says which it does not know.
+Points are 0..1000 of the screen's width and height, where 1000 is the far edge; points of other spaces are rounded to
+that scale. Key names are passed through; the desktop rejects unknown ones.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_fields import JsonAction
+from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, parse_json_values
 from deskhand.actions.formats.limits import MAX_WAIT_S
@@ -22,12 +21,12 @@ from deskhand.actions.ops import REL_1000, Op, Point
 
 NAME = "deskhand_json"
 MAX_OPS = 16
-"""Ops in one reply, at most."""
+"""Maximum number of ops in a reply."""
 _VIEW = ScreenView.of_screen(1000, 1000)
-"""Nothing in this dialect depends on the view."""
+"""This format does not depend on the view."""
 
 
-_ANY = KeyNaming({}, anything=True)
+_ANY = KeyNaming({}, pass_through=True)
 _BUTTONS = {name: name for name in ("left", "middle", "right", "back", "forward")}
 
 
@@ -41,15 +40,15 @@ def _point(x: int, y: int) -> Point:
 
 _POINT = _at()
 _BUTTON = json_fields.choice("button", "button", _BUTTONS, "left")
-_COUNT = json_fields.numeral("count", "count", json_schema.integer(1, 3), 1)
+_COUNT = json_fields.number_field("count", "count", json_schema.integer(1, 3), 1)
 _MODIFIERS = json_fields.key_list("modifiers", _ANY, "modifiers", required=False)
 _PATH = json_fields.path("path", REL_1000, named=False, whole=False)
-_SECONDS = json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S))
+_SECONDS = json_fields.number_field("seconds", "seconds", json_schema.number(0, MAX_WAIT_S))
 _CORNERS = (_at(required=True, field="top_left"), _at(required=True, field="bottom_right", keys=("x2", "y2")))
 _THERE = _point(512, 300)
 _ABOUT_CLICK = 'click there; optional "button":"right", "count":2 for a double click, "modifiers":["ctrl"]'
 _ABOUT_SCROLL = "turn the wheel; dx positive is right, dy positive is down"
-_FORMS = (
+_JSON_ACTIONS = (
     JsonAction("click", ir.Click(_THERE), _ABOUT_CLICK, _POINT, _BUTTON, _COUNT, _MODIFIERS),
     JsonAction("move", ir.Move(_THERE), "move the pointer", _at(required=True)),
     JsonAction("mouse_down", ir.MouseDown(_THERE), "press and hold a button", _POINT, _BUTTON),
@@ -77,18 +76,18 @@ _FORMS = (
 
 
 class DeskhandJson(JsonActionFormat):
-    """See the module."""
+    """See the module docstring."""
 
     name = NAME
     tag = "op"
-    most = MAX_OPS
+    max_actions = MAX_OPS
     separators = (",", ":")
-    null_is_nothing = False
-    lists_options = False
+    ignore_nulls = False
+    prompt_lists_options = False
     notes: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _FORMS
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _JSON_ACTIONS
 
     def values(self, text: str) -> Found:
         return parse_json_values(text)
@@ -106,22 +105,22 @@ class DeskhandJson(JsonActionFormat):
         ]
 
 
-DIALECT = DeskhandJson()
-PROMPT = DIALECT.prompt(_VIEW)
+FORMAT = DeskhandJson()
+PROMPT = FORMAT.prompt(_VIEW)
 
 
 def parse(text: str) -> list[Op]:
-    """`DIALECT.parse`, which needs no view."""
-    return DIALECT.parse(text, _VIEW)
+    """Parse a reply."""
+    return FORMAT.parse(text, _VIEW)
 
 
 def emit(ops: list[Op]) -> str:
-    """`DIALECT.emit`, which needs no view."""
-    return DIALECT.emit(ops, _VIEW)
+    """Write ops."""
+    return FORMAT.emit(ops, _VIEW)
 
 
 def schema() -> dict[str, Any]:
-    """`DIALECT.schema`, which needs no view."""
-    made = DIALECT.schema(_VIEW)
+    """Return the JSON schema of a reply."""
+    made = FORMAT.schema(_VIEW)
     assert made is not None
     return made

@@ -1,8 +1,7 @@
-"""Languages whose actions are JSON objects. Invariant: one table of forms says what an action looks like, and the prompt, the JSON
-schema, `parse` and `emit` all follow from it.
+"""Base class of formats whose actions are JSON objects.
 
-A form joins a name with an op, its parts join keys with fields (`parts.py`). How the objects stand in a reply (tags,
-tool calls, message blocks) is the dialect's: it overrides the methods under "the shape of a reply".
+Prompt, JSON schema, `parse` and `emit` all follow from one table of `JsonAction`s. A format overrides the methods
+under "Reply layout" to place the objects in a reply (tags, tool calls, message blocks).
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from deskhand.actions.formats import json_schema
-from deskhand.actions.formats.base import OpSupport, ScreenView, carried
-from deskhand.actions.formats.json_fields import JsonAction, Values
+from deskhand.actions.formats.base import OpSupport, ScreenView, support_of_ops
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import Values
 from deskhand.actions.formats.json_scan import Found, Span, parse_lenient_values
 from deskhand.actions.formats.limits import check_length, check_ops, check_text, truncate_repr
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
@@ -24,141 +24,152 @@ from deskhand.actions.pointer_merge import DragTo, merge_moves, split_moves
 from deskhand.errors import AgentError, ParseError
 
 INFEASIBLE = "[INFEASIBLE]"
-"""What a model writes at the start of its last words when the task cannot be done."""
+"""Prefix of a final message that reports an infeasible task."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """Words of a reply that are no action: reasoning when an action follows, the end of the work when none does."""
+    """Text of a reply outside of actions: reasoning before an action, or a final message without one."""
 
     text: str
 
 
 class JsonActionFormat(ABC):
-    """A dialect made of forms. Subclasses give `name`, `forms` and, where it differs, the shape of a reply."""
+    """Subclasses define `name`, `json_actions` and, where it differs, the reply layout."""
 
     name: str
     tag = "action"
-    """The key under which an action's name stands."""
-    most = 64
-    """Actions in a reply, at most."""
+    """Key of the action name."""
+    max_actions = 64
+    """Maximum number of actions in a reply."""
     separators = (", ", ": ")
-    ends_by_words = False
-    """A reply of words only ends the work (`Done`, `Fail` or `Answer`)."""
-    null_is_nothing = True
-    """A key whose value is null is read as if it were left out."""
-    lists_options = True
-    """The prompt names the optional keys of every form."""
-    apart_kinds: frozenset[type[Any]] = frozenset()
-    """Ops that cannot hold a point and are written behind a move."""
+    ends_with_text = False
+    """A reply of text alone ends the episode (`Done`, `Fail` or `Answer`)."""
+    ignore_nulls = True
+    """Treat keys with null values as absent."""
+    prompt_lists_options = True
+    """List the optional keys of every action in the prompt."""
+    split_kinds: frozenset[type[Any]] = frozenset()
+    """Ops without a point of their own, written after a move."""
     notes: Mapping[type[Any], str] = {}
-    """What of an op can be said, where that is not all, or what is done instead of one that is not carried."""
+    """Restrictions of supported ops, and substitutes for unsupported ones."""
     losses: Mapping[type[Any], str] = {}
-    """What is lost of an op that is written nevertheless."""
+    """Information lost when writing an op."""
 
     @abstractmethod
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        """The table. Cached by whoever implements it, as it is asked for with every reply."""
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        """Return the table of actions. Implementations cache it, because it is used for every reply."""
 
     def opening(self, view: ScreenView) -> list[str]:
-        """The first lines of the prompt."""
+        """Return the first lines of the prompt."""
         return []
 
     def closing(self, view: ScreenView) -> list[str]:
-        """The last lines of the prompt: how the work ends, where words end it."""
-        if not self.ends_by_words:
+        """Return the last lines of the prompt: how to end the episode."""
+        if not self.ends_with_text:
             return []
         return [
-            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
+            f"To end the work write {self.dumps(self.text_value('what you found'))}, with an empty "
+            "text if there is nothing to say,",
             f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
         ]
 
-    # The shape of a reply.
+    # Reply layout.
 
     def values(self, text: str) -> Found:
-        """The JSON values of a reply. Raises `ParseError`."""
+        """Return the JSON values of a reply. Raises `ParseError`."""
         return parse_lenient_values(text)
 
-    def unwrapped(self, value: Any) -> list[Any]:
-        """The actions (objects) and words (`Said`) in one value of a reply. Raises `AgentError`."""
+    def unwrap(self, value: Any) -> list[Any]:
+        """Return the actions (objects) and `FreeText` of one JSON value. Raises `AgentError`."""
         return [value]
 
-    def named(self, action: Any) -> tuple[str, Values]:
-        """An action's name and its keys. Raises `AgentError`."""
+    def split_name(self, action: Any) -> tuple[str, Values]:
+        """Return the name and keys of an action. Raises `AgentError`."""
         if not isinstance(action, dict):
             raise AgentError(f"expected an object, not {truncate_repr(action)}")
         name = action.get(self.tag)
-        return name if isinstance(name, str) else "", self.given(action, self.tag)
+        return name if isinstance(name, str) else "", self.without_keys(action, self.tag)
 
-    def given(self, values: Values, *but: str) -> dict[str, Any]:
-        """The keys that say something, `but` some."""
+    def without_keys(self, values: Values, *excluded: str) -> dict[str, Any]:
+        """Return the keys without `excluded` and ignored nulls."""
         return {
             key: value
             for key, value in values.items()
-            if key not in but and not (value is None and self.null_is_nothing)
+            if key not in excluded and not (value is None and self.ignore_nulls)
         }
 
     def action(self, name: str, values: Values) -> dict[str, Any]:
-        """The reverse of `named`."""
+        """Reverse `split_name`."""
         return {self.tag: name} | dict(values)
 
-    def words(self, text: str) -> Any:
-        """The reverse of `Said`: an object of words."""
+    def text_value(self, text: str) -> Any:
+        """Return the JSON value of a text reply."""
         raise AgentError(f"{self.name} has no words")
 
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
-        """The text of actions."""
-        return self.written(actions[0] if len(actions) == 1 else list(actions))
+        """Return the reply with these actions."""
+        return self.dumps(actions[0] if len(actions) == 1 else list(actions))
 
-    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
-        """The schema of an action, from that of its keys."""
+    def action_schema(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema of an action, given the schema of its keys."""
         return properties | {
             "properties": {self.tag: {"const": name}, **properties["properties"]},
             "required": [self.tag, *properties["required"]],
         }
 
-    def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
-        """The schema of a reply, from references to those of its actions."""
+    def reply_schema(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the schema of a reply, given references to the action schemas."""
         one = {"oneOf": actions}
-        return {"oneOf": [one, json_schema.items(one, 1, self.most)]} if self.most > 1 else one
+        return {"oneOf": [one, json_schema.items(one, 1, self.max_actions)]} if self.max_actions > 1 else one
 
-    # What follows from the table.
+    # Derived from the table.
 
     @cached_property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
-        """For every op of the IR."""
-        written = {form.cls for form in self.forms(ScreenView.of_screen(1000, 1000)) if form.cls is not None}
+        """Support of every op."""
+        written = {
+            json_action.cls
+            for json_action in self.json_actions(ScreenView.of_screen(1000, 1000))
+            if json_action.cls is not None
+        }
         if DragTo in written:
             written.add(Drag)
-        if self.ends_by_words:
+        if self.ends_with_text:
             written |= {Done, Fail, Answer}
-        return carried(written, self.notes, self.losses)
+        return support_of_ops(written, self.notes, self.losses)
 
     def prompt(self, view: ScreenView) -> str:
-        """How the model is told to write; everything that it offers is parsed."""
-        offered = [form for form in self.forms(view) if form.offered]
-        return "\n".join([*self.opening(view), *(self._line(form) for form in offered), *self.closing(view)])
+        """Return the instructions for the model."""
+        offered = [json_action for json_action in self.json_actions(view) if json_action.offered]
+        return "\n".join(
+            [*self.opening(view), *(self._prompt_line(json_action) for json_action in offered), *self.closing(view)]
+        )
 
-    def _line(self, form: JsonAction) -> str:
+    def _prompt_line(self, json_action: JsonAction) -> str:
         optional = [
-            f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in form.keys.items() if key not in form.shown
+            f'"{key}": {json_schema.describe_rule(rule)}'
+            for key, rule in json_action.keys.items()
+            if key not in json_action.shown
         ]
-        notes = f"; optional {', '.join(optional)}" if optional and self.lists_options else ""
-        return f"{self.written(self.action(form.name, form.shown))}  {form.about}{notes}"
+        notes = f"; optional {', '.join(optional)}" if optional and self.prompt_lists_options else ""
+        return f"{self.dumps(self.action(json_action.name, json_action.shown))}  {json_action.about}{notes}"
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
-        """JSON schema (draft 2020-12) of replies that are JSON and nothing else."""
-        offered = [form for form in self.forms(view) if form.offered]
-        defined = {form.name: self.schema_of(form.name, form.schema()) for form in offered}
+        """Return the JSON schema of replies that consist of JSON alone."""
+        offered = [json_action for json_action in self.json_actions(view) if json_action.offered]
+        defined = {
+            json_action.name: self.action_schema(json_action.name, json_action.schema()) for json_action in offered
+        }
         references = [{"$ref": f"#/$defs/{name}"} for name in defined]
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "$defs": defined,
-            **self.schema_of_reply(references),
+            **self.reply_schema(references),
         }
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
-        """Read a reply. Raises `ParseError` with the span that was not understood and the reason."""
+        """Parse a reply. Raises `ParseError` with the span at fault and the reason."""
         check_length(text)
         items = self._items(text)
         acting: list[tuple[Any, Span]] = []
@@ -168,11 +179,11 @@ class JsonActionFormat(ABC):
             elif acting and item.text.strip():
                 raise ParseError(span, "unexpected text after the action")
         if not acting:
-            return [self._last_words(text, "\n".join(item.text for item, _ in items))]
-        if not 1 <= len(acting) <= self.most:
-            raise ParseError((0, len(text)), f"a reply holds {self._most()}, not {len(acting)}")
-        # The first form of a name reads; others of that name only write.
-        by_name = {form.name: form for form in reversed(self.forms(view))}
+            return [self._terminal_op(text, "\n".join(item.text for item, _ in items))]
+        if not 1 <= len(acting) <= self.max_actions:
+            raise ParseError((0, len(text)), f"a reply holds {self._action_count()}, not {len(acting)}")
+        # The first action of a name is used for parsing; others of that name only for writing.
+        by_name = {json_action.name: json_action for json_action in reversed(self.json_actions(view))}
         ops: list[Any] = []
         for action, span in acting:
             try:
@@ -182,7 +193,7 @@ class JsonActionFormat(ABC):
                 self._check_whole(ops)
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
-        return merge_moves(ops, self.apart_kinds - {DragTo})
+        return merge_moves(ops, self.split_kinds - {DragTo})
 
     @staticmethod
     def _check_whole(ops: Sequence[Any]) -> None:
@@ -194,56 +205,56 @@ class JsonActionFormat(ABC):
         items: list[tuple[Any, Span]] = []
         for value, span in self.values(text):
             try:
-                items += [(item, span) for item in self.unwrapped(value)]
+                items += [(item, span) for item in self.unwrap(value)]
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
         if not items:
-            raise ParseError((0, len(text)), f"a reply holds {self._most()}, not 0")
+            raise ParseError((0, len(text)), f"a reply holds {self._action_count()}, not 0")
         return items
 
     def _read(self, action: Any, by_name: Mapping[str, JsonAction]) -> list[Any]:
-        name, values = self.named(action)
+        name, values = self.split_name(action)
         if name not in by_name:
             said = action.get(self.tag) if isinstance(action, dict) and not name else name
             what = f"unknown {self.tag} {truncate_repr(said)}" if said else f"an action needs the key {self.tag}"
             raise AgentError(
-                f"{what}; known: {', '.join(sorted(form.name for form in by_name.values() if form.offered))}"
+                f"{what}; known: {', '.join(sorted(json_action.name for json_action in by_name.values() if json_action.offered))}"
             )
         return by_name[name].read(values)
 
-    def _most(self) -> str:
-        return "one action" if self.most == 1 else f"1 to {self.most} actions"
+    def _action_count(self) -> str:
+        return "one action" if self.max_actions == 1 else f"1 to {self.max_actions} actions"
 
     def emit(self, ops: list[Op], view: ScreenView) -> str:
-        """Write ops. Raises `AgentError` for what the dialect cannot say."""
+        """Write ops. Raises `AgentError` if the format cannot express one."""
         if any(isinstance(op, TERMINAL_OPS) for op in ops[:-1]):
             raise AgentError("nothing may follow done, fail or answer")
-        if self.ends_by_words and ops and isinstance(ops[-1], TERMINAL_OPS):
+        if self.ends_with_text and ops and isinstance(ops[-1], TERMINAL_OPS):
             if len(ops) > 1:
                 raise AgentError(f"{self.name} ends the work in a reply of its own")
-            return self.written(self.words(_written_last_words(ops[-1])))
+            return self.dumps(self.text_value(_text_of(ops[-1])))
         self._check_whole(ops)
-        forms = self.forms(view)
-        actions = [self._action(part, forms) for op in ops for part in split_moves(op, self.apart_kinds)]
-        if not 1 <= len(actions) <= self.most:
-            raise AgentError(f"a reply holds {self._most()}, not {len(actions)}")
+        json_actions = self.json_actions(view)
+        actions = [self._action(part, json_actions) for op in ops for part in split_moves(op, self.split_kinds)]
+        if not 1 <= len(actions) <= self.max_actions:
+            raise AgentError(f"a reply holds {self._action_count()}, not {len(actions)}")
         return self.reply(actions)
 
-    def _action(self, op: Any, forms: Sequence[JsonAction]) -> dict[str, Any]:
+    def _action(self, op: Any, json_actions: Sequence[JsonAction]) -> dict[str, Any]:
         reason = f"it has no {type(op).__name__}"
-        for form in forms:
-            if form.cls is type(op):
+        for json_action in json_actions:
+            if json_action.cls is type(op):
                 try:
-                    return self.action(form.name, form.write(op))
+                    return self.action(json_action.name, json_action.write(op))
                 except AgentError as error:
                     reason = str(error)
         raise AgentError(f"{self.name} cannot say {op}: {reason}")
 
-    def written(self, value: Any) -> str:
+    def dumps(self, value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=self.separators)
 
-    def _last_words(self, text: str, words: str) -> Op:
-        if not self.ends_by_words:
+    def _terminal_op(self, text: str, words: str) -> Op:
+        if not self.ends_with_text:
             raise ParseError((0, len(text)), "no action found")
         try:
             check_text("the text", words)
@@ -256,7 +267,7 @@ class JsonActionFormat(ABC):
         return Fail(words) if INFEASIBLE in words else Answer(words)
 
 
-def _written_last_words(op: Op) -> str:
+def _text_of(op: Op) -> str:
     if isinstance(op, Fail):
         words = f"{INFEASIBLE} {op.reason}" if op.reason else INFEASIBLE
     else:

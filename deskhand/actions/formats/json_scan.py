@@ -1,8 +1,8 @@
-"""From a reply's text to JSON values. Invariant: every character of a reply is reasoning before the first action, part of an
-action, or an error; nothing that follows an action is dropped.
+"""JSON values of a reply, with their positions.
 
-Reasoning is `<think>...</think>` at the start, or any text before the first `{"`, `[{` or code fence. Behind it come JSON values,
-one after another, bare or in code fences, and nothing else. `exact_values` admits no reasoning and no fences at all.
+`parse_lenient_values` skips reasoning (`<think>...</think>`, or text before the first `{"`, `[{` or code fence) and
+then accepts JSON values only, bare or in code fences. `parse_json_values` accepts neither reasoning nor fences. Text
+after an action is an error.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import re
 from collections.abc import Container
 from typing import Any
 
-from deskhand.actions.formats.code_blocks import end_of_reasoning
 from deskhand.actions.formats.limits import MAX_NESTING
+from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]
-"""Half-open range of characters of the reply."""
+"""Half-open character range of the reply."""
 Found = list[tuple[Any, Span]]
 
 _START = re.compile(r'```|\{\s*"|\[\s*\{')
 _OPENING = re.compile(r"```[ \t]*(?:[A-Za-z_]\w*)?[ \t]*(?=[\r\n{\[]|$)|```[ \t]*")
 _WORD = re.compile(r"[A-Z_]+")
 NO_REASONING = "{[`<"
-"""With which a reply begins that has no reasoning."""
+"""First characters of a reply without reasoning."""
 _SPACE = " \t\n\r"
 
 
 class Word(str):
-    """A bare word that is an action, such as DONE."""
+    """A bare word that is an action, e.g. DONE."""
 
     __slots__ = ()
 
 
 def parse_json_values(text: str) -> Found:
-    """The values of a reply that is one JSON value or one list of them. Raises `ParseError`."""
+    """Parse a reply that is one JSON value or list. Raises `ParseError`."""
     position = skip_whitespace(text, 0)
     found, end = _values_at(text, position)
     rest = skip_whitespace(text, end)
@@ -45,7 +45,7 @@ def parse_json_values(text: str) -> Found:
 
 
 def parse_lenient_values(text: str, words: Container[str] = ()) -> Found:
-    """The values behind a reply's reasoning; `words` are actions too, alone in the reply or in a fence. Raises `ParseError`."""
+    """Parse the values after the reasoning; `words` are actions if alone or in a fence. Raises `ParseError`."""
     begin = end_of_reasoning(text, NO_REASONING)
     stripped = text[begin:].strip()
     if stripped in words:
@@ -75,7 +75,7 @@ def parse_lenient_values(text: str, words: Container[str] = ()) -> Found:
 
 
 def _opened(text: str, position: int, words: Container[str]) -> int:
-    """Behind the opening of a code fence; its language is skipped, a word that is an action is not."""
+    """Return the end of an opening code fence and its language, unless that is one of `words`."""
     word = _WORD.match(text, position + 3)
     if word and word.group() in words:
         return position + 3
@@ -85,7 +85,7 @@ def _opened(text: str, position: int, words: Container[str]) -> int:
 
 
 def value_at(text: str, position: int) -> tuple[Any, int]:
-    """The JSON value that begins at `position`, and where it ends. Raises `ParseError`."""
+    """Parse the JSON value at `position`; return it with its end. Raises `ParseError`."""
     try:
         value, end = _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
@@ -99,7 +99,7 @@ def value_at(text: str, position: int) -> tuple[Any, int]:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and objects of `value` stand within one another, counted without recursion."""
+    """Return the nesting depth of `value`, without recursion."""
     layer, depth = [value], 0
     while layer := [item for item in layer if isinstance(item, (dict, list))]:
         layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
@@ -108,7 +108,7 @@ def _depth(value: Any) -> int:
 
 
 def _values_at(text: str, position: int) -> tuple[Found, int]:
-    """The value at `position`, or the elements of the list there, and where that ends."""
+    """Parse the value, or the elements of the list, at `position`; return them with their end."""
     if text[position : position + 1] != "[":
         value, after = value_at(text, position)
         return [(value, (position, after))], after
@@ -127,14 +127,14 @@ def _values_at(text: str, position: int) -> tuple[Found, int]:
 
 
 def skip_whitespace(text: str, position: int) -> int:
-    """Behind the white space at `position`."""
+    """Return the position after white space."""
     while position < len(text) and text[position] in _SPACE:
         position += 1
     return position
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's pairs as a dict. Raises `ValueError` for a key that is given twice."""
+    """Convert pairs to a dict. Raises `ValueError` for a duplicate key."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("a key is given twice")

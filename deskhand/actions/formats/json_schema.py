@@ -1,7 +1,7 @@
-"""What a JSON value may be. Invariant: a rule is a piece of JSON schema (draft 2020-12), and `check` accepts what that schema
-accepts, so the schema that is shown and the values that are read cannot differ.
+"""JSON-schema rules (draft 2020-12) and their validation.
 
-Two things are checked by whoever reads the value, not here: `pattern` (names of keys) and that x and y come together.
+`check` accepts what the schema accepts, so the published schema and the parser agree. Two constraints are left to the
+caller: `pattern` (key names) and keys that must be given together.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from deskhand.errors import AgentError
 Rule = Mapping[str, Any]
 
 
-def integer(least: int, most: int) -> Rule:
-    return {"type": "integer", "minimum": least, "maximum": most}
+def integer(minimum: int, maximum: int) -> Rule:
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-def number(least: float, most: float) -> Rule:
-    return {"type": "number", "minimum": least, "maximum": most}
+def number(minimum: float, maximum: float) -> Rule:
+    return {"type": "number", "minimum": minimum, "maximum": maximum}
 
 
-def number_below(least: float, end: float) -> Rule:
-    """From `least` up to, and not including, `end`."""
-    return {"type": "number", "minimum": least, "exclusiveMaximum": end}
+def number_below(minimum: float, end: float) -> Rule:
+    """A number from `minimum` up to, but excluding, `end`."""
+    return {"type": "number", "minimum": minimum, "exclusiveMaximum": end}
 
 
-def text(least: int = 0, most: int = MAX_TEXT) -> Rule:
-    return {"type": "string", "minLength": least, "maxLength": most}
+def text(min_length: int = 0, max_length: int = MAX_TEXT) -> Rule:
+    return {"type": "string", "minLength": min_length, "maxLength": max_length}
 
 
 def one_of(*values: str) -> Rule:
     return {"type": "string", "enum": list(values)}
 
 
-def items(rule: Rule, least: int, most: int) -> Rule:
-    return {"type": "array", "items": rule, "minItems": least, "maxItems": most}
+def items(rule: Rule, min_items: int, max_items: int) -> Rule:
+    return {"type": "array", "items": rule, "minItems": min_items, "maxItems": max_items}
 
 
 def fixed_items(*values: Rule) -> Rule:
-    """A list of exactly these values in turn."""
+    """A list of exactly these values, in order."""
     return {
         "type": "array",
         "prefixItems": list(values),
@@ -52,13 +52,13 @@ def fixed_items(*values: Rule) -> Rule:
 
 
 def object_of(**keys: Rule) -> dict[str, Any]:
-    """An object that has exactly these keys."""
+    """An object with exactly these keys."""
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
 
 
 BOOLEAN: Rule = {"type": "boolean"}
 ANYTHING: Rule = {}
-"""A key that is read and means nothing to a desktop."""
+"""Accepts any value, for keys that are ignored."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "number": (int, float),
@@ -71,7 +71,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def check(where: str, value: Any, rule: Rule) -> None:
-    """Raise `AgentError` that names `where` unless `value` follows `rule`."""
+    """Raise `AgentError` starting with `where` unless `value` satisfies `rule`."""
     kind = rule.get("type")
     if kind is None:
         return
@@ -94,7 +94,7 @@ def check(where: str, value: Any, rule: Rule) -> None:
 
 
 def check_keys(where: str, value: Mapping[str, Any], rules: Mapping[str, Rule], required: Sequence[str]) -> None:
-    """Raise `AgentError` unless every key of `value` is known and follows its rule, and the required ones are there."""
+    """Raise `AgentError` if a key is unknown, invalid, or required and missing."""
     for key in value:
         if key not in rules:
             raise AgentError(f"{where} has no key {truncate_repr(key)}; its keys: {', '.join(rules) or 'none'}")
@@ -107,15 +107,15 @@ def check_keys(where: str, value: Mapping[str, Any], rules: Mapping[str, Rule], 
 
 
 def _check_range(where: str, value: float, rule: Rule) -> None:
-    least = rule["minimum"]
+    minimum = rule["minimum"]
     if "maximum" in rule:
-        fine, bounds = least <= value <= rule["maximum"], f"{least}..{rule['maximum']}"
+        valid, bounds = minimum <= value <= rule["maximum"], f"{minimum}..{rule['maximum']}"
     else:
-        fine, bounds = (
-            least <= value < rule["exclusiveMaximum"],
-            f"{least}..{rule['exclusiveMaximum']} (the end not included)",
+        valid, bounds = (
+            minimum <= value < rule["exclusiveMaximum"],
+            f"{minimum}..{rule['exclusiveMaximum']} (the end not included)",
         )
-    if not fine:
+    if not valid:
         raise AgentError(f"{where}={truncate_repr(value)} is outside {bounds}")
 
 
@@ -130,7 +130,7 @@ def _check_text(where: str, value: str, rule: Rule) -> None:
 
 
 def describe_rule(rule: Rule) -> str:
-    """A rule in few words, for a prompt: `left|right`, `1..3`, `text`."""
+    """Return a short description of a rule for a prompt: `left|right`, `1..3`, `text`."""
     kind = rule.get("type")
     if "enum" in rule:
         return "|".join(rule["enum"])
@@ -143,10 +143,10 @@ def describe_rule(rule: Rule) -> str:
     return {"boolean": "true|false", "object": "an object"}.get(str(kind)) or rule.get("title") or "text"
 
 
-def strip_description(value: Any) -> Any:
-    """A number without a fraction as an integer, so that 300.0 is written 300."""
+def whole_as_int(value: Any) -> Any:
+    """Convert a float without a fraction to an integer, so that 300.0 is written as 300."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _span(least: int, most: int) -> str:
-    return f"{least}" if least == most else f"{least} to {most}"
+def _span(minimum: int, maximum: int) -> str:
+    return f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"

@@ -1,8 +1,7 @@
-"""Reading UI-TARS' calls, whose texts models write with quotes in them that are not escaped. Invariant: a text ends at the quote
-behind which the call ends its line or goes on with the next argument; what cannot be read so is a `ParseError` that names its
-characters.
+"""Parser of UI-TARS calls, whose text arguments may contain unescaped quotes.
 
-Escapes mean what they mean in a Python text; a line may break within one.
+A text ends at the quote that is followed by the end of the call's line or by another known argument. Escapes are those
+of Python strings; a line break inside a text is allowed. Anything else raises `ParseError` with its span.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _MAX_ARGUMENTS = 8
 
 
 def parse_lenient_calls(text: str, start: int, end: int, names: Container[str]) -> list[ParsedCall]:
-    """The calls in `text[start:end]`, each at the beginning of a line; `names` are those of arguments. Raises `ParseError`."""
+    """Parse the calls in `text[start:end]`, one per line; `names` are the known arguments. Raises `ParseError`."""
     calls: list[ParsedCall] = []
     position = _behind(_SPACE, text, start, end)
     while position < end:
@@ -75,7 +74,7 @@ def _call(text: str, start: int, end: int, names: Container[str]) -> ParsedCall:
 
 
 def _closing(text: str, start: int, end: int, mark: str, names: Container[str]) -> tuple[int, int, bool]:
-    """Where the text ends, where the call goes on behind it, and whether that is the call's end."""
+    """Return the end of the text, the position to continue from, and whether the call ends there."""
     quote = text.find(mark, start, end)
     while quote >= 0:
         slashes = quote

@@ -1,5 +1,6 @@
-"""How much a reply may ask for. Invariant: `parse` and `emit` of a dialect hold ops to the same limits, so that what is
-emitted is parsed, and no reply keeps a desktop busy without end.
+"""Limits of one reply, enforced by both `parse` and `emit` of every format.
+
+They bound the time that a reply can occupy a desktop and ensure that whatever is emitted can be parsed.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ from deskhand.actions.ops import (
 from deskhand.errors import AgentError, ParseError
 
 MAX_REPLY = 200_000
-"""Characters of a reply, reasoning included."""
+"""Characters of a reply, including reasoning."""
 MAX_NESTING = 32
-"""Lists and objects within one another."""
+"""Depth of nested lists and objects."""
 MAX_OPS = 64
 MAX_TEXT = 20_000
-"""Characters of one text."""
+"""Characters of one text argument."""
 MAX_WAIT_S = 30.0
 MAX_TOTAL_WAIT_S = 60.0
-"""All waits of one reply together."""
+"""Sum of all waits in one reply."""
 MAX_SCROLL_NOTCHES = 100
 MAX_CLICKS = 5
 MAX_PATH = 64
 MAX_PERFORMED_PATH = 1000
-"""Points of a drag that a desktop performs, whoever asks for it."""
+"""Points of a drag that a desktop executes for any client."""
 MAX_KEYS = 6
 MAX_ZOOMS = 4
-"""Rectangles of one reply; each is an image more for the model to look at."""
+"""Zooms of one reply; each adds an image to the next prompt."""
 MAX_NUMBER = 1_000_000
-"""No number of a reply is larger; this keeps arithmetic on what a model wrote exact and cheap."""
+"""Largest absolute value of a number; keeps arithmetic on model output exact and cheap."""
 
 
 def check_length(text: str) -> None:
-    """Raise `ParseError` when a reply is too long to be looked at."""
+    """Raise `ParseError` if a reply is too long."""
     if len(text) > MAX_REPLY:
         raise ParseError((MAX_REPLY, len(text)), f"a reply of {len(text)} characters; the most is {MAX_REPLY}")
 
 
 def check_number(name: str, value: object) -> int | float:
-    """`value` as a number. Raises `AgentError` when it is none, or too large for anything on a screen."""
+    """Return `value` as a number. Raises `AgentError` if it is not a number or is out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise AgentError(f"{name} must be a number, not {truncate_repr(value)}")
     if not -MAX_NUMBER <= value <= MAX_NUMBER:
@@ -66,33 +67,33 @@ def check_number(name: str, value: object) -> int | float:
     return value
 
 
-def check_text(name: str, value: object, most: int = MAX_TEXT) -> str:
-    """`value` as Unicode text. Raises `AgentError` when it is none."""
+def check_text(name: str, value: object, max_chars: int = MAX_TEXT) -> str:
+    """Return `value` as Unicode text. Raises `AgentError` if it is not text or is too long."""
     if not isinstance(value, str):
         raise AgentError(f"{name} must be a text, not {truncate_repr(value)}")
-    if len(value) > most:
-        raise AgentError(f"{name} has {len(value)} characters; the most is {most}")
+    if len(value) > max_chars:
+        raise AgentError(f"{name} has {len(value)} characters; the most is {max_chars}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise AgentError(f"{name} is not Unicode text: it holds half of a surrogate pair")
     return value
 
 
 def check_key(name: object) -> str:
-    """The canonical name of a key. Raises `AgentError` when it names none."""
+    """Return the canonical name of a key. Raises `AgentError` if the key is unknown."""
     if not isinstance(name, str):
         raise AgentError(f"a key must be a name, not {truncate_repr(name)}")
     return canonical(name)
 
 
 def check_point(point: Point) -> None:
-    """Raise `AgentError` unless `point` lies in its own space; it is never moved."""
+    """Raise `AgentError` unless `point` lies in its own space."""
     check_number("x", point.x)
     check_number("y", point.y)
     to_screen_px(point, max(1, int(point.space.width)), max(1, int(point.space.height)))
 
 
 def check_op(op: Op) -> None:
-    """Raise `AgentError` when `op` is more than a reply may ask for."""
+    """Raise `AgentError` if `op` exceeds a limit."""
     for point in points_of(op):
         check_point(point)
     match op:
@@ -101,10 +102,10 @@ def check_op(op: Op) -> None:
         case Drag():
             _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
         case Scroll():
-            most = max(abs(op.dx), abs(op.dy))
-            if most > MAX_SCROLL_NOTCHES:
+            notches = max(abs(op.dx), abs(op.dy))
+            if notches > MAX_SCROLL_NOTCHES:
                 raise AgentError(
-                    f"the wheel turned by {truncate_repr(most)} notches at once; the most is {MAX_SCROLL_NOTCHES}"
+                    f"the wheel turned by {truncate_repr(notches)} notches at once; the most is {MAX_SCROLL_NOTCHES}"
                 )
         case Type() | Answer():
             check_text("text", op.text)
@@ -127,7 +128,7 @@ def check_op(op: Op) -> None:
 
 
 def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
-    """The first op that goes too far in a reply whose ops are fine one by one, by its index, and why; None when all is well."""
+    """Return the index of the first op that exceeds a limit of the whole reply, and the reason; None if all are valid."""
     waited, zooms = 0.0, 0
     for index, op in enumerate(ops):
         waited += op.seconds if isinstance(op, Wait) else 0.0
@@ -144,7 +145,7 @@ def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
 
 
 def points_of(op: Op) -> tuple[Point, ...]:
-    """All points of an op, in order."""
+    """Return all points of an op, in order."""
     match op:
         case Move():
             return (op.point,)
@@ -158,13 +159,13 @@ def points_of(op: Op) -> tuple[Point, ...]:
             return ()
 
 
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise AgentError(f"{name}: {truncate_repr(value)} is outside {least:g}..{most:g}")
+def _check_range(name: str, value: float, minimum: float, maximum: float) -> None:
+    if not minimum <= value <= maximum:
+        raise AgentError(f"{name}: {truncate_repr(value)} is outside {minimum:g}..{maximum:g}")
 
 
 def truncate_repr(value: object) -> str:
-    """A value in a few ASCII characters, for an error's line."""
+    """Return a short ASCII representation of a value for an error message."""
     if isinstance(value, int) and abs(value) > 10**18:
         return "a huge number"
     if isinstance(value, (list, tuple)):

@@ -1,9 +1,9 @@
-"""OpenAdapt's JSON actions. Invariant: a reply holds one action, and x and y are fractions of the screen unless the action itself
-says that they are pixels.
+"""OpenAdapt's JSON actions: one action per reply, with x and y as fractions of the screen unless the action declares
+pixels.
 
-Read are the flat form (`{"type": "click", "x": 0.5, "y": 0.3}`), that of openadapt-types (`"target": {"x": ..., "y": ...}` and
-`"drag_end"`) and that of openadapt-ml (`"action_type"` and `"coordinate": [x, y]`); the flat form is written. A point of another
-space is written as the nearest 1/10000.
+Accepted are the flat form (`{"type": "click", "x": 0.5, "y": 0.3}`), that of openadapt-types (`"target": {"x": ...,
+"y": ...}` and `"drag_end"`) and that of openadapt-ml (`"action_type"` and `"coordinate": [x, y]`). The flat form is
+written, rounded to 1/10000.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_fields import JsonAction, JsonField, Values
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import JsonField, Values
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S
 from deskhand.actions.key_names import PYAUTOGUI
@@ -26,13 +27,13 @@ DEFAULT_NOTCHES = 3
 DEFAULT_WAIT_S = 1
 _REASONING = ("reasoning", "thought", "thinking")
 _ECHOED = ("text", "key")
-"""Keys that a model repeats empty from the published prompt, whose one example shows all of them."""
+"""Keys that models copy empty from the published prompt, whose example shows all of them."""
 
 
-def _place(
+def _point_field(
     view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None
 ) -> JsonField:
-    """A point as x and y, as an object under `nested`, or as a list under `listed`."""
+    """Return the field of a point as x and y, as an object under `nested`, or as a list under `listed`."""
     flat = json_fields.xy(REL_1, field, names, required=required, whole=False)
     fraction, pixels = json_schema.number(0, 1), json_fields.coordinate(view.screen, whole=False)
 
@@ -74,7 +75,7 @@ _TARGET = dict.fromkeys(("x", "y", "is_normalized", "node_id", "description"), j
 
 
 def _keys() -> JsonField:
-    """Keys as "ctrl+s", or as a last key with `modifiers`."""
+    """Return the field of a chord: "ctrl+s", or a key with `modifiers`."""
     last = json_fields.chord(("key",), PYAUTOGUI)
     held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
 
@@ -85,33 +86,33 @@ def _keys() -> JsonField:
 
 
 @lru_cache(maxsize=64)
-def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
-    centre, other = Point(0.5, 0.3, REL_1), Point(0.75, 0.5, REL_1)
-    must_be_at = _place(view, "point", ("x", "y"), "target", required=True, listed="coordinate")
-    at = _place(view, "point", ("x", "y"), "target", required=False, listed="coordinate")
-    start = _place(view, "start", ("x", "y"), "target", required=True, listed="coordinate")
-    end = _place(view, "end", ("end_x", "end_y"), "drag_end", required=True)
+def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
+    center, other = Point(0.5, 0.3, REL_1), Point(0.75, 0.5, REL_1)
+    must_be_at = _point_field(view, "point", ("x", "y"), "target", required=True, listed="coordinate")
+    at = _point_field(view, "point", ("x", "y"), "target", required=False, listed="coordinate")
+    start = _point_field(view, "start", ("x", "y"), "target", required=True, listed="coordinate")
+    end = _point_field(view, "end", ("end_x", "end_y"), "drag_end", required=True)
     held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
     wheel = json_fields.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
     about_scroll = "turn the wheel by scroll_amount notches, there or where the pointer is"
     about_drag = "drag with the left button from x, y to end_x, end_y"
-    seconds = json_fields.numeral("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), DEFAULT_WAIT_S)
+    seconds = json_fields.number_field("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), DEFAULT_WAIT_S)
     return (
-        JsonAction("click", ir.Click(centre), "click there", must_be_at, held, button="left", count=1),
+        JsonAction("click", ir.Click(center), "click there", must_be_at, held, button="left", count=1),
         JsonAction(
-            "double_click", ir.Click(centre, count=2), "double click there", must_be_at, held, button="left", count=2
+            "double_click", ir.Click(center, count=2), "double click there", must_be_at, held, button="left", count=2
         ),
         JsonAction(
-            "right_click", ir.Click(centre, "right"), "right click there", must_be_at, held, button="right", count=1
+            "right_click", ir.Click(center, "right"), "right click there", must_be_at, held, button="right", count=1
         ),
-        JsonAction("hover", ir.Move(centre), "move the pointer there", must_be_at),
-        JsonAction("drag", ir.Drag((centre, other)), about_drag, json_fields.ends(start, end)),
-        JsonAction("scroll", ir.Scroll(0, 3, centre), about_scroll, at, wheel),
+        JsonAction("hover", ir.Move(center), "move the pointer there", must_be_at),
+        JsonAction("drag", ir.Drag((center, other)), about_drag, json_fields.endpoints(start, end)),
+        JsonAction("scroll", ir.Scroll(0, 3, center), about_scroll, at, wheel),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text", least=1)),
         JsonAction("key", ir.Key(("enter",)), 'press a key, or keys together: "ctrl+s"', _keys()),
         JsonAction("hotkey", ir.Key, "", _keys()),
         JsonAction("wait", ir.Wait(2), "wait for the screen to change", seconds),
-        JsonAction("noop", reads=lambda fields: [ir.Wait(0)]),
+        JsonAction("noop", make_ops=lambda fields: [ir.Wait(0)]),
         JsonAction("screenshot", ir.Screenshot(), "look again"),
         JsonAction("done", ir.Done(), "the task is finished"),
         JsonAction("fail", ir.Fail(), "the task cannot be done", json_fields.constant("reason")),
@@ -120,11 +121,11 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 class OpenAdaptJson(JsonActionFormat):
-    """See the module."""
+    """See the module docstring."""
 
     name = "openadapt_json"
     tag = "type"
-    most = 1
+    max_actions = 1
     notes: Mapping[type[Any], str] = {
         ir.Click: "left once or twice, right once; always at a point",
         ir.Drag: "left, from one point to another; no keys held",
@@ -133,23 +134,24 @@ class OpenAdaptJson(JsonActionFormat):
         ir.Key: "keys that pyautogui names",
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
-    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
+    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is omitted"}
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _forms(view)
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
-            "You control a desktop. Given a screenshot and a task, output the next action as JSON, exactly one per turn.",
+            "You control a desktop. Given a screenshot and a task, output the next action as JSON, "
+            "exactly one per turn.",
             "x and y are fractions of the screen: 0.0 is left or top, 1.0 is right or bottom. The actions:",
         ]
 
-    def named(self, action: Any) -> tuple[str, Values]:
+    def split_name(self, action: Any) -> tuple[str, Values]:
         if isinstance(action, dict) and "type" not in action and "action_type" in action:
             action = {"type" if key == "action_type" else key: value for key, value in action.items()}
-        name, values = super().named(action)
+        name, values = super().split_name(action)
         empty = [key for key in _ECHOED if values.get(key) == ""]
-        return name.lower(), self.given(values, *_REASONING, *empty)
+        return name.lower(), self.without_keys(values, *_REASONING, *empty)
 
 
-DIALECT = OpenAdaptJson()
+FORMAT = OpenAdaptJson()

@@ -1,9 +1,9 @@
-"""OpenAI's computer tool: the preview with one action a call, the general one with a batch. Invariant: coordinates are pixels of
-the image that the model sees, and the wheel turns by pixels, positive to the right and downwards.
+"""OpenAI's computer tool: the preview version (one action per call) and the general one (a batch).
 
-A reply is an action (`{"type": "click", ...}`), a list of actions in the general tool, or what the Responses API returns: a
-`computer_call` with `action` or `actions`, a list of output items, a whole response. Messages before a call are reasoning; a
-message alone ends the work. A key in capitals is that key: ["CTRL", "C"] is ctrl and c.
+Coordinates are pixels of the screenshot; scrolls are in pixels, positive right and down. A reply is an action
+(`{"type": "click", ...}`), a list of actions (general version), or Responses API output: a `computer_call` with
+`action` or `actions`, a list of items, a whole response. Messages before a call are reasoning; a message alone ends
+the episode. Capital letters name keys: ["CTRL", "C"] is ctrl and c.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_fields import Fields, JsonAction, JsonField, Values
+from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import Fields, JsonField, Values
 from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
 from deskhand.actions.key_names import OPENAI
 from deskhand.actions.ops import Point
@@ -23,53 +24,53 @@ from deskhand.errors import AgentError
 
 PIXELS_PER_NOTCH = 120
 WAIT_S = 2.0
-"""What a wait without a duration waits, in the vendor's samples."""
+"""Duration of a wait in the vendor's samples."""
 _BUTTONS = {"left": "left", "right": "right", "wheel": "middle", "back": "back", "forward": "forward"}
-_OF_A_CALL = ("type", "id", "call_id", "status", "pending_safety_checks", "action", "actions")
-_OF_A_MESSAGE = ("type", "id", "role", "status", "content", "phase")
+_CALL_KEYS = ("type", "id", "call_id", "status", "pending_safety_checks", "action", "actions")
+_MESSAGE_KEYS = ("type", "id", "role", "status", "content", "phase")
 
 
-def _moved(fields: Fields) -> list[Any]:
-    """A move with keys held down."""
+def _move_ops(fields: Fields) -> list[Any]:
+    """Move with keys held down."""
     keys = fields.get("modifiers", ())
     return [*map(ir.KeyDown, keys), ir.Move(fields["point"]), *map(ir.KeyUp, reversed(keys))]
 
 
 def _move_keys() -> JsonField:
-    """Keys that are held during a move, which is no part of a `Move`."""
+    """Return the field of keys held during a move, which `Move` does not have."""
     keys = json_fields.key_list("keys", OPENAI, "modifiers", required=False)
     return JsonField({}, (), keys.read, lambda fields: {}, also=keys.keys)
 
 
 @lru_cache(maxsize=64)
-def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
+def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     at = json_fields.xy(view.image, required=True)
-    centre = Point(view.image_width // 2, view.image_height // 3, view.image)
+    center = Point(view.image_width // 2, view.image_height // 3, view.image)
     corner = Point(view.image_width // 4, view.image_height // 5, view.image)
     held = json_fields.key_list("keys", OPENAI, "modifiers", required=False)
     button, path = json_fields.choice("button", "button", _BUTTONS), json_fields.path("path", view.image, named=True)
     wheel = json_fields.wheel("scroll_x", "scroll_y", unit=PIXELS_PER_NOTCH)
     about_scroll = f"turn the wheel, {PIXELS_PER_NOTCH} pixels to the notch; positive is right and down"
     return (
-        JsonAction("click", ir.Click(centre), "click there; wheel is the middle button", button, at, held, count=1),
+        JsonAction("click", ir.Click(center), "click there; wheel is the middle button", button, at, held, count=1),
         JsonAction(
-            "double_click", ir.Click(centre, count=2), "click the left button twice", at, held, button="left", count=2
+            "double_click", ir.Click(center, count=2), "click the left button twice", at, held, button="left", count=2
         ),
-        JsonAction("drag", ir.Drag((centre, corner)), "hold the left button along the path", path, held, button="left"),
+        JsonAction("drag", ir.Drag((center, corner)), "hold the left button along the path", path, held, button="left"),
         JsonAction("keypress", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", OPENAI)),
-        JsonAction("move", ir.Move(centre), "move the pointer there", at, _move_keys(), reads=_moved),
+        JsonAction("move", ir.Move(center), "move the pointer there", at, _move_keys(), make_ops=_move_ops),
         JsonAction("screenshot", ir.Screenshot(), "look again"),
-        JsonAction("scroll", ir.Scroll(0, 3, centre), about_scroll, at, wheel, held),
+        JsonAction("scroll", ir.Scroll(0, 3, center), about_scroll, at, wheel, held),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
         JsonAction("wait", ir.Wait(WAIT_S), "wait for the screen to change", json_fields.constant("seconds", WAIT_S)),
     )
 
 
 class OpenAI(JsonActionFormat):
-    """One form of the tool."""
+    """One version of the tool."""
 
     tag = "type"
-    ends_by_words = True
+    ends_with_text = True
     notes: Mapping[type[Any], str] = {
         ir.Click: "at a point; any button once, left twice",
         ir.Drag: "left",
@@ -79,45 +80,46 @@ class OpenAI(JsonActionFormat):
         ir.Fail: f"a message that begins with {INFEASIBLE}",
         ir.Answer: "a message of words",
     }
-    losses: Mapping[type[Any], str] = {ir.Wait: f"waits {WAIT_S:g} s, whatever was asked"}
+    losses: Mapping[type[Any], str] = {ir.Wait: f"any time becomes {WAIT_S:g} seconds"}
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, max_actions: int) -> None:
         self.name = name
-        self.most = most
+        self.max_actions = max_actions
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _forms(view)
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
-        batch = self.most > 1
+        batch = self.max_actions > 1
         call = {"type": "computer_call", "actions": ["..."]} if batch else {"type": "computer_call", "action": "..."}
         return [
             "Use a mouse and a keyboard to control a computer.",
-            f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, from the top left corner.",
-            f"You may think in words first. Then write {self.written(call)}, and nothing after it,",
+            f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, "
+            "from the top left corner.",
+            f"You may think in words first. Then write {self.dumps(call)}, and nothing after it,",
             "with a list of actions that are performed in order:" if batch else "with one action:",
         ]
 
-    def unwrapped(self, value: Any) -> list[Any]:
+    def unwrap(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
             return [value]
         if "output" in value and "type" not in value:
             if not isinstance(value["output"], list):
                 raise AgentError("the output of a response must be a list of items")
-            return [item for inner in value["output"] for item in self.unwrapped(inner)] or [FreeText("")]
+            return [item for inner in value["output"] for item in self.unwrap(inner)] or [FreeText("")]
         kind = value.get("type")
         if kind == "computer_call":
-            return self._called(value)
+            return self._call_actions(value)
         if kind == "reasoning":
             return [FreeText("")]
         if kind == "message":
             return [FreeText(_message_text(value))]
         if kind is None and "actions" in value:
-            return self._called({"type": "computer_call", **value})
+            return self._call_actions({"type": "computer_call", **value})
         return [value]
 
-    def _called(self, call: Values) -> list[Any]:
-        json_schema.check_keys("computer_call", call, dict.fromkeys(_OF_A_CALL, json_schema.ANYTHING), ())
+    def _call_actions(self, call: Values) -> list[Any]:
+        json_schema.check_keys("computer_call", call, dict.fromkeys(_CALL_KEYS, json_schema.ANYTHING), ())
         one, batch = call.get("action"), call.get("actions")
         if (one is None) == (batch is None):
             raise AgentError("computer_call needs action or actions, and not both")
@@ -126,16 +128,18 @@ class OpenAI(JsonActionFormat):
         json_schema.check("computer_call.actions", batch, json_schema.items(json_schema.ANYTHING, 1, 1000))
         return list(batch)
 
-    def words(self, text: str) -> Any:
+    def text_value(self, text: str) -> Any:
         return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
-        call = {"actions": list(actions)} if self.most > 1 else {"action": actions[0]}
-        return self.written({"type": "computer_call", **call})
+        call = {"actions": list(actions)} if self.max_actions > 1 else {"action": actions[0]}
+        return self.dumps({"type": "computer_call", **call})
 
-    def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
+    def reply_schema(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         one = {"oneOf": actions}
-        key, inner = ("actions", json_schema.items(one, 1, self.most)) if self.most > 1 else ("action", one)
+        key, inner = (
+            ("actions", json_schema.items(one, 1, self.max_actions)) if self.max_actions > 1 else ("action", one)
+        )
         call = json_schema.object_of(type={"const": "computer_call"}, **{key: inner})
         text = json_schema.object_of(type={"const": "output_text"}, text=json_schema.text())
         content = json_schema.items(text, 1, 1)
@@ -148,8 +152,8 @@ class OpenAI(JsonActionFormat):
 
 
 def _message_text(message: Values) -> str:
-    """The text of a message item: of its parts, or its content itself."""
-    json_schema.check_keys("message", message, dict.fromkeys(_OF_A_MESSAGE, json_schema.ANYTHING), ("content",))
+    """Return the text of a message item."""
+    json_schema.check_keys("message", message, dict.fromkeys(_MESSAGE_KEYS, json_schema.ANYTHING), ("content",))
     content = message["content"]
     if isinstance(content, str):
         return content

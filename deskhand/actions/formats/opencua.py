@@ -1,10 +1,10 @@
-"""OpenCUA: pyautogui code in a code block behind a thought, with three functions of its own under `computer`.
+"""OpenCUA: a thought, then PyAutoGUI code in a code block, with three additional functions of `computer`.
 
-Invariant: the two dialects differ in their coordinates alone. `opencua_relative` writes shares of the screen, 0 to 1;
-`opencua_qwen25` writes pixels of the image as Qwen2.5-VL resizes it. A pair within 0..1 is no exception there: it is the pixel
-that it says.
+`opencua_relative` uses fractions of the screen, 0 to 1; `opencua_qwen25` uses pixels of the image as resized by
+Qwen2.5-VL, also for values within 0..1.
 
-Shapes: OSWorld `mm_agents/opencua/prompts.py` and `opencua_agent.py`, OpenCUA `model/README.md` and the samples of AgentNetBench.
+Sources: OSWorld `mm_agents/opencua/prompts.py` and `opencua_agent.py`, OpenCUA `model/README.md`, AgentNetBench
+samples.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from deskhand.actions.formats.arg_types import TEXT, Parameter, choice
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, arguments
 from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.code_blocks import end_of_reasoning
 from deskhand.actions.formats.pyautogui import (
     GRAMMAR,
-    KEY_ROWS,
+    KEY_CALLS,
     NOTES,
-    POINTER_ROWS,
+    POINTER_CALLS,
     X_NEEDED,
     Y_NEEDED,
     block_of,
     find_code,
-    typing_rows,
+    typing_calls,
 )
 from deskhand.actions.formats.pyautogui_gestures import LIST_OF_KEYS
+from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size
 from deskhand.actions.ops import REL_1, Op, Point, Space
 
 WAIT_SECONDS = 20.0
-"""What `computer.wait` is said to wait."""
+"""Documented duration of `computer.wait`."""
 _STATUS = Parameter(
     "status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status", required=True
 )
@@ -46,7 +46,7 @@ _CODE_HEADING = re.compile(r"^#++[ \t]*+code[ \t]*+:?[ \t]*+$", re.IGNORECASE | 
 
 
 def _terminate(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """The end: with success and perhaps an answer, or with failure and perhaps its reason."""
+    """End with success and an optional answer, or with failure and an optional reason."""
     if values["status"] == "failure":
         program.add(ir.Fail(values.get("answer", "")), call.span)
     elif "answer" in values:
@@ -55,35 +55,34 @@ def _terminate(program: CallReader, call: ParsedCall, values: dict[str, Any]) ->
         program.add(ir.Done(), call.span)
 
 
-def _write_terminate(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
+def _write_terminate(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
     values = {"status": "failure" if isinstance(op, ir.Fail) else "success"}
     if isinstance(op, ir.Answer):
         values["answer"] = op.text
     elif isinstance(op, ir.Fail) and op.reason:
         values["answer"] = op.reason
-    return [f"{row.call}({arguments(row, values)})"]
+    return [f"{spec.call}({arguments(spec, values)})"]
 
 
-def _unoffered(row: CallSpec) -> CallSpec:
-    """The same call, which the prompt does not show."""
-    made = copy(row)
-    made.example = None
-    return made
+def _not_in_prompt(spec: CallSpec) -> CallSpec:
+    hidden = copy(spec)
+    hidden.example = None
+    return hidden
 
 
 _ABOUT_ANSWER = "finished, with the answer in words"
 _TRIPLE_CLICK = ir.Click(Point(0.5, 0.4, REL_1), count=3)
-_ROWS = (
+_CALLS = (
     CallSpec("computer.triple_click", _TRIPLE_CLICK, "", X_NEEDED, Y_NEEDED, count=3),
-    CallSpec("computer.tripleClick", ir.Click, "", X_NEEDED, Y_NEEDED, only_read=True, count=3),
-    *(_unoffered(row) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS),
-    *typing_rows(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, many=True)),
-    *KEY_ROWS,
+    CallSpec("computer.tripleClick", ir.Click, "", X_NEEDED, Y_NEEDED, parse_only=True, count=3),
+    *(_not_in_prompt(spec) if spec.call == "pyautogui.tripleClick" else spec for spec in POINTER_CALLS),
+    *typing_calls(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, variadic=True)),
+    *KEY_CALLS,
     CallSpec(
         "computer.wait",
         ir.Wait,
         f"wait {WAIT_SECONDS:g} seconds",
-        only_read=True,
+        parse_only=True,
         offer="computer.wait()",
         seconds=WAIT_SECONDS,
     ),
@@ -100,7 +99,7 @@ def _find(text: str) -> list[ParsedCall]:
     return find_code(text, start, replace(GRAMMAR, words=frozenset()))
 
 
-def _lay_out(lines: list[str], ops: list[Op]) -> str:
+def _layout(lines: list[str], ops: list[Op]) -> str:
     return f"## Code:\n{block_of(lines)}"
 
 
@@ -117,12 +116,13 @@ def _introduction(coordinates: str) -> Callable[[ScreenView, Space], str]:
 
 RELATIVE = CallActionFormat(
     name="opencua_relative",
-    rows=_ROWS,
+    specs=_CALLS,
     space=lambda view: REL_1,
     find=_find,
-    lay_out=_lay_out,
+    layout=_layout,
     introduction=_introduction(
-        "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) the bottom right one."
+        "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) "
+        "the bottom right one."
     ),
     notes=NOTES,
 )

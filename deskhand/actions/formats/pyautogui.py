@@ -1,10 +1,10 @@
-"""OSWorld's pyautogui: lines of Python that are read and never run, or one of the words WAIT, FAIL and DONE.
+"""OSWorld's PyAutoGUI format: Python lines that are parsed but never run, or one of the words WAIT, FAIL and DONE.
 
-Invariant: a line means what pyautogui does with it, in pixels of the screen. A drag is `moveTo` and `dragTo` one after the other;
-a `dragTo` by itself starts where the pointer is: button down, button up there. Keys held around one click, drag or scroll are
-written as `with pyautogui.hold(...)`, so that `keyDown`, `click`, `keyUp` stay three ops.
+Lines have PyAutoGUI's semantics, in screen pixels. A drag is `moveTo` followed by `dragTo`; a lone `dragTo` starts at
+the pointer. Keys held around one click, drag or scroll are written as `with pyautogui.hold(...)`, so `keyDown`,
+`click`, `keyUp` stay three ops.
 
-Shapes: OSWorld `mm_agents/prompts.py` and `mm_agents/agent.py`, and the signatures of PyAutoGUI 0.9.54.
+Sources: OSWorld `mm_agents/prompts.py` and `mm_agents/agent.py`; signatures of PyAutoGUI 0.9.54.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import re
 from dataclasses import replace
 
 from deskhand.actions import ops as ir
-from deskhand.actions.formats import code_blocks
+from deskhand.actions.formats import reply_sections
 from deskhand.actions.formats.arg_types import (
+    DURATION_VALUE,
+    INTEGER,
+    INTEGER_UP,
     NUMBER,
-    PACE,
-    WHOLE,
-    WHOLE_UP,
     Parameter,
     choice,
     point_parameters,
@@ -51,14 +51,14 @@ from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import ParseError
 
 WAIT_SECONDS = 2.0
-"""What OSWorld sleeps for the word WAIT: the pause of its `step`."""
+"""Duration of WAIT: the pause of OSWorld's `step`."""
 _LANGUAGES = ("", "python", "py", "code")
 _WORDS = ("WAIT", "FAIL", "DONE")
 
 X, Y = point_parameters()
 X_NEEDED, Y_NEEDED = point_parameters(required=True)
-DURATION, INTERVAL = Parameter("duration", PACE), Parameter("interval", PACE)
-PAUSES = (Parameter("pause", PACE), Parameter("_pause", PACE))
+DURATION, INTERVAL = Parameter("duration", DURATION_VALUE), Parameter("interval", DURATION_VALUE)
+PAUSES = (Parameter("pause", DURATION_VALUE), Parameter("_pause", DURATION_VALUE))
 TWEENS = frozenset(
     f"pyautogui.{name}"
     for name in (
@@ -70,16 +70,16 @@ TWEENS = frozenset(
         ),
     )
 )
-"""How the pointer gathers speed on its way, which changes nothing of where it ends."""
+"""Easing functions of pointer movements; accepted and ignored."""
 _TWEEN = Parameter("tween", choice({name: name for name in sorted(TWEENS)}))
 _BUTTON = Parameter("button", BUTTON, "button")
-_COUNT = Parameter("clicks", WHOLE, "count")
-_UP = Parameter("clicks", WHOLE_UP, "dy", required=True, named=False)
-_RIGHT = Parameter("clicks", WHOLE, "dx", required=True, named=False)
+_COUNT = Parameter("clicks", INTEGER, "count")
+_UP = Parameter("clicks", INTEGER_UP, "dy", required=True, named=False)
+_RIGHT = Parameter("clicks", INTEGER, "dx", required=True, named=False)
 _OFFSETS = (Parameter("xOffset", NUMBER, "dx", required=True), Parameter("yOffset", NUMBER, "dy", required=True))
 _DRAG = (DURATION, _BUTTON, Parameter("mouseDownUp", TRUTH, "down_up"), _TWEEN, *PAUSES)
 _KEY = Parameter("key", KEY, "key", required=True, named=False)
-_CENTRE = Point(0.5, 0.4, REL_1)
+_CENTER = Point(0.5, 0.4, REL_1)
 _THERE = Point(0.7, 0.6, REL_1)
 
 _PACES = (DURATION, _TWEEN, *PAUSES)
@@ -89,57 +89,57 @@ _TO = (X_NEEDED, Y_NEEDED)
 _ABOUT_CLICK = "without x and y where the pointer is; also button='right', clicks=2"
 _ABOUT_DRAG = "from the first place to the second"
 _ABOUT_SCROLL = "notches of the wheel; positive is up, negative down"
-_HELD_CLICK = ir.Click(_CENTRE, modifiers=("ctrl",))
+_HELD_CLICK = ir.Click(_CENTER, modifiers=("ctrl",))
 _HELD_KEYS = (Parameter("keys", KEYS, "keys", required=True), *PAUSES)
 _SECONDS = Parameter("seconds", NUMBER, "seconds", required=True)
 
-POINTER_ROWS = (
+POINTER_CALLS = (
     CallSpec(
         "pyautogui.click",
-        ir.Click(_CENTRE),
+        ir.Click(_CENTER),
         _ABOUT_CLICK,
         *(X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES),
         write=write_click,
     ),
-    CallSpec("pyautogui.rightClick", ir.Click(_CENTRE, "right"), "", *_AT, button="right"),
-    CallSpec("pyautogui.middleClick", ir.Click(_CENTRE, "middle"), "", *_AT, button="middle"),
-    CallSpec("pyautogui.doubleClick", ir.Click(_CENTRE, count=2), "", *_AT_BUTTON, count=2),
-    CallSpec("pyautogui.tripleClick", ir.Click(_CENTRE, count=3), "", *_AT_BUTTON, count=3),
-    CallSpec("pyautogui.leftClick", ir.Click, "", *_AT, only_read=True),
-    CallSpec("pyautogui.moveTo", ir.Move(_CENTRE), "", *_TO, *_PACES),
-    CallSpec("pyautogui.dragTo", ir.Drag((_CENTRE, _THERE)), _ABOUT_DRAG, *_TO, *_DRAG, read=drag_to, write=write_drag),
+    CallSpec("pyautogui.rightClick", ir.Click(_CENTER, "right"), "", *_AT, button="right"),
+    CallSpec("pyautogui.middleClick", ir.Click(_CENTER, "middle"), "", *_AT, button="middle"),
+    CallSpec("pyautogui.doubleClick", ir.Click(_CENTER, count=2), "", *_AT_BUTTON, count=2),
+    CallSpec("pyautogui.tripleClick", ir.Click(_CENTER, count=3), "", *_AT_BUTTON, count=3),
+    CallSpec("pyautogui.leftClick", ir.Click, "", *_AT, parse_only=True),
+    CallSpec("pyautogui.moveTo", ir.Move(_CENTER), "", *_TO, *_PACES),
+    CallSpec("pyautogui.dragTo", ir.Drag((_CENTER, _THERE)), _ABOUT_DRAG, *_TO, *_DRAG, read=drag_to, write=write_drag),
     CallSpec("pyautogui.dragTo", ir.Drag, "", *_TO, *_DRAG, write=write_path),
-    CallSpec("pyautogui.moveRel", None, "", *_OFFSETS, *_PACES, read=move_by, only_read=True),
-    CallSpec("pyautogui.move", None, "", *_OFFSETS, *_PACES, read=move_by, only_read=True),
-    CallSpec("pyautogui.dragRel", None, "", *_OFFSETS, *_DRAG, read=drag_by, only_read=True),
-    CallSpec("pyautogui.drag", None, "", *_OFFSETS, *_DRAG, read=drag_by, only_read=True),
+    CallSpec("pyautogui.moveRel", None, "", *_OFFSETS, *_PACES, read=move_by, parse_only=True),
+    CallSpec("pyautogui.move", None, "", *_OFFSETS, *_PACES, read=move_by, parse_only=True),
+    CallSpec("pyautogui.dragRel", None, "", *_OFFSETS, *_DRAG, read=drag_by, parse_only=True),
+    CallSpec("pyautogui.drag", None, "", *_OFFSETS, *_DRAG, read=drag_by, parse_only=True),
     CallSpec("pyautogui.mouseDown", ir.MouseDown(), "", X, Y, _BUTTON, DURATION, *PAUSES),
     CallSpec("pyautogui.mouseUp", ir.MouseUp(), "", X, Y, _BUTTON, DURATION, *PAUSES, read=mouse_up),
-    CallSpec("pyautogui.scroll", ir.Scroll(dy=3, point=_CENTRE), _ABOUT_SCROLL, _UP, X, Y, *PAUSES),
-    CallSpec("pyautogui.vscroll", ir.Scroll, "", _UP, X, Y, *PAUSES, only_read=True),
+    CallSpec("pyautogui.scroll", ir.Scroll(dy=3, point=_CENTER), _ABOUT_SCROLL, _UP, X, Y, *PAUSES),
+    CallSpec("pyautogui.vscroll", ir.Scroll, "", _UP, X, Y, *PAUSES, parse_only=True),
     CallSpec("pyautogui.hscroll", ir.Scroll(dx=3), "positive is right", _RIGHT, X, Y, *PAUSES),
     CallSpec(
-        "pyautogui.hold", _HELD_CLICK, "keys held meanwhile", *_HELD_KEYS, read=hold, write=write_held, behind_with=True
+        "pyautogui.hold", _HELD_CLICK, "keys held meanwhile", *_HELD_KEYS, read=hold, write=write_held, in_with=True
     ),
 )
-"""The mouse; the coordinates are in the space of the dialect."""
+"""Mouse calls; coordinates are in the space of the format."""
 
-KEY_ROWS = (
+KEY_CALLS = (
     CallSpec("pyautogui.keyDown", ir.KeyDown("shift"), "", _KEY, *PAUSES),
     CallSpec("pyautogui.keyUp", ir.KeyUp("shift"), "", _KEY, *PAUSES),
     CallSpec("time.sleep", ir.Wait(0.5), "seconds", replace(_SECONDS, named=False)),
-    CallSpec("pyautogui.sleep", ir.Wait, "", _SECONDS, only_read=True),
+    CallSpec("pyautogui.sleep", ir.Wait, "", _SECONDS, parse_only=True),
 )
 
 
-def typing_rows(*, named: bool, keys: Parameter) -> tuple[CallSpec, ...]:
-    """Texts and key presses; `named` and `keys` say in which of pyautogui's ways they are written."""
+def typing_calls(*, named: bool, keys: Parameter) -> tuple[CallSpec, ...]:
+    """Typing and key presses, with arguments written by name or position (`named`) and `keys` as given."""
     message = Parameter("message", MESSAGE, "text", required=True, named=named)
     one = Parameter("keys", keys.kind, "keys", required=True, named=keys.named)
     presses = (Parameter("presses", PRESSES, "presses"), INTERVAL, *PAUSES)
     return (
         CallSpec("pyautogui.write", ir.Type("hello"), "", message, INTERVAL, *PAUSES, read=type_or_press),
-        CallSpec("pyautogui.typewrite", ir.Type, "", message, INTERVAL, *PAUSES, read=type_or_press, only_read=True),
+        CallSpec("pyautogui.typewrite", ir.Type, "", message, INTERVAL, *PAUSES, read=type_or_press, parse_only=True),
         CallSpec("pyautogui.press", ir.Key(("enter",)), "", one, *presses, read=press, write=write_press),
         CallSpec("pyautogui.hotkey", ir.Key(("ctrl", "c")), "keys pressed together", keys, INTERVAL, *PAUSES),
     )
@@ -167,14 +167,14 @@ _CODE_AT_LINE = re.compile(
 
 
 def find_code(text: str, start: int, grammar: CallGrammar) -> list[ParsedCall]:
-    """The calls of a reply's code blocks, one after the other, or of the lines of code at its end. Raises `ParseError`."""
-    blocks = code_blocks.code_blocks(text, start)
+    """Return the calls of the code blocks, or of the lines of code at the end. Raises `ParseError`."""
+    blocks = reply_sections.code_blocks(text, start)
     if not blocks:
-        begin = code_blocks.first_line(text, start, _CODE_AT_LINE)
+        begin = reply_sections.first_line(text, start, _CODE_AT_LINE)
         if begin is None:
             raise ParseError((start, len(text)), "no code found; write it in one ```python block")
         return parse_calls(text, begin, len(text), grammar)
-    code_blocks.check_outside(text, start, blocks, _CODE_AT_LINE)
+    reply_sections.check_outside(text, start, blocks, _CODE_AT_LINE)
     calls: list[ParsedCall] = []
     for block in blocks:
         if block.info in {word.lower() for word in grammar.words} and not text[block.start : block.end].strip():
@@ -189,18 +189,19 @@ def find_code(text: str, start: int, grammar: CallGrammar) -> list[ParsedCall]:
 
 
 def block_of(lines: list[str]) -> str:
-    """The lines in a code block; an import comes first where a block would begin with `with`, which OSWorld could not run."""
+    """Return the lines in a code block. A block that starts with `with` gets an import, or OSWorld could not run it."""
     head = ["import pyautogui"] if lines[0].startswith("with ") else []
     return "\n".join(["```python", *head, *lines, "```"])
 
 
-def _lay_out(lines: list[str], ops: list[Op]) -> str:
+def _layout(lines: list[str], ops: list[Op]) -> str:
     return f"```{lines[0]}```" if len(lines) == 1 and lines[0] in _WORDS else block_of(lines)
 
 
 def _introduction(view: ScreenView, space: Space) -> str:
     return (
-        "Reply with Python code in one ```python block. It is read, not run: only these calls with plain arguments, one a line.\n"
+        "Reply with Python code in one ```python block. It is read, not run: only these calls with "
+        "plain arguments, one a line.\n"
         f"x and y are pixels of the screen, which is {space.width:g}x{space.height:g}; (0, 0) is the top left corner."
     )
 
@@ -208,23 +209,23 @@ def _introduction(view: ScreenView, space: Space) -> str:
 _ABOUT_WAIT = f"instead of code: wait {WAIT_SECONDS:g} seconds"
 _ABOUT_FAIL, _NO_REASON = "instead of code: the task cannot be done", "the reason is left out"
 _ABOUT_DONE = "instead of code, or in its last line: the task is finished"
-_WORD_ROWS = (
-    CallSpec("WAIT", ir.Wait, _ABOUT_WAIT, only_read=True, offer="WAIT", seconds=WAIT_SECONDS),
+_WORD_CALLS = (
+    CallSpec("WAIT", ir.Wait, _ABOUT_WAIT, parse_only=True, offer="WAIT", seconds=WAIT_SECONDS),
     CallSpec("FAIL", ir.Fail, _ABOUT_FAIL, write=write_word, offer="FAIL", loss=_NO_REASON),
     CallSpec("DONE", ir.Done, _ABOUT_DONE, write=write_word, offer="DONE"),
-    CallSpec("Wait", ir.Wait, only_read=True, seconds=WAIT_SECONDS),
-    CallSpec("Fail", ir.Fail, only_read=True),
-    CallSpec("Done", ir.Done, only_read=True),
+    CallSpec("Wait", ir.Wait, parse_only=True, seconds=WAIT_SECONDS),
+    CallSpec("Fail", ir.Fail, parse_only=True),
+    CallSpec("Done", ir.Done, parse_only=True),
 )
-KEYS_IN_TURN = Parameter("keys", KEYS, "keys", required=True, named=False, many=True)
-"""Keys as pyautogui's own `hotkey` takes them."""
+KEYS_IN_TURN = Parameter("keys", KEYS, "keys", required=True, named=False, variadic=True)
+"""Keys as positional arguments of `hotkey`."""
 
-DIALECT = CallActionFormat(
+FORMAT = CallActionFormat(
     name="pyautogui",
-    rows=(*POINTER_ROWS, *typing_rows(named=False, keys=KEYS_IN_TURN), *KEY_ROWS, *_WORD_ROWS),
+    specs=(*POINTER_CALLS, *typing_calls(named=False, keys=KEYS_IN_TURN), *KEY_CALLS, *_WORD_CALLS),
     space=lambda view: view.screen,
-    find=lambda text: find_code(text, code_blocks.end_of_reasoning(text), GRAMMAR),
-    lay_out=_lay_out,
+    find=lambda text: find_code(text, reply_sections.end_of_reasoning(text), GRAMMAR),
+    layout=_layout,
     introduction=_introduction,
     closing="When the task is finished reply ```DONE```.",
     notes=NOTES,

@@ -1,5 +1,6 @@
-"""How pyautogui's calls become ops where one call is not one op. Invariant: what a call does to the pointer, the buttons and the
-keys is what its ops do, and a gesture that is written as several calls is read back as one op.
+"""PyAutoGUI calls that do not map to exactly one op: drags, relative moves, held keys, repeated presses.
+
+A gesture that is written as several calls is parsed back into one op.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BUTTONS = {
     3: "right",
 }
 _HELD = "held "
-"""The tag of a move along which a button is held; the button's name follows."""
+"""Tag prefix of a move with a button held; the button name follows."""
 
 
 def _key_name(key: str) -> str:
@@ -44,7 +45,7 @@ def _key_name(key: str) -> str:
 
 
 def _read_keys(name: str, value: Any) -> tuple[str, ...]:
-    """One key, or a list of keys, perhaps as the only one of all positional arguments."""
+    """Read one key, or a list of keys, which may be the only positional argument."""
     items = value if isinstance(value, tuple) else (value,)
     if len(items) == 1 and isinstance(items[0], tuple):
         items = items[0]
@@ -75,13 +76,13 @@ KEY = ArgType(lambda name, value: check_key(value), _key_name)
 KEYS = ArgType(_read_keys, lambda keys: ", ".join(_key_name(key) for key in keys))
 LIST_OF_KEYS = ArgType(_read_keys, lambda keys: f"[{', '.join(_key_name(key) for key in keys)}]")
 MESSAGE = ArgType(_read_message, quoted)
-"""A text, or a list of keys that are pressed one after the other."""
+"""A text, or a list of keys pressed in sequence."""
 PRESSES = ArgType(_read_presses, number)
 TRUTH = ArgType(_read_truth, str)
 
 
 def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Keys one after the other, as often as asked."""
+    """Press keys in sequence, `presses` times."""
     keys, presses = values["keys"], values.get("presses", 1)
     if len(keys) * presses > MAX_OPS:
         raise AgentError(f"more than {MAX_OPS} key presses in one call")
@@ -90,40 +91,40 @@ def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None
 
 
 def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """A text, or keys one after the other."""
+    """Type a text, or press keys in sequence."""
     if isinstance(values["text"], str):
         program.add(ir.Type(values["text"]), call.span)
     else:
         press(program, call, {"keys": values["text"]})
 
 
-def write_click(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """A click that no row says more shortly."""
+def write_click(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write a click that has no call of its own."""
     special = op.count in (2, 3) or (op.count == 1 and op.button != "left")
-    return None if special else write_plainly(row, op, space)
+    return None if special else write_plainly(spec, op, space)
 
 
-def write_press(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """A chord of one key."""
-    return [f"{row.call}({arguments(row, {'keys': op.keys})})"] if len(op.keys) == 1 else None
+def write_press(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write a chord of one key."""
+    return [f"{spec.call}({arguments(spec, {'keys': op.keys})})"] if len(op.keys) == 1 else None
 
 
 def drag_to(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """A drag from where the statement before has moved the pointer, or from where the pointer is."""
+    """Drag from the preceding move, or from the pointer position."""
     _drag(program, call, values, Point(values["x"], values["y"], program.space))
 
 
 def move_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """A move to a place beside the one that the reply named before."""
-    program.add(ir.Move(_beside(program, call, values)), call.span)
+    """Move relative to the last point of the reply."""
+    program.add(ir.Move(_relative_point(program, call, values)), call.span)
 
 
 def drag_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """A drag to a place beside the one that the reply named before."""
-    _drag(program, call, values, _beside(program, call, values))
+    _drag(program, call, values, _relative_point(program, call, values))
 
 
-def _beside(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> Point:
+def _relative_point(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> Point:
     if program.pointer is None:
         raise AgentError(f"{call.name} counts from a place that this reply has not named; move there first")
     return Point(program.pointer.x + values["dx"], program.pointer.y + values["dy"], program.space)
@@ -134,7 +135,7 @@ def _drag(program: CallReader, call: ParsedCall, values: dict[str, Any], to: Poi
     if not values.get("down_up", True):
         program.add(ir.Move(to), call.span, _HELD + button)
         return
-    start = program.add_move()
+    start = program.pop_move()
     if start is not None:
         program.add(ir.Drag((start[0], to), button), (start[1][0], call.span[1]))
         return
@@ -143,7 +144,7 @@ def _drag(program: CallReader, call: ParsedCall, values: dict[str, Any], to: Poi
 
 
 def mouse_up(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """The end of a drag along a path, or a button that goes up."""
+    """Finish a drag along a path, or release a button."""
     up = build(ir.MouseUp, values, program.space)
     assert isinstance(up, ir.MouseUp)
     along = 0
@@ -151,38 +152,41 @@ def mouse_up(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> N
         along += 1
     match program.ops[-2 - along : len(program.ops) - along]:
         case [ir.Move(), ir.MouseDown(point=None, button=up.button)] if along and up.point is None:
-            taken, span = program.add_op(2 + along)
+            taken, span = program.pop_ops(2 + along)
             path = tuple(move.point for move in taken if isinstance(move, ir.Move))
             program.add(ir.Drag(path, up.button), (span[0], call.span[1]))
         case _:
             program.add(up, call.span)
 
 
-def write_drag(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """A drag between two places: a move, and the row's call."""
+def write_drag(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write a two-point drag as a move and one call."""
     if op.modifiers or len(op.path) != 2:
         return None
     values = flatten_fields(ir.Drag(op.path, op.button), space)
     values["x"], values["y"] = values.pop("x2"), values.pop("y2")
-    if not set(values) - {"path"} <= {name for parameter in row.parameters for name in parameter.fields}:
+    if not set(values) - {"path"} <= {name for parameter in spec.parameters for name in parameter.fields}:
         return None
-    return [*dialect.write(ir.Move(op.path[0]), space), f"{row.call}({arguments(row, values)})"]
+    return [*action_format.write(ir.Move(op.path[0]), space), f"{spec.call}({arguments(spec, values)})"]
 
 
-def write_path(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """A drag along a path: the button goes down, the row's call holds it from place to place, and the button goes up."""
+def write_path(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write a drag along a path: press, one call per point with the button held, release."""
     if op.modifiers:
         return None
-    lines = [*dialect.write(ir.Move(op.path[0]), space), *dialect.write(ir.MouseDown(button=op.button), space)]
+    lines = [
+        *action_format.write(ir.Move(op.path[0]), space),
+        *action_format.write(ir.MouseDown(button=op.button), space),
+    ]
     for point in op.path[1:]:
         to = in_space(point, space)
-        lines.append(f"{row.call}({arguments(row, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
-    return lines + dialect.write(ir.MouseUp(button=op.button), space)
+        lines.append(f"{spec.call}({arguments(spec, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
+    return lines + action_format.write(ir.MouseUp(button=op.button), space)
 
 
 def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Keys held around one click, drag or scroll, or around anything else."""
-    inner = CallReader(program.dialect, program.space, program.pointer)
+    """Hold keys during the calls inside; a single click, drag or scroll gets them as modifiers."""
+    inner = CallReader(program.action_format, program.space, program.pointer)
     inner.run(call.body or ())
     keys: tuple[str, ...] = values["keys"]
     match inner.ops:
@@ -197,19 +201,19 @@ def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
                 program.add(ir.KeyUp(key), call.span)
 
 
-def write_held(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """An op with keys held."""
+def write_held(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write an op with modifiers."""
     if not isinstance(op, (ir.Click, ir.Drag, ir.Scroll)) or not op.modifiers:
         return None
-    lines = dialect.write(replace(op, modifiers=()), space)
-    return [f"with {row.call}({LIST_OF_KEYS.write(op.modifiers)}):", *(f"    {line}" for line in lines)]
+    lines = action_format.write(replace(op, modifiers=()), space)
+    return [f"with {spec.call}({LIST_OF_KEYS.write(op.modifiers)}):", *(f"    {line}" for line in lines)]
 
 
-def write_word(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """A bare word."""
-    return [row.call]
+def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write a bare word."""
+    return [spec.call]
 
 
-def write_bare(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """The call without arguments, whatever the op's fields are."""
-    return [f"{row.call}()"]
+def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """Write the call without arguments."""
+    return [f"{spec.call}()"]

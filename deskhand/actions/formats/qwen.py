@@ -1,9 +1,9 @@
-"""Qwen's function `computer_use`, called in `<tool_call>` tags. Invariant: Qwen2.5-VL points at pixels of the image that it sees
-after its own resizing, Qwen3-VL at 0..1000 of the screen, where 1000 is the far edge.
+"""Qwen's function `computer_use`, called in `<tool_call>` tags.
 
-A reply is reasoning (also in `<think>`, also a line "Action: ..."), then one or more `<tool_call>` blocks with
-`{"name": "computer_use", "arguments": {"action": ...}}`, or such objects without tags. The wheel turns by pixels where the
-pointer is, positive up and to the right; a drag begins where the pointer is.
+Qwen2.5-VL uses pixels of the image after its own resizing; Qwen3-VL uses 0..1000 of the screen. A reply is reasoning
+(optionally in `<think>`, optionally a line "Action: ..."), then `<tool_call>` blocks with `{"name": "computer_use",
+"arguments": {"action": ...}}`, or such objects without tags. Scrolls are in pixels at the pointer, positive up and
+right; a drag starts at the pointer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.code_blocks import end_of_reasoning
-from deskhand.actions.formats.json_fields import JsonAction, JsonField
+from deskhand.actions.formats.json_actions import CLICKS, JsonAction
+from deskhand.actions.formats.json_fields import JsonField
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import (
     NO_REASONING,
@@ -27,6 +27,7 @@ from deskhand.actions.formats.json_scan import (
     value_at,
 )
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import REL_1000, Point, Space
@@ -48,24 +49,24 @@ _ABOUT_KEYS = {
 
 
 @lru_cache(maxsize=64)
-def _forms(space: Space) -> tuple[JsonAction, ...]:
+def _json_actions(space: Space) -> tuple[JsonAction, ...]:
     at, must_be_at = json_fields.pair("coordinate", space), json_fields.pair("coordinate", space, required=True)
-    centre = Point(int(space.width) // 2, int(space.height) // 3, space)
+    center = Point(int(space.width) // 2, int(space.height) // 3, space)
     corner = Point(int(space.width) // 4, int(space.height) // 5, space)
     vertical, horizontal = (
         json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False)
         for keys in ((None, "pixels"), ("pixels", None))
     )
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
-    seconds = json_fields.numeral("time", "seconds", json_schema.number(0, MAX_WAIT_S))
+    seconds = json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S))
     status = json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail})
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", PYAUTOGUI)),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
-        JsonAction("mouse_move", ir.Move(centre), "move the pointer there", must_be_at),
+        JsonAction("mouse_move", ir.Move(center), "move the pointer there", must_be_at),
         *(
-            JsonAction(name, ir.Click(centre, **fixed), f"{about} there, or where the pointer is", at, **fixed)
-            for name, (fixed, about) in json_fields.CLICKS.items()
+            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the pointer is", at, **fixed)
+            for name, (fixed, about) in CLICKS.items()
         ),
         JsonAction(
             "left_click_drag", DragTo(corner), "drag with the left button from where the pointer is", must_be_at
@@ -78,7 +79,7 @@ def _forms(space: Space) -> tuple[JsonAction, ...]:
             None,
             "end the work: done, or impossible",
             status,
-            reads=lambda fields: [fields["status"]()],
+            make_ops=lambda fields: [fields["status"]()],
             sample={"status": "success"},
         ),
         JsonAction("terminate", ir.Done, "", _status("success")),
@@ -94,10 +95,10 @@ def _status(value: str) -> JsonField:
 
 
 class Qwen(JsonActionFormat):
-    """The function of one generation. `absolute`: pixels of the resized image."""
+    """The function of one model generation; `absolute` uses pixels of the resized image."""
 
     tag = "action"
-    apart_kinds = frozenset({ir.Scroll, DragTo})
+    split_kinds = frozenset({ir.Scroll, DragTo})
     notes: Mapping[type[Any], str] = {
         ir.Click: "left, middle or right once; left twice or three times; no keys held",
         ir.Drag: "left, from one point to another: mouse_move and left_click_drag",
@@ -105,25 +106,36 @@ class Qwen(JsonActionFormat):
         ir.Key: "keys that pyautogui names",
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
-    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is not said"}
+    losses: Mapping[type[Any], str] = {ir.Fail: "the reason is omitted"}
 
     def __init__(self, name: str, *, absolute: bool) -> None:
         self.name = name
         self.absolute = absolute
 
     def space(self, view: ScreenView) -> Space:
-        """The space of the coordinates."""
+        """Return the coordinate space."""
         return resized_size(view) if self.absolute else REL_1000
 
-    def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _forms(self.space(view))
+    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
+        return _json_actions(self.space(view))
 
     def prompt(self, view: ScreenView) -> str:
-        """The function as the chat template of Qwen shows tools."""
-        space, forms = self.space(view), [form for form in self.forms(view) if form.offered]
-        described = "\n".join(f"* `{form.name}`: {form.about}." for form in forms)
-        properties = {"action": {"type": "string", "enum": [form.name for form in forms], "description": described}} | {
-            key: _briefly(rule) | {"description": _ABOUT_KEYS[key]} for form in forms for key, rule in form.keys.items()
+        """Return the function in the layout of Qwen's chat template."""
+        space, json_actions = (
+            self.space(view),
+            [json_action for json_action in self.json_actions(view) if json_action.offered],
+        )
+        described = "\n".join(f"* `{json_action.name}`: {json_action.about}." for json_action in json_actions)
+        properties = {
+            "action": {
+                "type": "string",
+                "enum": [json_action.name for json_action in json_actions],
+                "description": described,
+            }
+        } | {
+            key: _without_patterns(rule) | {"description": _ABOUT_KEYS[key]}
+            for json_action in json_actions
+            for key, rule in json_action.keys.items()
         }
         function = {
             "type": "function",
@@ -138,11 +150,17 @@ class Qwen(JsonActionFormat):
             [
                 "# Tools",
                 "",
-                "You may call functions to assist with the user query. Their signatures are within <tools></tools> tags:",
-                f"<tools>\n{self.written(function)}\n</tools>",
+                "You may call functions to assist with the user query. Their signatures are within "
+                "<tools></tools> tags:",
+                f"<tools>\n{self.dumps(function)}\n</tools>",
                 "",
-                f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} tags; nothing follows the last:",
-                *(self.reply([self.action(form.name, form.shown)]) for form in forms if form.name == "left_click"),
+                f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} "
+                "tags; nothing follows the last:",
+                *(
+                    self.reply([self.action(json_action.name, json_action.shown)])
+                    for json_action in json_actions
+                    if json_action.name == "left_click"
+                ),
             ]
         )
 
@@ -166,7 +184,7 @@ class Qwen(JsonActionFormat):
             start = skip_whitespace(text, end + len(_CLOSE))
         return found
 
-    def unwrapped(self, value: Any) -> list[Any]:
+    def unwrap(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
             raise AgentError(f"expected an object, not {truncate_repr(value)}")
         json_schema.check_keys(
@@ -175,23 +193,23 @@ class Qwen(JsonActionFormat):
         if value["name"] != FUNCTION:
             raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
         arguments = value["arguments"]
-        return [_from_text(arguments) if isinstance(arguments, str) else arguments]
+        return [_parse_arguments(arguments) if isinstance(arguments, str) else arguments]
 
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
         calls = [{"name": FUNCTION, "arguments": action} for action in actions]
-        return "\n".join(f"{_OPEN}\n{self.written(call)}\n{_CLOSE}" for call in calls)
+        return "\n".join(f"{_OPEN}\n{self.dumps(call)}\n{_CLOSE}" for call in calls)
 
-    def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
-        return json_schema.object_of(name={"const": FUNCTION}, arguments=super().schema_of(name, properties))
+    def action_schema(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        return json_schema.object_of(name={"const": FUNCTION}, arguments=super().action_schema(name, properties))
 
 
-def _briefly(rule: json_schema.Rule) -> dict[str, Any]:
-    """A rule without the long patterns that are only for grammars."""
+def _without_patterns(rule: json_schema.Rule) -> dict[str, Any]:
+    """Return a rule without the long patterns that only grammars need."""
     return {key: value for key, value in rule.items() if key in ("type", "enum")}
 
 
-def _from_text(arguments: str) -> Any:
-    """Arguments that were written as a text, as the chat completions API has them."""
+def _parse_arguments(arguments: str) -> Any:
+    """Parse arguments that are a JSON string, as in the chat completions API."""
     try:
         value, end = value_at(arguments, skip_whitespace(arguments, 0))
     except ParseError as error:

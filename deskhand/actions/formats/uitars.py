@@ -1,12 +1,11 @@
-"""UI-TARS: a thought, and behind "Action:" calls such as `click(start_box='<|box_start|>(235,512)<|box_end|>')` with empty lines
-between.
+"""UI-TARS: a thought, then "Action:" with calls such as `click(start_box='<|box_start|>(235,512)<|box_end|>')`.
 
-Invariant: the three dialects differ in how a place is written alone. `uitars_1_0` writes 0 to 1000 of the screen in box tokens,
-`uitars_1_5` pixels of the image as Qwen2.5-VL resizes it, `uitars_point` 0 to 1000 between `<point>` tags. Each form is read by
-all.
+The three formats differ only in how a point is written: `uitars_1_0` in box tokens, 0 to 1000 of the screen;
+`uitars_1_5` in pixels of the image as resized by Qwen2.5-VL; `uitars_point` between `<point>` tags, 0 to 1000. Each
+accepts all of these.
 
-Shapes: UI-TARS `codes/ui_tars/prompt.py`, `codes/ui_tars/action_parser.py` and `README_v1.md`, OSWorld `mm_agents/prompts.py`,
-`mm_agents/uitars15_v1.py` and `uitars15_v2.py`.
+Sources: UI-TARS `codes/ui_tars/prompt.py`, `codes/ui_tars/action_parser.py` and `README_v1.md`, OSWorld
+`mm_agents/prompts.py`, `mm_agents/uitars15_v1.py` and `uitars15_v2.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.formats import code_blocks
+from deskhand.actions.formats import reply_sections
 from deskhand.actions.formats.arg_types import TEXT, ArgType, Parameter, direction, keys_joined, number, quoted
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.call_format import (
@@ -36,9 +35,9 @@ from deskhand.actions.ops import REL_1000, Space
 from deskhand.errors import AgentError, ParseError
 
 NOTCHES = 5
-"""What UI-TARS' own translation to pyautogui turns the wheel."""
+"""Wheel notches of one scroll in UI-TARS' conversion to PyAutoGUI."""
 WAIT_SECONDS = 5.0
-"""What the prompt says that `wait()` waits."""
+"""Duration of `wait()` according to the prompt."""
 
 _NUMBER = r"(-?\d{1,20}(?:\.\d{1,20})?(?:e-?\d{1,3})?)"
 _PAIR = rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*"
@@ -49,7 +48,7 @@ _PLACE = re.compile(
 
 
 def _read_place(name: str, value: Any) -> tuple[float, float]:
-    """A place, or the middle of a box."""
+    """Read a point, or the center of a box."""
     found = _PLACE.fullmatch(check_text(name, value).strip())
     if found is None:
         raise AgentError(f"{name} must be a place such as (235,512), not {truncate_repr(value)}")
@@ -64,22 +63,22 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
 
 
 def _finished(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """The end; what `content` says is the answer."""
+    """End the episode; `content` is the answer."""
     program.add(ir.Answer(values["text"]) if "text" in values else ir.Done(), call.span)
 
 
-def _rows(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
-    """The calls, with places written as `shape` under the names `start` and `end`."""
+def _calls(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
+    """Return the calls, with points formatted as `shape` under the names `start` and `end`."""
 
     def write_place(place: tuple[float, float]) -> str:
         return quoted(shape.format(number(place[0]), number(place[1])))
 
     place = ArgType(_read_place, write_place)
-    starts, ends = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
+    starts, endpoints = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
     there = Parameter(start, place, "x,y", required=True, aliases=tuple(starts - {start}))
     maybe = replace(there, required=False)
     drag_start = replace(there, name=start.replace("point", "start_point"), aliases=tuple(starts))
-    drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(ends))
+    drag_end = Parameter(end, place, "x2,y2", required=True, aliases=tuple(endpoints))
     one_key = Parameter(
         "key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True
     )
@@ -96,17 +95,17 @@ def _rows(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
     any_time, no_reason = "any time becomes 5 seconds", "the reason is left out"
     return (
         CallSpec("click", ir.Click, "", there, offer=f"click({start}='{first}')"),
-        CallSpec("left_single", ir.Click, "", there, only_read=True),
+        CallSpec("left_single", ir.Click, "", there, parse_only=True),
         CallSpec("left_double", ir.Click, "", there, offer=f"left_double({start}='{first}')", count=2),
         CallSpec("right_single", ir.Click, "", there, offer=f"right_single({start}='{first}')", button="right"),
         CallSpec("hover", ir.Move, "", there),
         CallSpec("drag", ir.Drag, "", drag_start, drag_end, offer=drag),
-        CallSpec("select", ir.Drag, "", drag_start, drag_end, only_read=True),
+        CallSpec("select", ir.Drag, "", drag_start, drag_end, parse_only=True),
         CallSpec("hotkey", ir.Key, about_hotkey, chord, offer="hotkey(key='ctrl c')"),
         CallSpec("keydown", ir.KeyDown, "", one_key),
-        CallSpec("press", ir.KeyDown, "", one_key, only_read=True),
+        CallSpec("press", ir.KeyDown, "", one_key, parse_only=True),
         CallSpec("keyup", ir.KeyUp, "", one_key),
-        CallSpec("release", ir.KeyUp, "", one_key, only_read=True),
+        CallSpec("release", ir.KeyUp, "", one_key, parse_only=True),
         CallSpec("type", ir.Type, about_type, some_content, offer="type(content='xxx')"),
         CallSpec("scroll", ir.Scroll, "", maybe, wheel, write=write_one_way, offer=scroll, loss=amount_lost(NOTCHES)),
         CallSpec("wait", ir.Wait, "5 seconds", write=write_bare, offer="wait()", loss=any_time, seconds=WAIT_SECONDS),
@@ -119,12 +118,12 @@ def _rows(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
 
 
 def _find(text: str, names: Container[str]) -> list[ParsedCall]:
-    """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
-    start = code_blocks.end_of_reasoning(text)
-    mark = code_blocks.after_mark(text, start)
-    begin, end = code_blocks.trimmed(text, start if mark is None else mark, len(text))
+    """Return the calls after "Action:", or of a reply of calls alone; `names` are the known arguments."""
+    start = reply_sections.end_of_reasoning(text)
+    mark = reply_sections.after_mark(text, start)
+    begin, end = reply_sections.trimmed(text, start if mark is None else mark, len(text))
     if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:
-        begin, end = code_blocks.trimmed(text, begin, end - 3)
+        begin, end = reply_sections.trimmed(text, begin, end - 3)
     if begin == end:
         raise ParseError((start, len(text)), "no action found; write it behind Action:")
     return parse_lenient_calls(text, begin, end, names)
@@ -144,15 +143,15 @@ def _introduction(view: ScreenView, space: Space) -> str:
     )
 
 
-def _dialect(name: str, rows: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
-    parameters = [parameter for row in rows for parameter in row.parameters]
+def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
+    parameters = [parameter for spec in specs for parameter in spec.parameters]
     names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
     return CallActionFormat(
         name=name,
-        rows=rows,
+        specs=specs,
         space=space,
         find=lambda text: _find(text, names),
-        lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
+        layout=lambda lines, ops: "Action: " + "\n\n".join(lines),
         introduction=_introduction,
         closing="\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n- An empty line parts two actions.",
         notes={
@@ -165,7 +164,7 @@ def _dialect(name: str, rows: tuple[CallSpec, ...], space: Callable[[ScreenView]
     )
 
 
-_BOXES = _rows("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
+_BOXES = _calls("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
 V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
-V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, least_pixels=100 * 28 * 28))
-POINT = _dialect("uitars_point", _rows("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
+V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, min_pixels=100 * 28 * 28))
+POINT = _dialect("uitars_point", _calls("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

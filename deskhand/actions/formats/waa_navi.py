@@ -1,9 +1,9 @@
-"""Windows Agent Arena's Navi: a decision block, and a block of Python on the objects of `computer`, which is read and never run.
+"""Windows Agent Arena's Navi: a decision block and a block of Python calls on `computer`, parsed but never run.
 
-Invariant: what needs more than the pointer and the keys is an error that says so: element ids, what the clipboard holds, programs
-and windows by name. A click has no place of its own: a move and the click right behind it are one click at that point.
+Calls beyond pointer and keyboard (element ids, clipboard contents, programs and windows by name) are rejected with a
+reason. Clicks have no coordinates: a move and the click right after it are one op.
 
-Shapes: WAA `client/mm_agents/navi/gpt/planner_messages.py`, `navi/agent.py` and `vm/setup/server/computer.py`.
+Sources: WAA `client/mm_agents/navi/gpt/planner_messages.py`, `navi/agent.py` and `vm/setup/server/computer.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from deskhand.actions import ops as ir
-from deskhand.actions.formats import code_blocks
+from deskhand.actions.formats import reply_sections
 from deskhand.actions.formats.arg_types import (
     DOUBLE_QUOTED,
     NUMBER,
@@ -28,11 +28,11 @@ from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import AgentError, ParseError
 
 WAIT_SECONDS = 5.0
-"""What WAA's runner waits between steps, and so what the decision WAIT waits."""
+"""Duration of WAIT: the pause of WAA's runner between steps."""
 NOTCHES = 3
-"""WAA scrolls by 400 on Windows, where a notch is 120."""
+"""WAA scrolls by 400 on Windows, where one notch is 120."""
 _POINT = point_parameters(required=True)
-_CENTRE, _THERE = Point(0.22, 0.75, REL_1), Point(0.35, 0.48, REL_1)
+_CENTER, _THERE = Point(0.22, 0.75, REL_1), Point(0.35, 0.48, REL_1)
 _NO_IDS = "this screen has no element ids; use computer.mouse.move_abs"
 _NO_CLIPBOARD = "what the clipboard holds is not the agent's to set; select and copy on the screen"
 _NO_PROGRAMS = "programs and windows are opened on the screen, by the pointer and the keys"
@@ -42,18 +42,18 @@ _TEXT = Parameter("text", DOUBLE_QUOTED, "text", required=True, named=False)
 _CHORD = Parameter("key", keys_joined("+-", '"'), "keys", required=True, named=False)
 _SECONDS = Parameter("seconds", NUMBER, "seconds", required=True, named=False)
 _DIRECTION = Parameter("dir", direction(("up", "down"), NOTCHES, '"'), "dx,dy", required=True)
-_DRAG = ir.Drag((_CENTRE, _THERE))
+_DRAG = ir.Drag((_CENTER, _THERE))
 
 
-def _click_row(call: str, about: str, button: ir.Button, count: int) -> CallSpec:
+def _click_call(call: str, about: str, button: ir.Button, count: int) -> CallSpec:
     return CallSpec(call, ir.Click(None, button, count), about, at_pointer=True, button=button, count=count)
 
 
-_ROWS = (
-    CallSpec("computer.mouse.move_abs", ir.Move(_CENTRE), "", *_POINT),
-    _click_row("computer.mouse.single_click", "click where the pointer is", "left", 1),
-    _click_row("computer.mouse.double_click", "double click where the pointer is", "left", 2),
-    _click_row("computer.mouse.right_click", "right click where the pointer is", "right", 1),
+_CALLS = (
+    CallSpec("computer.mouse.move_abs", ir.Move(_CENTER), "", *_POINT),
+    _click_call("computer.mouse.single_click", "click where the pointer is", "left", 1),
+    _click_call("computer.mouse.double_click", "double click where the pointer is", "left", 2),
+    _click_call("computer.mouse.right_click", "right click where the pointer is", "right", 1),
     CallSpec(
         "computer.mouse.scroll",
         ir.Scroll,
@@ -67,18 +67,18 @@ _ROWS = (
     CallSpec("computer.mouse.drag", _DRAG, "from where the pointer is", *_POINT, read=drag_to, write=write_drag),
     CallSpec("computer.keyboard.write", ir.Type("hello"), "", _TEXT),
     CallSpec("computer.keyboard.press", ir.Key(("ctrl", "c")), "a key, or keys pressed together", _CHORD),
-    CallSpec("computer.clipboard.paste", ir.Key, only_read=True, keys=("ctrl", "v")),
+    CallSpec("computer.clipboard.paste", ir.Key, parse_only=True, keys=("ctrl", "v")),
     CallSpec("time.sleep", ir.Wait, "", _SECONDS),
-    CallSpec("WAIT", ir.Wait, only_read=True, seconds=WAIT_SECONDS),
+    CallSpec("WAIT", ir.Wait, parse_only=True, seconds=WAIT_SECONDS),
     CallSpec("FAIL", ir.Fail, write=write_word, loss="the reason is left out"),
     CallSpec("DONE", ir.Done, write=write_word),
-    CallSpec("computer.mouse.move_id", refusal=_NO_IDS),
-    CallSpec("computer.clipboard.copy_text", refusal=_NO_CLIPBOARD),
-    CallSpec("computer.clipboard.copy_image", refusal=_NO_CLIPBOARD),
-    CallSpec("computer.clipboard.view_clipboard", refusal=_NO_CLIPBOARD),
-    CallSpec("computer.os.open_program", refusal=_NO_PROGRAMS),
-    CallSpec("computer.os.maximize_window", refusal=_NO_PROGRAMS),
-    CallSpec("computer.window_manager.switch_to_application", refusal=_NO_PROGRAMS),
+    CallSpec("computer.mouse.move_id", unsupported_reason=_NO_IDS),
+    CallSpec("computer.clipboard.copy_text", unsupported_reason=_NO_CLIPBOARD),
+    CallSpec("computer.clipboard.copy_image", unsupported_reason=_NO_CLIPBOARD),
+    CallSpec("computer.clipboard.view_clipboard", unsupported_reason=_NO_CLIPBOARD),
+    CallSpec("computer.os.open_program", unsupported_reason=_NO_PROGRAMS),
+    CallSpec("computer.os.maximize_window", unsupported_reason=_NO_PROGRAMS),
+    CallSpec("computer.window_manager.switch_to_application", unsupported_reason=_NO_PROGRAMS),
 )
 _GRAMMAR = CallGrammar(modules=frozenset({"time"}))
 _ENDS = ("DONE", "FAIL")
@@ -89,18 +89,18 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 
 def _find(text: str) -> list[ParsedCall]:
-    """The decision when it is not COMMAND, or the calls of the Python blocks. Raises `ParseError`."""
-    start = code_blocks.end_of_reasoning(text)
-    begin, end = code_blocks.trimmed(text, start, len(text))
+    """Return the decision if it is not COMMAND, else the calls of the Python blocks. Raises `ParseError`."""
+    start = reply_sections.end_of_reasoning(text)
+    begin, end = reply_sections.trimmed(text, start, len(text))
     if text[begin:end] in _DECISIONS[:-1]:
         return [ParsedCall(text[begin:end], (), (), (begin, end))]
-    blocks = code_blocks.code_blocks(text, start)
+    blocks = reply_sections.code_blocks(text, start)
     if not blocks:
-        line = code_blocks.first_line(text, start, _CODE_AT_LINE)
+        line = reply_sections.first_line(text, start, _CODE_AT_LINE)
         if line is None:
             raise ParseError((start, len(text)), "no code found; write a decision block and a ```python block")
         return parse_calls(text, line, len(text), _GRAMMAR)
-    code_blocks.check_outside(text, start, blocks, _ACTION_AT_LINE)
+    reply_sections.check_outside(text, start, blocks, _ACTION_AT_LINE)
     decisions: list[ParsedCall] = []
     calls: list[ParsedCall] = []
     for block in blocks:
@@ -122,7 +122,7 @@ def _find(text: str) -> list[ParsedCall]:
     return decisions
 
 
-def _lay_out(lines: list[str], ops: list[Op]) -> str:
+def _layout(lines: list[str], ops: list[Op]) -> str:
     if lines[-1] in _ENDS:
         if len(lines) > 1:
             raise AgentError("waa_navi: a task ends in a reply of its own, without actions")
@@ -133,19 +133,22 @@ def _lay_out(lines: list[str], ops: list[Op]) -> str:
 
 def _introduction(view: ScreenView, space: Space) -> str:
     return (
-        "Reply with a decision block that holds COMMAND, WAIT, DONE (the task is finished) or FAIL (it cannot be done), and\n"
+        "Reply with a decision block that holds COMMAND, WAIT, DONE (the task is finished) or FAIL "
+        "(it cannot be done), and\n"
         "for COMMAND with a python block of these calls with plain arguments:\n"
-        "```decision\nCOMMAND\n```\n```python\ncomputer.mouse.move_abs(x=0.22, y=0.75)\ncomputer.mouse.single_click()\n```\n"
-        "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) the bottom right one."
+        "```decision\nCOMMAND\n```\n```python\ncomputer.mouse.move_abs(x=0.22, "
+        "y=0.75)\ncomputer.mouse.single_click()\n```\n"
+        "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) "
+        "the bottom right one."
     )
 
 
-DIALECT = CallActionFormat(
+FORMAT = CallActionFormat(
     name="waa_navi",
-    rows=_ROWS,
+    specs=_CALLS,
     space=lambda view: REL_1,
     find=_find,
-    lay_out=_lay_out,
+    layout=_layout,
     introduction=_introduction,
     notes={
         ir.Click: "left one or two times, right one time; a point is a move before it; no keys held",

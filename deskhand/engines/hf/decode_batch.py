@@ -25,7 +25,7 @@ from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.errors import ConfigError
 from deskhand.models.forward import encode_images, forward_decoder, positions, stack_images, unwrap
-from deskhand.types import Completion, FinishReason, GrammarRefused, PreparedImage, Prompt, Sampling
+from deskhand.types import Completion, FinishReason, UnsupportedGrammar, PreparedImage, Prompt, Sampling
 
 _PADDING = 1.5
 """Requests are prefilled together while padding makes the pass at most this many times larger."""
@@ -97,7 +97,7 @@ class DecodeRequest:
         allowed[list(self.sampling.banned_ids)] = False
         if allowed.any():
             return allowed
-        self.failure = GrammarRefused(
+        self.failure = UnsupportedGrammar(
             "no id can go on with the reply: the grammar asks for what the tokenizer cannot write"
         )
         return None

@@ -32,7 +32,7 @@ from deskhand.engines.hf.lora_overlay import LoraOverlay
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
-from deskhand.types import Completion, Feature, GrammarRefused, LoraWeights, Prompt, Sampling
+from deskhand.types import Completion, Feature, UnsupportedGrammar, LoraWeights, Prompt, Sampling
 
 _SMALL_PARAMETERS = 50_000_000
 
@@ -101,7 +101,7 @@ class HfEngine:
         """Sample one completion.
 
         Output is cut at `max_tokens` of the engine. Raises `AgentError` when the prompt leaves no room for a token,
-        `RecordError` when placeholders and images disagree, `GrammarRefused` when the grammar cannot be kept to,
+        `RecordError` when placeholders and images disagree, `UnsupportedGrammar` when the grammar cannot be kept to,
         `InfrastructureError` when the engine is down.
         """
         length = len(prompt.token_ids)
@@ -138,7 +138,7 @@ class HfEngine:
         if sampling.grammar is None:
             return None
         if self._grammars is None:
-            raise GrammarRefused("this engine has no tokenizer and so no grammars")
+            raise UnsupportedGrammar("this engine has no tokenizer and so no grammars")
         return await asyncio.to_thread(self._grammars.start, sampling.grammar, sampling.stop_ids)
 
     def _text_of(self, token_ids: list[int]) -> str:
@@ -168,7 +168,7 @@ class HfEngine:
         await self._command(swap)
 
     @property
-    def takes_adapters(self) -> bool:
+    def supports_lora(self) -> bool:
         """Whether `publish_adapter` is of use: the model is laid out as the checkpoint has it."""
         return True
 

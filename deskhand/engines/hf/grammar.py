@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from deskhand.types import Grammar, GrammarRefused
+from deskhand.types import Grammar, UnsupportedGrammar
 
 _BLANKS = r"[ \n\t]{0,20}"
 """White space between the tokens of JSON; without a bound a reply of nothing else would never end."""
@@ -48,9 +48,9 @@ class GrammarCompiler:
         self._by_stops: dict[tuple[int, ...], Any] = {}
 
     def start(self, grammar: Grammar, stop_ids: Sequence[int]) -> GrammarState:
-        """Raises `GrammarRefused` when llguidance cannot follow the grammar, or when there is no stop id to end a reply with."""
+        """Raises `UnsupportedGrammar` when llguidance cannot follow the grammar, or when there is no stop id to end a reply with."""
         if not stop_ids:
-            raise GrammarRefused("a grammar needs stop ids, so that the reply can end where it matches")
+            raise UnsupportedGrammar("a grammar needs stop ids, so that the reply can end where it matches")
         stops = tuple(sorted(stop_ids))
         if stops not in self._by_stops:
             self._by_stops[stops] = LLTokenizer(self._text, n_vocab=self._vocabulary, eos_token=list(stops))
@@ -58,11 +58,11 @@ class GrammarCompiler:
             try:
                 source = LLMatcher.grammar_from_json_schema(grammar.text, overrides={"whitespace_pattern": _BLANKS})
             except ValueError as error:
-                raise GrammarRefused(f"the JSON Schema is no JSON: {error}") from None
+                raise UnsupportedGrammar(f"the JSON Schema is no JSON: {error}") from None
         else:
             source = LLMatcher.grammar_from_regex(grammar.text)
         matcher = LLMatcher(self._by_stops[stops], source, log_level=0)
         if matcher.is_error():
             kind = "JSON Schema" if grammar.kind == "json_schema" else "regular expression"
-            raise GrammarRefused(f"the {kind} cannot be kept to: {' '.join(matcher.get_error().split())[:300]}")
+            raise UnsupportedGrammar(f"the {kind} cannot be kept to: {' '.join(matcher.get_error().split())[:300]}")
         return GrammarState(matcher, stops, self._vocabulary)

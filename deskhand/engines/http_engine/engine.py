@@ -84,7 +84,7 @@ class HttpEngine:
         self.wire, self.folder = wire, folder
         self.patience = patience or ServerTimeouts()
         self.max_tokens = 0
-        self.was_told = False
+        self.had_other_weights = False
         """Whether a given server had been given weights by another run, or by this one before it was killed."""
         self.stats = HttpEngineStats()
         self._server, self._endpoint = server, endpoint
@@ -164,8 +164,8 @@ class HttpEngine:
         )
 
     @property
-    def takes_adapters(self) -> bool:
-        return self.wire.takes_adapters
+    def supports_lora(self) -> bool:
+        return self.wire.supports_lora
 
     @property
     def supports_vision_lora(self) -> bool:
@@ -272,7 +272,7 @@ class HttpEngine:
         if self._weights is not None:
             await self._load(endpoint)
         elif (label := await self.wire.label(endpoint)) != str(self._version):
-            self.was_told = label.isdecimal() and label != "0"
+            self.had_other_weights = label.isdecimal() and label != "0"
             await self.wire.set_label(endpoint, str(self._version))
         if self._paused:
             await self.wire.pause(endpoint)

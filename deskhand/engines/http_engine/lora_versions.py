@@ -13,7 +13,7 @@ from deskhand.engines.http_engine.endpoint import HttpEndpoint, RequestRejected
 from deskhand.engines.http_engine.protocol import ServerProtocol, StaleWeights
 from deskhand.errors import InfrastructureError
 
-KEPT = 2
+MAX_LOADED_LORAS = 2
 """Adapters that a server holds: the newest, and that of the requests in flight."""
 LoadLora = Callable[[str], Awaitable[None]]
 
@@ -61,7 +61,7 @@ class LoraVersions:
         await load(name)
         self.current = LoadedLora(name, version, self._below)
         self._loaded.append(name)
-        while len(self._loaded) > KEPT:
+        while len(self._loaded) > MAX_LOADED_LORAS:
             with contextlib.suppress(RequestRejected):  # it may have gone with a server that ended
                 await unload(self._loaded[0])
             del self._loaded[0]

@@ -24,7 +24,7 @@ class ServerProtocol(Protocol):
 
     name: str
     features: frozenset[Feature]
-    takes_adapters: bool
+    supports_lora: bool
     """Whether the server, as it was started, takes adapters; known once it was inspected."""
     supports_vision_lora: bool
     """Whether these may be for the vision tower, too."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from deskhand.engines.http_engine.endpoint import HttpEndpoint, check_url
 from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
-from deskhand.engines.http_engine.lora_versions import KEPT
+from deskhand.engines.http_engine.lora_versions import MAX_LOADED_LORAS
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.engines.vllm.vllm_protocol import EXTENSION, VllmProtocol
 from deskhand.errors import ConfigError
@@ -125,9 +125,9 @@ def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
         "--max-lora-rank",
         str(room),
         "--max-loras",
-        str(KEPT),
+        str(MAX_LOADED_LORAS),
         "--max-cpu-loras",
-        str(KEPT),
+        str(MAX_LOADED_LORAS),
         *also,
     )
 

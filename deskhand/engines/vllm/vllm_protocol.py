@@ -23,7 +23,7 @@ from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
 from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.types import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.types import Completion, Feature, FinishReason, UnsupportedGrammar, Prompt, Sampling
 
 EXTENSION = "deskhand_worker.Extension"
 """Of the workers of a server that we start (`worker/deskhand_worker.py`)."""
@@ -45,7 +45,7 @@ class VllmProtocol:
         self._held: set[str] = set()
         """Images that the server has been sent."""
         self._model = ""
-        self.takes_adapters = self.supports_vision_lora = False
+        self.supports_lora = self.supports_vision_lora = False
         self._adapters = LoraVersions()
         self._reload: str | None = None
         """The worker's method that takes weights; None when the server cannot take them."""
@@ -61,7 +61,7 @@ class VllmProtocol:
             ) from None
         settings = info["vllm_config"]
         adapters = settings.get("lora_config")
-        self.takes_adapters = adapters is not None
+        self.supports_lora = adapters is not None
         self.supports_vision_lora = bool(adapters and adapters.get("enable_tower_connector_lora"))
         ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
         on_processor = settings["device_config"].get("device_type") == "cpu"
@@ -146,15 +146,15 @@ class VllmProtocol:
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
-            if adapter is not None and adapter.name in error.said:
+            if adapter is not None and adapter.name in error.message:
                 raise StaleWeights(
-                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
+                    f"{endpoint.name} does not hold the adapter that was published: {error.message}"
                 ) from None
             if known:  # the server's cache may have dropped one of them, which it says in several ways
                 self._held -= known
                 raise RetryRequest(f"{error}; its pictures are sent again") from None
             if sampling.grammar is not None and error.status == 400:
-                raise GrammarRefused(f"vLLM cannot keep to the grammar: {error.said}") from None
+                raise UnsupportedGrammar(f"vLLM cannot keep to the grammar: {error.message}") from None
             raise
         self._held.update(names)
         return _completion(reply, prompt, sampling, endpoint.name, adapter)

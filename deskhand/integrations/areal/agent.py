@@ -5,7 +5,7 @@ They need nothing of AReaL: `extra` may hold `base_url`, `api_key` and `http_cli
 otherwise OPENAI_BASE_URL and OPENAI_API_KEY say where the model is (its subproc mode, and any other endpoint). They hold settings
 alone, so they can be pickled and made anew for every task; desktops and connections belong to the process (`areal.place`).
 
-AReaL 1.0.4 takes pictures through its proxy and trains rows without them: through the proxy, train with `agent.observation: words`, and
+AReaL 1.0.4 takes pictures through its proxy and trains rows without them: through the proxy, train with `agent.observation: a11y_tree`, and
 on pictures with `areal.workflow.OSWorldWorkflow`. For evaluation and for recording by other endpoints pictures are fine.
 """
 

@@ -1,5 +1,5 @@
-"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE [--stage NAME] [key=value ...]`. With
-`--play` it plays the experiment's rows on the gateway of a run in AReaL's online mode instead; `deskhand areal play` starts that.
+"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE [--profile NAME] [key=value ...]`. With
+`--play` it plays the experiment's rows on the gateway of a run in AReaL's online mode instead; `deskhand areal run-online` starts that.
 
 Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
 
@@ -31,7 +31,7 @@ from deskhand.integrations.areal.dataset import make_rows, read_rows, task_for
 from deskhand.integrations.areal.experiment_config import DataSection, DesktopExperiment
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
-from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, stage_overrides
+from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
 from deskhand.integrations.areal.validate_budget import (
     desktops_needed,
     find_config_problems,
@@ -128,7 +128,7 @@ def serve_online(trainer: Any, config: Any, folder: Path) -> None:
     trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
     gateway = ProxyGateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
     print(
-        f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal play",
+        f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal run-online",
         flush=True,
     )
     trainer.train(workflow=None, dynamic_filter_fn="deskhand.integrations.areal.online.is_scored")
@@ -139,10 +139,10 @@ def load(arguments: list[str]) -> Any:
     parser = installed_areal.require_areal("api.cli_args", "an experiment")
     options = ArgumentParser(allow_abbrev=False)
     options.add_argument("--config", type=Path, required=True)
-    options.add_argument("--stage")
+    options.add_argument("--profile")
     told, words = options.parse_known_args(arguments)
     path = told.config
-    overrides = stage_overrides(path, told.stage)
+    overrides = profile_overrides(path, told.profile)
     try:
         return parser.load_expr_config(["--config", str(path), *words, *overrides], DesktopExperiment)[0]
     except ConfigError:

@@ -51,5 +51,5 @@ class DesktopExperiment(PPOConfig):  # pyright: ignore[reportGeneralTypeIssues]
     """AReaL's PPO experiment for desktops."""
 
     deskhand: DeskhandSection = field(default_factory=DeskhandSection)
-    stages: dict[str, Any] = field(default_factory=dict)
-    """Settings by the name of a stage, laid over the others by `deskhand train --stage`."""
+    profiles: dict[str, Any] = field(default_factory=dict)
+    """Named sets of overrides, selected by `deskhand train --profile`."""

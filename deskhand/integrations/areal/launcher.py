@@ -37,7 +37,7 @@ def train(
     config: Path,
     folder: Path,
     *,
-    stage: str | None = None,
+    profile: str | None = None,
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> int:
@@ -52,7 +52,7 @@ def train(
     with _processor_server(content, overrides, model, folder) as servers:
         if servers:
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
-        told += ["--stage", stage] if stage else []
+        told += ["--profile", profile] if profile else []
         code = _run([str(python), "-m", LAUNCH, *told], surroundings, folder)
     merge_worker_runs(
         folder,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.integrations.areal.trajectory import TrajectoryLimits, check_trajectory
 from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache
@@ -28,7 +28,7 @@ def load_trajectories(
 
     tokenizer, processor = load_processors(model)
     renderer, images = (
-        ChatRenderer(tokenizer, source=model, history="keep"),
+        ChatRenderer(tokenizer, source=model, history="preserve"),
         ImageCache(processor, fetch=run.frames.png),
     )
     limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
@@ -38,9 +38,9 @@ def load_trajectories(
         ]
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
         if group.has_signal:
-            samples = [one for one in group_to_samples(group, ALGORITHMS[algorithm]) if any(one.sequence.sampled)]
+            samples = [one for one in group_to_samples(group, get_algorithm(algorithm)) if any(one.sequence.sampled)]
             made = samples_to_tensors(
-                samples, images, limits.image_id, weigh_episodes=ALGORITHMS[algorithm].loss_norm == "episode"
+                samples, images, limits.image_id, weigh_episodes=get_algorithm(algorithm).loss_norm == "episode"
             )
             check_trajectory(made, limits)
             yield made

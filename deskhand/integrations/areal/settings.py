@@ -86,7 +86,7 @@ class WorkflowSettings(_Part):
     @property
     def sees(self) -> bool:
         """Whether the model is shown pictures."""
-        return self.agent.observation == "pixels"
+        return self.agent.observation == "screenshot"
 
 
 def import_by_path(path: str) -> Callable[..., Any]:
@@ -109,14 +109,14 @@ def read_experiment(path: Path) -> dict[str, Any]:
     return content
 
 
-def stage_overrides(path: Path, stage: str | None) -> list[str]:
-    """The settings of a stage as overrides for AReaL's parser. Raises `ConfigError` when the file has no such stage."""
-    stages = read_experiment(path).get("stages") or {}
-    if stage in (None, FULL):
+def profile_overrides(path: Path, profile: str | None) -> list[str]:
+    """Return a profile as overrides for AReaL's parser. Raises `ConfigError` if the file has no such profile."""
+    profiles = read_experiment(path).get("profiles") or {}
+    if profile in (None, FULL):
         return []
-    if stage not in stages:
-        raise ConfigError(f"{path}: it has no stage '{stage}'; it has: {', '.join([*map(str, stages), FULL])}")
-    return [f"++{key}={json.dumps(value)}" for key, value in _flat("", stages[stage])]
+    if profile not in profiles:
+        raise ConfigError(f"{path}: unknown profile '{profile}'; available: {', '.join([*map(str, profiles), FULL])}")
+    return [f"++{key}={json.dumps(value)}" for key, value in _flat("", profiles[profile])]
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -57,11 +57,11 @@ def image_cost(processor: Any, width: int, height: int) -> ImageCost:
 def max_images_in_context(settings: WorkflowSettings, max_steps: int) -> int:
     """Most screenshots of one prompt, which is most of one row."""
     agent = settings.agent
-    if agent.observation == "words":
+    if agent.observation == "a11y_tree":
         return 0
     return min(
         max_steps,
-        {"full": max_steps, "sliding": agent.sliding_turns, "grow_drop": agent.history_max_turns}[agent.history],
+        {"full": max_steps, "sliding": agent.sliding_turns, "chunked": agent.history_max_turns}[agent.history],
     )
 
 
@@ -317,6 +317,6 @@ def trajectory_mib(settings: WorkflowSettings, picture: ImageCost, max_steps: in
     """Pixels of one group as AReaL moves them from the workers to the trainer, in MiB: each row carries its own."""
     shown = max_images_in_context(settings, max_steps)
     agent = settings.agent
-    between_forks = max(1, agent.history_max_turns - agent.history_keep_turns) if agent.history == "grow_drop" else 1
+    between_forks = max(1, agent.history_max_turns - agent.history_keep_turns) if agent.history == "chunked" else 1
     rows = 1 if agent.history == "full" else max(1, math.ceil((max_steps - shown) / between_forks) + 1)
     return settings.loop.group_size * rows * shown * picture.bytes / 2**20

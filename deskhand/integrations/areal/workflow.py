@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.algorithms.registry import get_algorithm
 from deskhand.errors import InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
@@ -123,7 +123,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
         samples = [
             sample
-            for sample in group_to_samples(group, ALGORITHMS[self.settings.algorithm])
+            for sample in group_to_samples(group, get_algorithm(self.settings.algorithm))
             if any(sample.sequence.sampled)
         ]
         if raw:

@@ -69,7 +69,7 @@ class RLEnvironment:
         default_task_id: str | None = None,
         *,
         desktop: MakeDesktop | None = None,
-        dialect: ActionFormat = openadapt_json.DIALECT,
+        dialect: ActionFormat = openadapt_json.FORMAT,
         evaluate_every_step: bool = False,
     ) -> None:
         self._make_task, self._default, self._dialect = make_task, default_task_id, dialect
@@ -173,7 +173,7 @@ class RLEnvironment:
             given["target"] = {"x": x, "y": y, "is_normalized": False}
         given = {name: value for name, value in given.items() if value is not None}
         view = ScreenView.of_screen(self.task.width, self.task.height)
-        return self.step(openadapt_json.DIALECT.parse(json.dumps(given), view))
+        return self.step(openadapt_json.FORMAT.parse(json.dumps(given), view))
 
     def observe(self) -> Frame:
         """The settled screen now."""

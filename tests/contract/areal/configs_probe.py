@@ -1,6 +1,6 @@
 """Runs in AReaL's own environment: the shipped experiments by AReaL's own parser, then our planner.
 
-`python configs_probe.py ROOT CHECKPOINT OUT_FOLDER` writes found.json: for each file and stage "" or what is wrong.
+`python configs_probe.py ROOT CHECKPOINT OUT_FOLDER` writes found.json: for each file and profile "" or what is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-STAGES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
+PROFILES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
@@ -29,18 +29,18 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     extra: dict[str, object] = {"desktops": asked}
     entrypoint.check_bridge = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
     for path in sorted((root / "configs" / "areal").glob("*.yaml")):
-        for stage in STAGES.get(path.stem, (None, "smoke", "smoke-text")):
+        for profile in PROFILES.get(path.stem, (None, "smoke", "smoke-text")):
             words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}"]
-            words += ["--stage", stage] if stage else []
+            words += ["--profile", profile] if profile else []
             try:
                 config = entrypoint.load(words)
                 settings = WorkflowSettings.of(config.deskhand.workflow, {})
                 entrypoint.check(config, settings, entrypoint.rows_of(config)[0])
-                found[f"{path.stem} {stage or ''}".strip()] = ""
-                if path.stem == "osworld_qwen3vl_4b" and stage == "smoke-text":
+                found[f"{path.stem} {profile or ''}".strip()] = ""
+                if path.stem == "osworld_qwen3vl_4b" and profile == "smoke-text":
                     extra |= {"words": settings.agent.observation, "max_tokens": settings.agent.max_new_tokens}
             except ConfigError as error:
-                found[f"{path.stem} {stage or ''}".strip()] = str(error)
+                found[f"{path.stem} {profile or ''}".strip()] = str(error)
     tiny = [
         "--config",
         str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"),

@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"group_size": 2, "max_refills": 0}
 def text(checkpoint: str, address: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     settings = SHARED | {
         "tasks": "areal_workflows.terminal_by_chance",
-        "agent": {"observation": "words", "max_new_tokens": 5, "max_consecutive_errors": 9},
+        "agent": {"observation": "a11y_tree", "max_new_tokens": 5, "max_consecutive_errors": 9},
         "loop": SMALL,
         "engine": {"max_model_len": 12000},
     }

@@ -41,7 +41,7 @@ def test_what_is_wrong_is_told(parsed, name, word):
 
 
 def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed):
-    assert parsed["words"] == "words"
+    assert parsed["words"] == "a11y_tree"
     assert parsed["max_tokens"] == 512
 
 

@@ -115,7 +115,7 @@ def test_loss_and_gradient_are_areals(theirs, case):
         settings.get("eps_clip_higher", settings["eps_clip"]),
         flat("proximal"),
         rejection["upper"] if rejection else None,
-        "truncate" if rejection and rejection["action"] == "clamp" else "drop",
+        "truncate" if rejection and rejection["action"] == "clamp" else "mask",
         settings.get("c_clip"),
         replies,
     )

@@ -166,7 +166,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     images = areal_workflows.PaintedWorkflow.samples
     from deskhand.integrations.areal.worker_resources import reading
 
-    known = reading(checkpoint, "refuse", 256, True).images
+    known = reading(checkpoint, "error", 256, True).images
     names = {span.sha256 for sample in images for span in sample.sequence.spans}
     with (out / "samples.pickle").open("wb") as file:
         pickle.dump((images, {name: known[name] for name in names}), file)

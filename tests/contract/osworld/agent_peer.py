@@ -24,7 +24,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deskhand" / "compat" / "osworld"))
     process: Any = importlib.import_module("judge_process")
     process.STAND_INS = SERVICES
-    sys.meta_path.append(process.StandIns())
+    sys.meta_path.append(process.StubImporter())
     agent: Any = None
     for line in sys.stdin:
         told = json.loads(line)

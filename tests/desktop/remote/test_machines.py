@@ -85,25 +85,25 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
 
     bridge = made(
         {"DESKHAND_SERVER_API_KEY": "k" * 20},
-        kind="bridge",
-        addresses=("http://a:1",),
+        backend="server",
+        urls=("http://a:1",),
         timeouts=RemoteTimeouts(step_s=7.0),
     )
     assert isinstance(bridge, ServerPool)
     assert bridge.bridge.client.headers == {"authorization": "Bearer " + "k" * 20}
     assert bridge.bridge.client.timeouts.step_s == 7.0
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://g.example", "OSWORLD_SANDBOX_TOKEN": "t"}
-    gateway = made(variables, kind="gateway")
+    gateway = made(variables, backend="sandbox")
     assert isinstance(gateway, SandboxPool)
-    machines = made(kind="waa", addresses=("http://a:5000", "http://b:5000"), monitor_port=7100)
+    machines = made(backend="waa", urls=("http://a:5000", "http://b:5000"), qemu_monitor_port=7100)
     assert isinstance(machines, MachinePool)
     for wrong, message in (
-        ({"kind": "bridge"}, "one address"),
-        ({"kind": "bridge", "addresses": ("http://a", "http://b")}, "one address"),
-        ({"kind": "gateway"}, "OSWORLD_SANDBOX_ENDPOINT"),
-        ({"kind": "osworld"}, "an address each"),
-        ({"kind": "osworld", "addresses": ("ftp://a",)}, "http://host"),
-        ({"kind": "bridge", "addresses": ("http://a",), "key_variable": "NOT_SET"}, "NOT_SET"),
+        ({"backend": "server"}, "one address"),
+        ({"backend": "server", "urls": ("http://a", "http://b")}, "one address"),
+        ({"backend": "sandbox"}, "OSWORLD_SANDBOX_ENDPOINT"),
+        ({"backend": "osworld"}, "an address each"),
+        ({"backend": "osworld", "urls": ("ftp://a",)}, "http://host"),
+        ({"backend": "server", "urls": ("http://a",), "api_key_env": "NOT_SET"}, "NOT_SET"),
     ):
         with pytest.raises(ConfigError, match=message):
             made(**wrong)
@@ -261,9 +261,9 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
 
 def test_ways_back_that_exclude_each_other_are_refused():
     for settings, message in (
-        ({"kind": "osworld", "revert": ("a",), "keep_state": True}, "exclude each other"),
-        ({"kind": "waa", "revert": ("a",), "monitor_port": 7100}, "exclude each other"),
-        ({"kind": "bridge", "revert": ("a",)}, "for machines of kind osworld or waa"),
+        ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "exclude each other"),
+        ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "exclude each other"),
+        ({"backend": "server", "reset_command": ("a",)}, "for machines of kind osworld or waa"),
     ):
         with pytest.raises(ValidationError, match=message):
             DesktopConfig(**settings)

@@ -13,7 +13,7 @@ import yaml
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.settings import WorkflowSettings, stage_overrides
+from deskhand.integrations.areal.settings import WorkflowSettings, profile_overrides
 from deskhand.integrations.areal.tensors import _scales
 from deskhand.integrations.areal.validate_budget import (
     ImageCost,
@@ -118,16 +118,16 @@ def test_pixels_of_a_group_grow_with_its_rows():
 def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(
-        "stages: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
+        "profiles: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
     )
-    assert stage_overrides(path, "smoke") == [
+    assert profile_overrides(path, "smoke") == [
         "++total_train_steps=1",
         "++deskhand.workflow.loop.group_size=2",
         "++deskhand.workflow.journal=null",
     ]
-    assert stage_overrides(path, None) == stage_overrides(path, "full") == []
+    assert profile_overrides(path, None) == profile_overrides(path, "full") == []
     with pytest.raises(ConfigError, match="smoke, full"):
-        stage_overrides(path, "nothing")
+        profile_overrides(path, "nothing")
 
 
 def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
@@ -137,7 +137,7 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
     content["gconfig"]["n_samples"] = 3
     content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "a11y_tree"})})
     assert find_config_problems(content, words, None, 10) == []
     assert desktops_needed(content, words) == 3 * content["rollout"]["max_concurrent_rollouts"]
 
@@ -169,7 +169,7 @@ def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
     for key, value in beside.items():
         content[key] = content.get(key, {}) | value
-    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"screen": "words"})})
+    words = settings.model_copy(update={"agent": settings.agent.model_copy(update={"observation": "a11y_tree"})})
     found = find_config_problems(content, words, None, 10)
     assert len(found) == 1, found
     assert word in found[0]

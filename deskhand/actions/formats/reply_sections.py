@@ -1,9 +1,8 @@
-"""Where in a reply the actions are. Invariant: what comes before them is reasoning, and nothing that stands behind them is passed
-over; `</think>` ends the reasoning only where it is not part of a text that an action holds, and an action in front of such a text
-is never taken for reasoning.
+"""Sections of a reply: reasoning, code blocks, and the text after `Action:`.
 
-A model that thinks writes `<think>...</think>`, or, where the chat template has opened its reasoning, `</think>` alone. Positions
-are characters of the whole reply; every function raises `ParseError` for a reply that breaks off.
+Reasoning is `<think>...</think>`, or text up to a lone `</think>` if the chat template opened it. A `</think>` inside
+a quoted argument does not end the reasoning. Positions are characters of the whole reply; a truncated section raises
+`ParseError`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from deskhand.errors import ParseError
 
 MAX_BLOCKS = 64
 _THINK, _END_OF_THINK = "<think>", "</think>"
-_BEFORE_A_TEXT = "(=,[:{"
-_LOOKED_BACK = 2000
-"""Characters in front of a `</think>` that are looked at for the quote that opens a text."""
+_BEFORE_QUOTE = "(=,[:{"
+_QUOTE_WINDOW = 2000
+"""Characters before a `</think>` that are searched for an opening quote."""
 _FENCE = "```"
 _INFO = re.compile(r"[ \t]*+([A-Za-z_][\w+-]*+)?[ \t]*+(\r\n|\r|\n)|[ \t]*+(python|code)\b[ \t]*+", re.IGNORECASE)
 _MARK_AT_LINE = re.compile(r"^[ \t]*+action[ \t]*+[:：]", re.IGNORECASE | re.MULTILINE)
@@ -25,9 +24,9 @@ _MARK_IN_LINE = re.compile(r"\baction[ \t]*+[:：](?=[ \t]*+[A-Za-z_]\w*+[ \t]*+
 
 
 def end_of_reasoning(text: str, beginnings: str = "") -> int:
-    """Behind the reasoning; 0 when there is none. Raises `ParseError` when the reasoning never ends.
+    """Return the end of the reasoning, 0 if there is none. Raises `ParseError` if it is not closed.
 
-    A reply that begins with one of `beginnings` has none.
+    A reply that starts with one of `beginnings` has no reasoning.
     """
     begin = len(text) - len(text.lstrip())
     if text.startswith(_THINK, begin):
@@ -38,24 +37,25 @@ def end_of_reasoning(text: str, beginnings: str = "") -> int:
     if begin < len(text) and text[begin] in beginnings:
         return 0
     end = text.find(_END_OF_THINK, begin)
-    while end >= 0 and _in_a_text(text, end):
+    while end >= 0 and _is_quoted(text, end):
         end = text.find(_END_OF_THINK, end + 1)
     return 0 if end < 0 else end + len(_END_OF_THINK)
 
 
-def _in_a_text(text: str, at: int) -> bool:
-    """Whether the last quote before `at` in its line opens a text: it stands behind what an argument or a value stands behind."""
-    begin = max(0, at - _LOOKED_BACK)
+def _is_quoted(text: str, at: int) -> bool:
+    """Whether the last quote before `at` in its line opens a string, i.e. follows an opening bracket, comma, colon or
+    equals."""
+    begin = max(0, at - _QUOTE_WINDOW)
     line = (
         text[max(begin, text.rfind("\n", begin, at) + 1) : at].replace("\\\\", "").replace("\\'", "").replace('\\"', "")
     )
     before = line[: max(line.rfind("'"), line.rfind('"'), 0)].rstrip()
-    return bool(before) and before[-1] in _BEFORE_A_TEXT
+    return bool(before) and before[-1] in _BEFORE_QUOTE
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A code block: `info` is what stands behind its opening fence (lower case), `start` and `end` bound its content."""
+    """A code block: lower-case `info` string of the opening fence, and the bounds of the content."""
 
     info: str
     start: int
@@ -64,7 +64,7 @@ class Block:
 
 
 def code_blocks(text: str, start: int) -> list[Block]:
-    """The fenced blocks from `start` on."""
+    """Return the fenced code blocks after `start`."""
     blocks: list[Block] = []
     opening = text.find(_FENCE, start)
     while opening >= 0:
@@ -82,9 +82,9 @@ def code_blocks(text: str, start: int) -> list[Block]:
 
 
 def check_outside(text: str, start: int, blocks: list[Block], action: re.Pattern[str]) -> None:
-    """Raise `ParseError` for an `action` (a pattern anchored at line starts) that stands from `start` on outside of `blocks`.
+    """Raise `ParseError` if `action` (a pattern anchored at line starts) matches after `start` outside of `blocks`.
 
-    It would be lost; words there are no more than words.
+    Such an action would be lost; other text there is ignored.
     """
     starts = [start, *(block.end + len(_FENCE) for block in blocks)]
     for start, end in zip(starts, [*(block.opening for block in blocks), len(text)], strict=True):
@@ -98,7 +98,7 @@ def check_outside(text: str, start: int, blocks: list[Block], action: re.Pattern
 
 
 def after_mark(text: str, start: int) -> int | None:
-    """Behind the "Action:" of a reply; None when it has none. One that begins a line counts before one within a line."""
+    """Return the position after "Action:", preferring one at the start of a line; None if there is none."""
     rest = text[start:]
     marks = list(_MARK_AT_LINE.finditer(rest))
     if len(marks) > 1:
@@ -110,9 +110,9 @@ def after_mark(text: str, start: int) -> int | None:
 
 
 def first_line(text: str, start: int, pattern: re.Pattern[str]) -> int | None:
-    """Where the first line begins that `pattern` (anchored at line starts) finds; None when there is none.
+    """Return the start of the first line that `pattern` (anchored at line starts) matches, after its group "mark".
 
-    `start` begins a line too, and what `pattern` calls "mark" stands before the line.
+    `start` counts as the start of a line. Returns None if nothing matches.
     """
     found = pattern.search(text[start:])
     if found is None:
@@ -121,6 +121,6 @@ def first_line(text: str, start: int, pattern: re.Pattern[str]) -> int | None:
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The same region without white space around it."""
+    """Return the region without surrounding white space."""
     inner = text[start:end]
     return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())

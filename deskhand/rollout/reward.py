@@ -1,0 +1,43 @@
+"""Rewards of your own, computed from a judged episode. The score stays what the judge said."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from deskhand import registry
+from deskhand.errors import ConfigError
+from deskhand.rollout.episode_record import EpisodeResult
+
+RewardFunction = Callable[[EpisodeResult], float]
+
+
+def load_reward(ref: str | None) -> RewardFunction | None:
+    """The function that `reward` names. Raises `ConfigError`."""
+    if ref is None:
+        return None
+    found = registry.resolve("reward", ref)
+    if not callable(found) or inspect.isclass(found) or inspect.iscoroutinefunction(found):
+        raise ConfigError(f"reward: {ref} must be a plain function from an episode to a number")
+    return cast(RewardFunction, found)
+
+
+async def apply_reward(function: RewardFunction | None, result: EpisodeResult) -> EpisodeResult:
+    """The episode with the reward that `function` gives it; errored episodes never reach it.
+
+    Raises `ConfigError` that names the function if it fails or returns no finite number.
+    """
+    if function is None or result.reward is None:
+        return result
+    name = f"reward: {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    try:
+        reward = float(await asyncio.to_thread(function, result))
+    except Exception as error:
+        raise ConfigError(f"{name} raised {type(error).__name__}: {' '.join(str(error).split())}") from error
+    if not math.isfinite(reward):
+        raise ConfigError(f"{name} must return a finite number, got {reward} for task {result.task_id}")
+    return replace(result, reward=reward, reward_terms={**result.reward_terms, "judge": result.reward})
