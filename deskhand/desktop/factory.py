@@ -156,7 +156,7 @@ def build_remote_pool(
     )
 
 
-def build_machine_pool(
+def build_machine_pool(  # noqa: PLR0913
     urls: Sequence[str],
     backend: Literal["osworld", "waa"],
     template: DesktopSpec,
