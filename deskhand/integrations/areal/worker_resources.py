@@ -149,5 +149,5 @@ def key_of(desktops: Desktops) -> str | None:
     """The bridge's key, from the environment. Raises `ConfigError` when the variable that is named is not set."""
     variable = desktops.api_key_env
     if variable is not None and not os.environ.get(variable):
-        raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this process")
+        raise ConfigError(f"desktops.api_key_env: the environment variable {variable} is not set in this process")
     return os.environ[variable] if variable is not None else None
