@@ -20,7 +20,7 @@ from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.trainer.policy import Policy
-from deskhand.types import Completion, Grammar, UnsupportedGrammar, Prompt, Sampling
+from deskhand.types import Completion, Grammar, Prompt, Sampling, UnsupportedGrammar
 
 POINT = {"type": "integer", "minimum": 0, "maximum": 999}
 CLICK = {

@@ -194,7 +194,7 @@ def test_a_dictionary_of_another_format_is_a_record_error() -> None:
         CallGraph.from_dict({"format": 99, "calls": []})
 
 
-def test_a_reply_that_the_engine_calls_inexact_is_kept_and_not_trained() -> None:
+def test_an_inexact_reply_is_stored_and_not_trained_on() -> None:
     graph = CallGraph()
     graph.add(call("a", None, (1, 2), (3,)))
     inexact = call("b", "a", (1, 2, 3, 4), (5,))

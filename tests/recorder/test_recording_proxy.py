@@ -136,7 +136,7 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
     assert rows[1]["messages"][0] == {"role": "system", "content": "Be brief"}
 
 
-async def test_keys_are_the_relays_own_and_the_upstreams_key_never_leaves(
+async def test_agents_use_proxy_keys_and_the_upstream_key_is_never_exposed(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path
 ) -> None:
     async with relayed(tiny, tmp_path) as (_, relay, http, key):

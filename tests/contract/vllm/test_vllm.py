@@ -184,7 +184,7 @@ async def test_a_stop_text_ends_the_reply_with_the_token_that_completes_it(serve
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(served: Served) -> None:
-    with pytest.raises(AgentError, match="the engine holds 2048"):
+    with pytest.raises(AgentError, match="exceeds the context length 2048"):
         await served.generate(Prompt((1,) * 2048), endless(served, 1))
     done = await served.generate(Prompt((1,) * 2045), endless(served, 100))
     assert len(done.token_ids) == 3
