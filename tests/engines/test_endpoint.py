@@ -1,4 +1,4 @@
-"""Calls to a server end with a reply or with an error that names it; proxies are for other machines; keys stay in headers."""
+"""HTTP calls to a server: replies or errors that name it, proxy settings, and keys that stay in headers."""
 
 from __future__ import annotations
 

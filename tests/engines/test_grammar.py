@@ -1,5 +1,7 @@
-"""A reply under a grammar matches it when it ends, and its log-probs are still the model's own; stop texts end a reply where they
-stand. The model has random weights: left alone it would write neither JSON nor anything else."""
+"""Constrained replies match their grammar with the model's own log-probs; stop texts end a reply where they occur.
+
+The model has random weights, so unconstrained replies are neither JSON nor anything else.
+"""
 
 from __future__ import annotations
 

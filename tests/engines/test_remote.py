@@ -1,6 +1,6 @@
-"""An endpoint that knows nothing of ids is asked with messages, and what it says is recorded and marked as not to be trained on.
+"""OpenAI-compatible endpoints as engines: their replies are recorded and never trained on.
 
-The endpoint here is our own recorder, over a real socket.
+The endpoint here is Deskhand's own recorder over a real socket.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A server of ours can die, hang, start slowly or not at all: a call ends with what a server of the published weights sampled, or
-with an error in time."""
+"""A server process may die, hang, start slowly or not at all: a call returns a completion of published weights or fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""SGLang's protocol against a stand-in that serves a real model: episodes are recorded exactly, new weights arrive, and what goes
-wrong is said."""
+"""SGLang's protocol against a fake server with a real model: exact recording, new weights, errors."""
 
 from __future__ import annotations
 
@@ -284,7 +283,7 @@ async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, des
 async def test_a_running_server_gets_the_requested_checkpoint_instead_of_an_earlier_runs_weights(
     source: str, fake: FakeSglang, tmp_path: Path
 ) -> None:
-    """An evaluation of another checkpoint, and then one of the model that the server had at first, under their own names."""
+    """Evaluate another checkpoint, then the server's first model, each under its own name."""
     other = str(checkpoint(tmp_path / "other", seed=1))
     file = Path(other, "model.safetensors")
     louder = {name: value * (6.0 if value.ndim > 1 else 1.0) for name, value in load_file(file).items()}

@@ -1,5 +1,6 @@
-"""Ways in which recording proxies and trainers have trained on something else than was sampled, each put in by changing one
-production function. What notices it is a check that runs in production; without the fault the same episode goes through.
+"""Known faults of recording proxies and trainers, injected by patching one production function each.
+
+A check that runs in production must detect each fault; without it the same episode passes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def processor() -> Any:
 
 
 class Play:
-    """An episode with images in user and tool turns, replies whose text retokenises otherwise, a retry and a replaced question."""
+    """An episode with images in user and tool turns, ambiguous tokenizations, a retry and a replaced question."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, processor: Any, folder: Path) -> None:
         self.folder = SessionStore(folder, durable=False)
@@ -204,7 +205,7 @@ def test_a_fault_is_noticed(name: str, play: Callable[[], CallGraph], monkeypatc
 def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when names that the tokenizer lacks are taken for its unknown token, as tokenizers do when they are asked."""
+    """Also if the tokenizer maps unknown names to its unknown token."""
     other = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str().replace("<|image_pad|>", "<|image|>")),
         chat_template=chat_templates.QWEN3_VL.replace("<|image_pad|>", "<|image|>"),

@@ -54,8 +54,13 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     finish(run, "a")
     point = Checkpoint(1, 1, run.folder / "checkpoints" / "step-000001", 1.0)
     with pytest.raises(InfrastructureError):
-        run.commit(counts={"x": 1}, states={"a": ("trained", 1), "b": ("trained", 1)}, closed_groups=["g"], checkpoint=point,
-                   metrics=[{"step": 1}])  # fmt: skip
+        run.commit(
+            counts={"x": 1},
+            states={"a": ("trained", 1), "b": ("trained", 1)},
+            closed_groups=["g"],
+            checkpoint=point,
+            metrics=[{"step": 1}],
+        )
     assert run.checkpoint() is None
     assert run.episode("a")[0].state == "queued"
     assert run.groups()[0].state == "open"
