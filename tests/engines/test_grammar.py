@@ -128,7 +128,7 @@ async def test_without_the_mask_nothing_matches(
         (Grammar("regex", "(a"), "unclosed group"),
         (Grammar("json_schema", '{"type": "nonsense"}'), "Invalid type"),
         (Grammar("json_schema", '{"not": {"type": "string"}}'), "Unimplemented"),
-        (Grammar("json_schema", "{"), "no JSON"),
+        (Grammar("json_schema", "{"), "not JSON"),
     ],
 )
 async def test_what_cannot_be_kept_to_is_refused(

@@ -1,4 +1,4 @@
-"""A server process may die, hang, start slowly or not at all: a call returns a completion of published weights or fails."""
+"""A server process may die, hang or start slowly; a call returns a completion of published weights or fails in time."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_images_are_sent_once_and_again_after_the_server_evicted_them(benc
 
 async def test_ids_that_were_expanded_twice_are_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids)
+        "deskhand.engines.vllm.vllm_protocol.collapse_placeholders", lambda prompt: list(prompt.token_ids)
     )
     engine = await bench.engine()
     prompt = bench.prompt(1)
@@ -228,7 +228,7 @@ async def test_a_server_that_cannot_start_is_an_error_with_its_last_output(bench
 
 async def test_a_cpu_server_without_the_worker_extension_accepts_no_weights(bench: Bench) -> None:
     engine = await bench.engine(FAKE_DEVICE="cpu")
-    with pytest.raises(ConfigError, match="keeps the old weights of a tied output layer; set engine.venv_python"):
+    with pytest.raises(ConfigError, match=r"keeps the old weights of a tied output layer; set engine\.venv_python"):
         await engine.update_weights(1, weights(1))
 
 
@@ -325,4 +325,4 @@ async def test_a_running_server_that_lost_its_weights_gets_them_again(bench: Ben
             other.kill()
             await other.wait()
     finally:
-        await server.end()
+        await server.stop()

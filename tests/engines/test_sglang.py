@@ -104,7 +104,7 @@ async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: D
 
 
 async def test_ids_that_are_expanded_already_are_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_protocol, "one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    monkeypatch.setattr(sglang_protocol, "collapse_placeholders", lambda prompt: list(prompt.token_ids))
     with pytest.raises(InfrastructureError, match=r"answered 400: \d+ placeholders, 1 images"):
         await desk.engine.generate(desk.prompt(1), desk.sampling())
 
