@@ -44,7 +44,7 @@ class Preprocessing:
 @lru_cache(maxsize=4)
 def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Preprocessing:
     """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
-    tokenizer, processor = load_processors(model, sees=sees)
+    tokenizer, processor = load_processors(model, needs_images=sees)
     images = ImageCache(processor, encoded_bytes=screens_mib << 20)
     return Preprocessing(
         ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor)
