@@ -108,8 +108,8 @@ class Places:
 class CountedSource(GroupSource):
     """Training's source of episodes, ended after `count` of them."""
 
-    def __init__(self, groups: GroupBuffer, journal: RunWriter, count: int) -> None:
-        super().__init__(groups, journal)
+    def __init__(self, groups: GroupBuffer, writer: RunWriter, count: int) -> None:
+        super().__init__(groups, writer)
         self._left = count
         self.results: list[EpisodeResult] = []
 
@@ -136,10 +136,10 @@ class Stage:
     families: Sequence[str]
     desktops: int
     offset: int = 0
-    journal: RunWriter = field(init=False)
+    writer: RunWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.journal = RunWriter(self.run)
+        self.writer = RunWriter(self.run)
 
     def task(self, number: int) -> Task:
         return basics.make_task(
@@ -150,7 +150,7 @@ class Stage:
         """Run `count` episodes in groups."""
         places = Places(self.runner.run, first_is_slow)
         groups = GroupBuffer(self.task, size=GROUP, limit=GROUPS_AT_A_TIME, next_number=self.offset)
-        source = CountedSource(groups, self.journal, count)
+        source = CountedSource(groups, self.writer, count)
         await Scheduler(source, places.run, self.desktops).run()
         self.offset = groups.next_number
         return source.results, places
@@ -206,7 +206,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         with frozen_gc(), watched() as watch:
             results, _ = await stage.play(count)
         try:
-            books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
+            books, close = f"{await stage.writer.check()}", stage.writer.counts.in_flight == 0
         except RecordError as error:
             books, close = str(error), False
     left = {*processes.descendants(os.getpid()), *processes.labelled(processes.OWNER_LABEL, owner.token)} - before
@@ -217,7 +217,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         minutes=(time.monotonic() - began) / 60,
         leaked=sorted(left),
         books=books,
-        books_close=close and stage.journal.ledger.started == len(results) == count,
+        books_close=close and stage.writer.counts.started == len(results) == count,
         watch=watch,
     )
 
@@ -236,10 +236,15 @@ async def tenfold(folder: Path, count: int, desktops: int) -> tuple[float, float
 def judge(found: Found, bars: Bars) -> None:
     """Print the figures of `many` against their bars."""
     rate = found.episodes / found.minutes
-    print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} unscored, {rate:.0f} a minute")
-    print(f"books: {found.books}")
+    print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} errored, {rate:.0f} a minute")
+    print(f"episode counts: {found.books}")
     bars.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
-    bars.check("books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight")
+    bars.check(
+        "episode counts",
+        found.books_close,
+        "add up" if found.books_close else "do not add up",
+        "add up, nothing in flight",
+    )
     watch = found.watch
     held_ms, wall_ms, cpu_ms = (
         1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s)
