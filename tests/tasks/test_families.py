@@ -78,11 +78,11 @@ def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
 
     assert problems(lambda task: task) == ""
     assert "two generations differ" in problems(lambda task: replace(task, metadata={"dice": dice.random()}))
-    assert "does not follow from the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
-    assert "the task says" in problems(lambda task: replace(task, family="other"))
-    assert "one line of text" in problems(lambda task: replace(task, instruction="a\nb"))
-    assert "would pay for" in problems(lambda task: replace(task, format_penalty=-0.1))
-    assert "one instruction" in problems(lambda task: replace(task, instruction="Move it"))
+    assert "does not match the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
+    assert "the task has" in problems(lambda task: replace(task, family="other"))
+    assert "must be one line" in problems(lambda task: replace(task, instruction="a\nb"))
+    assert "must be >= 0" in problems(lambda task: replace(task, format_penalty=-0.1))
+    assert "give the same instruction" in problems(lambda task: replace(task, instruction="Move it"))
     assert "sum to at most 1" in problems(lambda task: replace(task, milestones=task.milestones * 5))
 
 
@@ -94,7 +94,7 @@ async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
 
     bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
     (problem,) = await check_family_live(bad, [0], fresh_desktop)
-    assert "doing nothing" in problem
+    assert "already scores 1" in problem
 
 
 def test_training_and_held_out_seeds_never_meet() -> None:
