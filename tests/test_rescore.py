@@ -70,7 +70,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     state(states, "os/0", {"b.txt": "all done\n"}, 1.0)
     for number in (1, 2, 3):
         state(states, f"os/{number}", {"a.txt": "done"}, 1.0)
-    state(states, "os/9", {}, 1.0, failed=True)
+    state(states, "os/9", {}, 1.0, declared_infeasible=True)
     state(states, "os/9", {}, 0.0)
     code, out, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 0, err

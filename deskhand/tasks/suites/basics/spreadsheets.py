@@ -197,7 +197,10 @@ def add_total(seed: int) -> Task:
             clause(f"only {cell} has a formula", sorted(formulas), [cell]),
         ]
 
-    text = f"In {scenario.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
+    text = (
+        f"In {scenario.name} put a formula into cell {cell} that gives the {word} of the column Number"
+        ", and save the file"
+    )
     line: list[Cell] = [None, None, None, f"={function}(D2:D{rows})"]
     return scenario.edit_task(
         text,
@@ -244,7 +247,10 @@ def delete_row(seed: int) -> Task:
         yield press("ctrl+-")
 
     wanted = [line for index, line in enumerate(scenario.first) if index != row]
-    text = f"In {scenario.name} delete the whole row of the {scenario.first[row][0]}, so that no empty row is left, and save the file"
+    text = (
+        f"In {scenario.name} delete the whole row of the {scenario.first[row][0]}, so that no empty row is left"
+        ", and save the file"
+    )
     return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps)
 
 
@@ -259,7 +265,10 @@ def delete_column(seed: int) -> Task:
         yield press("ctrl+-")
 
     wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scenario.first]
-    text = f"In {scenario.name} delete the whole column {HEADER[column]}, so that no empty column is left, and save the file"
+    text = (
+        f"In {scenario.name} delete the whole column {HEADER[column]}, so that no empty column is left"
+        ", and save the file"
+    )
     return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps)
 
 

@@ -156,7 +156,8 @@ def pack(seed: int) -> Task:
         }
         return ExampleEndStates(negatives, with_archive(wanted))
 
-    text = f"In the terminal pack all .{kind} files of the folder, and only these, into packed.tar.gz (a gzipped tar archive)"
+    archive = "packed.tar.gz (a gzipped tar archive)"
+    text = f"In the terminal pack all .{kind} files of the folder, and only these, into {archive}"
     milestones = (
         milestone("an archive is there", 0.1, is_archive),
         milestone("the files are in it", 0.2, share_packed),

@@ -306,7 +306,8 @@ def look_up(seed: int) -> Task:
     scenario.page(
         "prices",
         "Prices",
-        '<label>Price <input id=price></label><button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
+        "<label>Price <input id=price></label>"
+        '<button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
         f"Send</button><table><tr><th>Good<th>Town<th>Price</tr>{lines}</table>",
     )
     price = str(prices[good, town])
