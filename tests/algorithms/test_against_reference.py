@@ -1,5 +1,4 @@
-"""Every algorithm's advantages, loss and gradient against an independent float64 reference on random batches, and the bugs that
-this comparison notices."""
+"""Advantages, loss and gradient of every algorithm against an independent float64 reference."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from algorithm_reference import Episode, Settings
 
-from deskhand.algorithms import grpo, ppo
+from deskhand.algorithms import ppo
 from deskhand.algorithms.kl import reference_penalty
 from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss

@@ -45,7 +45,7 @@ async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
         await booked.run(1)
         (result,) = booked.results
         assert isinstance(result.outcome, Scored), result.outcome
-        assert result.seconds["parked"] >= away_s
+        assert result.seconds["quota_wait"] >= away_s
         assert result.seconds["total"] < longest_s
         assert result.seconds["solve"] < longest_s
         assert made[0].actions == ["step-0", "step-1", "step-2"]
@@ -90,14 +90,14 @@ async def test_an_episode_that_hangs_is_unscored_and_no_zero():
 
 
 async def test_a_rate_is_over_the_time_that_was_not_parked():
-    parked = [0.0]
-    scheduler = Scheduler(None, None, 2, parked_s=lambda: parked[0])  # type: ignore[arg-type]
-    scheduler._began = time.monotonic() - 30
-    scheduler._parked_before = (scheduler._began, 0.0)
+    waited = [0.0]
+    scheduler = Scheduler(None, None, 2, quota_wait_s=lambda: waited[0])  # type: ignore[arg-type]
+    scheduler._started = time.monotonic() - 30
+    scheduler._before_window = (scheduler._started, 0.0)
     for _ in range(5):
-        scheduler._ended.append((time.monotonic(), parked[0]))
+        scheduler._ended.append((time.monotonic(), waited[0]))
     assert abs(scheduler.episodes_per_minute - 10) < 0.2
-    parked[0] = 2 * 20.0  # both places waited for 20 of the 30 seconds
+    waited[0] = 2 * 20.0  # both slots waited for 20 of the 30 seconds
     assert abs(scheduler.episodes_per_minute - 30) < 0.6
 
 
