@@ -143,6 +143,6 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
                 f'<tspan class="tick" dx="6">{score.successes}/{score.trials}</tspan></text></g>'
             )
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after, 95 % intervals">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after training">'
         f"{''.join(parts)}</svg>"
     )

@@ -192,7 +192,7 @@ def estimate_memory(
     shape = _micro_batch(policy, work)
     longest = min(engine.max_model_len, work.row_tokens) if engine else 1
     prefill = (min(longest, engine.max_num_batched_tokens), longest) if engine else (1, 1)
-    lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
+    lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, train_tower=tower.trained > 0)
     made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
         *_weight_terms(made, policy, trainer),

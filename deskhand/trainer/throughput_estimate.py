@@ -177,8 +177,8 @@ def estimate_throughput(
     token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
         f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, "
-        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms per token in sampling, "
-        f"{requests} concurrent requests"
+        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s and "
+        f"at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
     )
     return ThroughputEstimate(
         done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed
