@@ -89,11 +89,19 @@ _objects: dict[tuple[Kind, str], Any] = {}
 """Objects that were passed in Python, by the reference under which a config names them."""
 
 
-def register(kind: Kind, name: str, value: Any) -> None:
-    """Give a part a name in this process. Raises `ConfigError` if a built-in part has it."""
+def register(kind: Kind, name: str, value: Any = None) -> Any:
+    """Give a part a name in this process; without `value`, return a decorator. Raises `ConfigError` if the name is taken.
+
+    Example:
+        >>> @register("engine", "mine")
+        ... async def build_mine(request): ...
+    """
+    if value is None:
+        return lambda value: register(kind, name, value)
     if name in _PARTS[kind].builtin or ":" in name:
         raise ConfigError(f"{_label(kind)} {name!r}: the name is {'built in' if ':' not in name else 'an import path'}")
     _registered[kind, name] = value
+    return value
 
 
 def names(kind: Kind) -> tuple[str, ...]:

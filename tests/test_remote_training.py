@@ -23,12 +23,12 @@ from fake_waa import FakeWaa
 from flaky_proxy import Door
 from patience import limit
 from test_cli import ROOT, called
-from test_elsewhere import KEY, bridge
-from test_suite import served, with_its_two_lines
+from test_remote_eval import KEY, bridge
+from test_suite_config import served, with_its_two_lines
 
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.remote.baselines import FILE as FIRST_LOOKS
+from deskhand.desktop.remote.baselines import BASELINES_FILE as FIRST_LOOKS
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run

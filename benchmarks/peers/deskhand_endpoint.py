@@ -1,7 +1,7 @@
-"""Deskhand's endpoint over an engine that answers at once: `python -m benchmarks.peers.deskhand_endpoint PORT FOLDER KIND`.
+"""Deskhand's endpoint over an instant engine: `python -m benchmarks.peers.deskhand_endpoint PORT DIR KIND`.
 
-KIND is `looking` (the engine takes the patches of pictures that are new to it before it answers) or `blind`. It writes journals and
-images to FOLDER as training does; the admin key is read from standard input.
+KIND is `looking` (the engine prepares the patches of new images) or `blind`. Calls and images are written to DIR; the
+admin key is read from standard input.
 """
 
 from __future__ import annotations

@@ -89,7 +89,9 @@ def current_command() -> str:
 @contextmanager
 def run_context(run: Run, again: str | None = None) -> Iterator[None]:
     """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
-    _log_to(run.folder)
+    from deskhand.store.run_log import log_to_run
+
+    log_to_run(run.folder)
     with run:
         try:
             yield
@@ -119,21 +121,3 @@ def write_report(run: Run, out: Path | None = None) -> Path:
     from deskhand.reporting.html_report import write
 
     return write(build_report_view(run), out or run.folder / "report.html")
-
-
-def _log_to(folder: Path) -> None:
-    """Log lines go to a file of the run, one JSON object a line, so that the terminal is for progress."""
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(
-            file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)
-        ),
-    )

@@ -253,11 +253,11 @@ class SuiteConfig(_Section):
     plain: ClassVar[str] = "name"
     displaces: ClassVar[tuple[str, ...]] = ("name", "format")
 
-    name: Literal["basics", "miniwob"] | None = None
-    """Bundled suite; None without `format` is basics."""
+    name: str | None = None
+    """Suite: basics (the default), miniwob, or the import path of task families of your own."""
     format: Literal["osworld", "waa", "deskhand", "openadapt", "python"] | None = None
     """Format of the task files: OSWorld's or Windows Agent Arena's JSON, Deskhand's or OpenAdapt's YAML, or a Python
-    file with `FAMILIES`, a sequence of `tasks.task.Family`."""
+    file with functions decorated by `deskhand.task_family`."""
     path: Path | None = None
     """Folder of the task files (for OSWorld and Windows Agent Arena also a checkout), or the Python file."""
     families: tuple[str, ...] = ()

@@ -57,6 +57,8 @@ class PolicySpec:
     version: int = 0
     served_name: str = ""
     """What the endpoint calls its model."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable with the endpoint's key."""
 
 
 def resolve_policy(
@@ -158,9 +160,9 @@ async def open_runner(
         else:
             import openai
 
-            key = os.environ.get("OPENAI_API_KEY") or "none"
+            key = os.environ.get(policy.api_key_env) or "none"
             client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
-            seen = model_image_size(load_processors(config.model)[1])
+            seen = None if config.model == "tiny" else model_image_size(load_processors(config.model)[1])
             agent, settings = build_agent(config.eval_agent, model=policy.served_name, image_size=seen)
             runner = ApiRunner(pool, client, agent, run.frames, settings=settings)
             stack.push_async_callback(runner.close)
@@ -199,12 +201,19 @@ async def run_evaluation(
 
 
 async def evaluate_policy(
-    config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec, repeats: int, listener: ProgressListener
+    config: Config,
+    run: Run,
+    pool: DesktopPoolProtocol,
+    policy: PolicySpec,
+    repeats: int,
+    listener: ProgressListener,
+    tasks: Sequence[Task] | None = None,
 ) -> EvalReport:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
 
     Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
-    tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
+    if tasks is None:
+        tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
     if not tasks:
         raise ConfigError(
             "evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes"

@@ -20,6 +20,7 @@ def check_plugins(config: Config) -> None:
     build_agent(config.agent)
     load_reward(config.reward)
     get_algorithm(config.trainer.algorithm)
-    for kind, ref in (("engine", config.engine.backend), ("desktop", config.desktop.backend)):
+    backends: dict[registry.Kind, str] = {"engine": config.engine.backend, "desktop": config.desktop.backend}
+    for kind, ref in backends.items():
         if not callable(registry.resolve(kind, ref)):
             raise ConfigError(f"{kind}.backend: {ref} is not a function")

@@ -106,8 +106,8 @@ def discard_if_empty(run: Run) -> bool:
         "log.jsonl",
         "metrics.jsonl",
         *LEASE_FILES,
-        baselines.FILE,
-        quota.FILE,
+        baselines.BASELINES_FILE,
+        quota.QUOTA_FILE,
     ):
         (run.folder / name).unlink(missing_ok=True)
     for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):

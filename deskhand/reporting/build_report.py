@@ -84,7 +84,7 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
     }
     metadata = run.metadata
     more = {
-        "Waiting for quota": quota.saved_summary(run.folder / quota.FILE),
+        "Waiting for quota": quota.saved_summary(run.folder / quota.QUOTA_FILE),
         "No signal": families_without_signal(run.episodes(TRAIN)),
     }
     return ReportView(

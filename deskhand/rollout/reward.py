@@ -16,6 +16,18 @@ from deskhand.rollout.episode_record import EpisodeResult
 RewardFunction = Callable[[EpisodeResult], float]
 
 
+def reward(function: RewardFunction) -> RewardFunction:
+    """Mark a function from a judged episode to its reward, and register it by its name.
+
+    Example:
+        >>> @reward
+        ... def shorter(episode):
+        ...     return episode.score - 0.01 * len(episode.steps)
+    """
+    registry.register("reward", getattr(function, "__name__", type(function).__name__), function)
+    return function
+
+
 def load_reward(ref: str | None) -> RewardFunction | None:
     """The function that `reward` names. Raises `ConfigError`."""
     if ref is None:
@@ -35,9 +47,9 @@ async def apply_reward(function: RewardFunction | None, result: EpisodeResult) -
         return result
     name = f"reward: {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
     try:
-        reward = float(await asyncio.to_thread(function, result))
+        value = float(await asyncio.to_thread(function, result))
     except Exception as error:
         raise ConfigError(f"{name} raised {type(error).__name__}: {' '.join(str(error).split())}") from error
-    if not math.isfinite(reward):
-        raise ConfigError(f"{name} must return a finite number, got {reward} for task {result.task_id}")
-    return replace(result, reward=reward, reward_terms={**result.reward_terms, "judge": result.reward})
+    if not math.isfinite(value):
+        raise ConfigError(f"{name} must return a finite number, got {value} for task {result.task_id}")
+    return replace(result, reward=value, reward_terms={**result.reward_terms, "judge": result.reward})

@@ -21,7 +21,7 @@ from deskhand.trainer.checkpoint import verify
 SUPPORT = Path(__file__).parent.parent / "support"
 BOUNDED = """
 import asyncio, pathlib, resource, signal, sys
-import assembly
+import training_fixture
 from deskhand.errors import DeskhandError
 bound = int(sys.argv[4])
 if bound:

@@ -106,7 +106,7 @@ class DesktopEnv:
 
     async def _begin(self) -> None:
         if self._stage is not None:
-            await self._stage.wire.close()
+            await self._stage.client.close()
         template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=self._tells())
         await self._desktop.reset(template)
         self._stage = SetupRunner(
@@ -196,13 +196,13 @@ class DesktopEnv:
 
     async def _end(self) -> None:
         if self._stage is not None:
-            await self._stage.wire.close()
+            await self._stage.client.close()
         await self._desktop.close()
 
 
 def _task_of(value: dict[str, Any]) -> OsworldTask:
     document = LocatedDocument("task_config", value, dict, [])
-    return osworld.loaded(
+    return osworld.load_document(
         Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
     ).task
 

@@ -10,7 +10,7 @@ import pytest
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.entrypoint import check_bridge
+from deskhand.integrations.areal.entrypoint import check_server
 from deskhand.integrations.areal.settings import Desktops
 from deskhand.server.process import ServerConfig, serve_pool
 
@@ -20,19 +20,19 @@ KEY = "an-owner-key-of-this-test"
 async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
     template = DesktopSpec(width=64, height=48)
     async with (
-        DesktopPool(3, template, spares=0, make=fake_desktop.PaintedDesktop, expected_mib=1) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY)) as running,
+        DesktopPool(3, template, prewarm=0, make=fake_desktop.PaintedDesktop, memory_request_mib=1) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY)) as running,
     ):
         desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
         with pytest.raises(ConfigError, match="BRIDGE_KEY is not set"):
-            await asyncio.to_thread(check_bridge, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3)
         monkeypatch.setenv("BRIDGE_KEY", KEY)
-        await asyncio.to_thread(check_bridge, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3)
         with pytest.raises(ConfigError, match="lends 3 desktops"):
-            await asyncio.to_thread(check_bridge, desktops, 4)
+            await asyncio.to_thread(check_server, desktops, 4)
         monkeypatch.setenv("BRIDGE_KEY", "another key, of nobody")
         with pytest.raises(ConfigError, match="cannot be asked") as caught:
-            await asyncio.to_thread(check_bridge, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3)
         assert "another key" not in str(caught.value)
     with pytest.raises(ConfigError, match="start deskhand serve"):
-        await asyncio.to_thread(check_bridge, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3)

@@ -1,0 +1,33 @@
+"""An agent with a prompt of its own. Run: python examples/own_agent.py runs/own-agent
+In a config: agent: {class: "examples/own_agent.py:PlainAgent", options: {style: terse}}"""
+
+import base64
+import sys
+
+import deskhand as dh
+
+PROMPTS = {"polite": "Please: {0}", "terse": "{0}"}
+
+
+class PlainAgent(dh.Agent):
+    def __init__(self, style: str = "polite") -> None:
+        self.prompt, self.format = PROMPTS[style], dh.action_format("deskhand_json")
+
+    async def run(self, episode: dh.EpisodeContext) -> None:
+        frame = await episode.observe()
+        while not episode.done:
+            url = "data:image/png;base64," + base64.b64encode(frame.png()).decode()
+            text = {"type": "text", "text": self.prompt.format(episode.instruction)}
+            messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text]}]
+            create = episode.client.chat.completions.create
+            reply = await create(model=episode.model, messages=messages, **episode.sampling)
+            answer = reply.choices[0].message.content or ""
+            try:
+                frame = await episode.act(self.format.parse(answer, episode.view), reply=answer)
+            except dh.AgentError as error:
+                episode.reject(answer, error)
+
+
+if __name__ == "__main__":
+    tasks = dh.load_tasks("basics", split="held_out", families=["terminal_run"], count=2)
+    print(dh.evaluate("tiny", tasks=tasks, run_dir=sys.argv[1], agent=PlainAgent).success)

@@ -1,0 +1,29 @@
+"""A task family of your own. Play it: python examples/own_task.py runs/own-task
+Train on it: deskhand train configs/tiny_cpu.yaml --set suite.format=python --set suite.path=examples/own_task.py ..."""
+
+import random
+import sys
+
+import deskhand as dh
+
+
+@dh.task_family("save_note", applications=["xterm"])
+def save_note(seed: int) -> dh.Task:
+    word = random.Random(seed).choice(["melon", "plum", "fig"])
+
+    async def setup(desktop: dh.Desktop) -> None:
+        await desktop.launch(["xterm"])
+        await desktop.wait_window("xterm")
+
+    async def check(desktop: dh.Desktop) -> dh.CheckResult:
+        text = (await desktop.run(["cat", "note.txt"])).stdout.decode(errors="replace").strip()
+        return dh.CheckResult(float(text == word), detail=f"note.txt holds {text!r}, expected {word!r}")
+
+    instruction = f"Write {word} into the file note.txt."
+    return dh.Task(instruction=instruction, setup=setup, check=check, width=512, height=384, max_steps=4)
+
+
+if __name__ == "__main__":
+    tasks = dh.load_tasks(__file__, split="held_out", count=2)
+    report = dh.evaluate("tiny", tasks=tasks, run_dir=sys.argv[1])
+    print(f"{report.success.value:.0%} of {report.success.total} episodes")
