@@ -283,10 +283,10 @@ def test_an_untrained_model_is_evaluated_and_reported(
 def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_with(
     played: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "idle"])
+    monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
-        run.start_episode(EpisodeRow("e", "idle", None, 0, "t", "f", 0, "held_out", "in_flight"))
+        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
     with pytest.raises(KeyboardInterrupt), main.run_context(run, main.current_command()):
         raise KeyboardInterrupt
     hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"
